@@ -21,7 +21,7 @@ from mosaic.gui.panels.analytics_panel import AnalyticsTab
 from mosaic.gui.panels.compare_panel import ComparePage
 from mosaic.gui.panels.overview import OverviewTab
 from mosaic.gui.views.chart import Chart
-from mosaic.gui.views.chart_grid import ChartGrid
+from mosaic.gui.views.run_charts import ChartGrid
 from mosaic.gui.workbench import Workbench
 
 

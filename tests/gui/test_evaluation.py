@@ -18,7 +18,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.events import decode_event
 from mosaic.contracts.views import Evaluation, TrainedRun
 from mosaic.gui.app import Application
-from mosaic.gui.views.histogram_view import Histogram, bin_values
+from mosaic.gui.views.evaluation_view import Histogram, bin_values
 
 EVALUATION = 0
 """Not the newest: that one is looked at when the window opens."""

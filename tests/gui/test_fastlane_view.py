@@ -19,7 +19,7 @@ from mosaic.formatting import format_eval_line
 from mosaic.gui import theme
 from mosaic.gui.models.lanes import FrameCell, to_image
 from mosaic.gui.views.frame_grid import CELL_GAP_PX, FrameGrid, arrange_grid, is_smooth
-from mosaic.gui.views.hud_line import format_hud
+from mosaic.gui.views.frames_view import format_hud
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 

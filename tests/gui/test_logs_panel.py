@@ -12,7 +12,7 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, vie
 
 from mosaic.gui.app import Application
 from mosaic.gui.panels.logs_panel import PAGE_BYTES, LogsTab, _read_daemon_log
-from mosaic.gui.views.log_view import MAX_LINES, LogView
+from mosaic.gui.views.text_views import MAX_LINES, LogView
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mosaic.client.exports import ExportCancelled, ExportTask, export_csv, expor
 from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
 from mosaic.gui.run_action_handlers import write_export
-from mosaic.gui.views.log_view import LogView
+from mosaic.gui.views.text_views import LogView
 
 
 def do(program: Application, action_id: str) -> None:

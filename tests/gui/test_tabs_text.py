@@ -175,10 +175,10 @@ def test_a_video_is_decoded_in_parts_and_from_any_position(filmed: RunFolder) ->
     film = VideoReader(filmed.videos / "episode-0.mp4")
     first, second = film.read(24), film.read(24)
     assert (len(first), len(second), film.read(24)) == (24, 16, [])
-    assert (film.rate_hz, first[0].width, first[0].height) == (20.0, 96, 64)
+    assert (film.rate_hz, first[0].image.width(), first[0].image.height()) == (20.0, 96, 64)
     assert film.duration_s == pytest.approx(2.0, abs=0.1)
-    greys = [picture.rgb[0] for picture in (*first, *second)]
-    assert greys == sorted(greys)
+    grays = [frame.image.pixelColor(0, 0).red() for frame in (*first, *second)]
+    assert grays == sorted(grays)
     (middle,) = film.read(1, 1.0)
     assert middle.at_s == pytest.approx(1.0, abs=0.026)
     film.close()
@@ -204,7 +204,7 @@ def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: Ru
     click(find(program.window, "videos.film.play"))
     pump(lambda: film._is_playing and 0 < film._at_s < 0.4, "it to play again")
     listed.setCurrentRow(names.index("broken"))
-    pump(lambda: "cannot be played" in film.canvas._text, "the reason")
+    pump(lambda: "cannot be played" in film.canvas.message, "the reason")
     program.workbench.tab_requested.emit("overview")
     pump(lambda: not film._frame_timer.isActive(), "the playing to stop")
 

@@ -23,9 +23,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.gui import theme
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action, Dock, Page
-from mosaic.gui.views.messages import Banner, Messages
-from mosaic.gui.views.shortcut_override import overrides_shortcut
-from mosaic.gui.views.trainer_status_button import TrainerStatusButton
+from mosaic.gui.views.shell_widgets import Banner, Messages, TrainerStatusButton, overrides_shortcut
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 

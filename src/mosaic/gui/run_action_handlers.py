@@ -14,8 +14,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QTabWidget
 from mosaic.client import TrainerClient
 from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.formatting import run_title, short_id
-from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog
-from mosaic.gui.views.task_dialog import TaskDialog
+from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_settings import effective_settings

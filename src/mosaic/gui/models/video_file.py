@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from PySide6.QtGui import QImage
+
 from mosaic.contracts.errors import BadInput, MissingExtra
 
 if TYPE_CHECKING:
@@ -59,11 +61,9 @@ def _read_video_file(trainer: TrainerClient, view: RunView, file: RunFile, names
     )
 
 
-class DecodedFrame(NamedTuple):
+class VideoFrame(NamedTuple):
     at_s: float
-    width: int
-    height: int
-    rgb: bytes
+    image: QImage
 
 
 class VideoReader:
@@ -95,7 +95,7 @@ class VideoReader:
         self.duration_s = float(length)
         self._frames = self._container.decode(stream)
 
-    def read(self, count: int, from_s: float | None = None) -> list[DecodedFrame]:
+    def read(self, count: int, from_s: float | None = None) -> list[VideoFrame]:
         """Return the next frames, or those from this time on; fewer at the end."""
         with self._lock:
             if self._container is None:
@@ -103,14 +103,14 @@ class VideoReader:
             if from_s is not None:
                 self._container.seek(int(from_s * 1e6))  # to the key frame before it
                 self._frames = self._container.decode(video=0)
-            found: list[DecodedFrame] = []
+            frames: list[VideoFrame] = []
             for frame in self._frames:
                 if from_s is not None and frame.time is not None and frame.time < from_s - 0.5 / self.rate_hz:
                     continue
-                found.append(_decode_frame(frame))
-                if len(found) == count:
+                frames.append(_decode_frame(frame))
+                if len(frames) == count:
                     break
-            return found
+            return frames
 
     def close(self) -> None:
         with self._lock:
@@ -120,8 +120,9 @@ class VideoReader:
                 self._frames = iter(())
 
 
-def _decode_frame(frame: Any) -> DecodedFrame:
+def _decode_frame(frame: Any) -> VideoFrame:
     scale = min(1.0, MAX_SIDE_PX / max(frame.width, frame.height))
     width, height = int(frame.width * scale), int(frame.height * scale)
-    array = frame.to_ndarray(format="rgb24", width=width, height=height)
-    return DecodedFrame(float(frame.time or 0.0), width, height, array.tobytes())
+    pixels = frame.to_ndarray(format="rgb24", width=width, height=height).tobytes()
+    image = QImage(pixels, width, height, 3 * width, QImage.Format.Format_RGB888)
+    return VideoFrame(float(frame.time or 0.0), image.copy())  # a copy: the image outlives the bytes

@@ -14,9 +14,8 @@ from mosaic.gui.models.curve_model import X_KINDS
 from mosaic.gui.models.series import HardwareSeries, RunSeries
 from mosaic.gui.run_action_handlers import write_export
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.chart_grid import ChartGrid
-from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.smoothing import SmoothingSlider
+from mosaic.gui.views.chart import SmoothingSlider
+from mosaic.gui.views.run_charts import ChartGrid
 from mosaic.gui.workbench import Workbench
 
 EMPTY_TEXT_BY_STATE = {
@@ -36,10 +35,9 @@ class AnalyticsTab(QWidget):
         self._series: RunSeries | None = None
         self._hardware: HardwareSeries | None = None
         self.grid = ChartGrid("analytics")
-        self._empty = EmptyState("No points yet")
+        self._empty = ui.EmptyState("No points yet")
         self._stack = ui.stack(self._empty, self.grid)
         ui.column(self._build_toolbar(), (self._stack, 1), parent=self)
-        workbench.theme_changed.connect(self.grid.repaint_theme)
         workbench.runs.changed.connect(self._on_runs_changed)
 
     def _build_toolbar(self) -> QHBoxLayout:

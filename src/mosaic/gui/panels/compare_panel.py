@@ -16,12 +16,10 @@ from mosaic.gui import theme
 from mosaic.gui.models.curve_model import X_KINDS, ChartCurve, CurveFeed
 from mosaic.gui.models.series import GrowingPoints, RunSeries
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.chart import Chart
-from mosaic.gui.views.comparison_tables import ProbabilityTable, ResultsTable, SettingsTable
-from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.chart import Chart, SmoothingSlider
 from mosaic.gui.views.run_chips import RunChips
-from mosaic.gui.views.smoothing import SmoothingSlider
-from mosaic.gui.views.video_pair import VideoPair
+from mosaic.gui.views.tables import ReadOnlyTable, show_probabilities, show_results, show_settings
+from mosaic.gui.views.video_player import VideoPair
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.statistics.comparison import (
     NO_GROUPING,
@@ -58,7 +56,6 @@ class ComparePage(QWidget):
         self._build()
         self._timer = ui.create_timer(self, REFRESH_MS, self._refresh_if_due, is_single_shot=True)
         workbench.comparison_requested.connect(self._on_comparison_requested)
-        workbench.theme_changed.connect(self._apply_theme)
         workbench.runs.reset.connect(self._restore_runs)
         workbench.runs.removed.connect(self._on_runs_removed)
         workbench.marks_changed.connect(lambda _: self._update_buttons())
@@ -80,9 +77,9 @@ class ComparePage(QWidget):
         self.chart = Chart("", "compare.chart", has_legend=True)
         self.chart.set_empty_text(LOADING)
         self.chart.setMinimumHeight(160)
-        self.results = ResultsTable()
-        self.better = ProbabilityTable()
-        self.diff = SettingsTable()
+        self.results = ReadOnlyTable("compare.results")
+        self.better = ReadOnlyTable("compare.better")
+        self.diff = ReadOnlyTable("compare.settings")
         self.videos = VideoPair(self._workbench)
         self.tables = ui.with_object_name(QTabWidget(), "compare.tables")
         self.tables.setDocumentMode(True)
@@ -94,7 +91,7 @@ class ComparePage(QWidget):
         split = ui.splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
         split.setStretchFactor(0, 2)
         self._start = ui.accent_button("Compare chosen runs", "compare.start", self.add_target_runs)
-        empty = EmptyState(
+        empty = ui.EmptyState(
             "No runs to compare yet",
             "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
             self._start,
@@ -214,7 +211,8 @@ class ComparePage(QWidget):
         return grouping_fields(view) | self._settings.get(run_id, {})
 
     def _fill_diff(self) -> None:
-        self.diff.fill(differing_settings([self._settings_of(run_id) for run_id in self._series]), self._views())
+        settings = differing_settings([self._settings_of(run_id) for run_id in self._series])
+        show_settings(self.diff, settings, self._views())
 
     # --- comparing
 
@@ -288,14 +286,10 @@ class ComparePage(QWidget):
             curve.replace(comparison.grid, group.curve.mean, group.curve.low, group.curve.high)
         self.chart.order_curves([group.name for group in comparison.groups])
         self.chart.schedule_redraw()
-        self.results.fill(comparison, {name: color for name, (color, _) in colors.items()})
-        self.better.fill(comparison)
+        show_results(self.results, comparison, {name: color for name, (color, _) in colors.items()})
+        show_probabilities(self.better, comparison)
         if self._needs_refresh:
             self._timer.start(REFRESH_MS)
-
-    def _apply_theme(self) -> None:
-        self.chart.repaint_theme()
-        self.chips.repaint_theme()
 
 
 def _comparison_entry(

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QCheckBox, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
+from PySide6.QtWidgets import QCheckBox, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.options import OPTIONS
-from mosaic.gui import theme
 from mosaic.gui.models.draft import draft_from_payload, to_command_line
 from mosaic.gui.models.form_layout import get_layout
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.json_view import JsonView
+from mosaic.gui.views.tables import ReadOnlyTable
+from mosaic.gui.views.text_views import JsonView
 from mosaic.gui.workbench import Json, Workbench
+from mosaic.statistics.comparison import format_value
 from mosaic.submission.algorithm_schema import load_algorithms
 from mosaic.submission.run_payloads import flatten_settings
 from mosaic.submission.run_settings import FORM_STATE_PREFIX
@@ -70,13 +70,9 @@ class ConfigTab(QWidget):
         self._total: Any = None
         self._details: ConfigDetails | None = None
         self._json = ui.with_object_name(JsonView(), "config.json")
-        self._table = ui.plain_table(QTableWidget(0, 3), "config.changed")
-        self._table.setHorizontalHeaderLabels(["Setting", "Value", "Default"])
-        header = self._table.horizontalHeader()
-        header.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
-        header.setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
-        self._same = EmptyState("Nothing differs from the defaults", "Every setting has the algorithm's default.")
-        self._unreadable = EmptyState("The config cannot be read")
+        self._table = ReadOnlyTable("config.changed", text_columns=(0, 1, 2))
+        self._same = ui.EmptyState("Nothing differs from the defaults", "Every setting has the algorithm's default.")
+        self._unreadable = ui.EmptyState("The config cannot be read")
         self._only_changed = ui.with_object_name(QCheckBox("Only what differs from the defaults"), "config.only")
         self._only_changed.setChecked(bool(workbench.settings.get("config.only", False)))
         self._only_changed.toggled.connect(self._on_only_changed_toggled)
@@ -97,7 +93,6 @@ class ConfigTab(QWidget):
         ui.column(
             ui.row(self._only_changed, ui.Stretch(), *buttons), (self._stack, 1), parent=self, margins=ui.TAB_MARGINS
         )
-        workbench.theme_changed.connect(self._json.restyle)
         workbench.runs.changed.connect(self._on_runs_changed)
 
     # --- what is shown
@@ -131,15 +126,8 @@ class ConfigTab(QWidget):
     def _show(self, details: ConfigDetails) -> None:
         self._details = details
         self._json.show_json(details.payload)
-        self._table.setRowCount(len(details.changed_settings))
-        for line, (name, values) in enumerate(details.changed_settings.items()):
-            self._table.setItem(line, 0, QTableWidgetItem(name))
-            for number, value in enumerate(values, 1):
-                text = "–" if value is None else value if isinstance(value, str) else json.dumps(value)
-                item = QTableWidgetItem(text)
-                item.setFont(theme.monospace_font())
-                item.setToolTip(text)
-                self._table.setItem(line, number, item)
+        rows = [(name, *map(format_value, values)) for name, values in details.changed_settings.items()]
+        self._table.show_rows(("Setting", "Value", "Default"), rows)
         self._copy_json.setEnabled(True)
         self._edit.setEnabled(True)
         self._copy_command.setEnabled(bool(details.command))

@@ -18,7 +18,6 @@ from mosaic.formatting import format_duration, format_eval_line
 from mosaic.gui import theme
 from mosaic.gui.models.recording import Recording, save_image
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.workbench import Workbench
 
@@ -47,7 +46,7 @@ class FastLaneTab(QWidget):
         self._recording: Recording | None = None
         self.frames = ui.with_object_name(FramesView(workbench), "fastlane.frames")
         self._next = ui.button("", "fastlane.next", self._open_next_step)
-        self._ended_page = ui.with_object_name(EmptyState("", "", self._next), "fastlane.over")
+        self._ended_page = ui.with_object_name(ui.EmptyState("", "", self._next), "fastlane.over")
         self._stack = ui.stack(self.frames, self._ended_page)
         self._eval = ui.selectable_label("fastlane.eval")
         self._eval.setWordWrap(False)

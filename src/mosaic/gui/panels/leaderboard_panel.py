@@ -10,9 +10,7 @@ from mosaic.formatting import format_ago, format_si_number, format_timestamp, sh
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
-from mosaic.gui.views.run_chips import dot_icon
+from mosaic.gui.views.tables import Cell, ReadOnlyTable, format_interval
 from mosaic.gui.workbench import Workbench
 from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
 
@@ -24,30 +22,18 @@ RANKING_TEXT = (
 )
 
 
-class LeaderboardTable(ReadOnlyTable):
-    text_columns = (1, 2)
-
-    def __init__(self) -> None:
-        super().__init__("leaderboard.places")
-        self.setSelectionBehavior(ReadOnlyTable.SelectionBehavior.SelectRows)
-        self.setSelectionMode(ReadOnlyTable.SelectionMode.SingleSelection)
-
-    def fill(self, places: list[LeaderboardEntry]) -> None:
-        self.reset_rows(len(places), COLUMN_TITLES)
-        for line, place in enumerate(places):
-            cells = (
-                (str(place.rank), ""),
-                (policy_label(place), place.policy_path),
-                (place.env_id, ""),
-                (format_si_number(place.step), "" if place.step is None else f"{place.step:,}"),
-                (format_si_number(place.episodes), ""),
-                (format_interval(place.mean), ""),
-                (format_si_number(place.iqm), ""),
-                (format_ago(place.evaluated_at), format_timestamp(place.evaluated_at)),
-            )
-            items = [self.set_cell(line, number, *cell) for number, cell in enumerate(cells)]
-            run_id = place.trained.run_id if place.trained else place.run_id
-            items[1].setIcon(dot_icon(theme.run_colour(run_id)))
+def _cells(place: LeaderboardEntry) -> list[str | Cell]:
+    run_id = place.trained.run_id if place.trained else place.run_id
+    return [
+        str(place.rank),
+        Cell(policy_label(place), place.policy_path, ui.dot_icon(theme.run_colour(run_id))),
+        place.env_id,
+        Cell(format_si_number(place.step), "" if place.step is None else f"{place.step:,}"),
+        format_si_number(place.episodes),
+        format_interval(place.mean),
+        format_si_number(place.iqm),
+        Cell(format_ago(place.evaluated_at), format_timestamp(place.evaluated_at)),
+    ]
 
 
 def policy_label(place: LeaderboardEntry) -> str:
@@ -92,14 +78,16 @@ class LeaderboardPage(QWidget):
             self.evaluation_button,
             self.training_button,
         )
-        self.table = LeaderboardTable()
+        self.table = ReadOnlyTable("leaderboard.places", text_columns=(1, 2))
+        self.table.setSelectionBehavior(ReadOnlyTable.SelectionBehavior.SelectRows)
+        self.table.setSelectionMode(ReadOnlyTable.SelectionMode.SingleSelection)
         self.table.itemSelectionChanged.connect(self._update_buttons)
         self.table.doubleClicked.connect(lambda _: self._open_run(is_training=False))
         start = ui.accent_button(
             "Evaluate a policy", "leaderboard.start", lambda: workbench.page_requested.emit("policy")
         )
         self._stack = ui.stack(
-            EmptyState("No policy has been evaluated yet", "Evaluate some, and they are ranked here.", start),
+            ui.EmptyState("No policy has been evaluated yet", "Evaluate some, and they are ranked here.", start),
             ui.widget_column(ui.muted_label(RANKING_TEXT), (self.table, 1)),
         )
         ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
@@ -136,7 +124,7 @@ class LeaderboardPage(QWidget):
         self._stack.setCurrentIndex(1 if self._places else 0)
         for widget in (self.env_choice, self.evaluation_button, self.training_button):
             widget.setVisible(bool(self._places))
-        self.table.fill(self._visible_places)
+        self.table.show_rows(COLUMN_TITLES, [_cells(place) for place in self._visible_places])
         if selected is not None:
             run_ids = [place.run_id for place in self._visible_places]
             if selected.run_id in run_ids:

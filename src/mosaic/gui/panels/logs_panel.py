@@ -18,8 +18,7 @@ from mosaic.contracts.errors import NotAllowed
 from mosaic.gui import theme
 from mosaic.gui.models.log_text import LogDecoder, format_daemon_line, visible_text
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.log_view import LogView
+from mosaic.gui.views.text_views import LogView
 from mosaic.gui.workbench import Workbench
 
 PAGE_BYTES = 256 * 1024
@@ -64,7 +63,7 @@ class LogsTab(QWidget):
         self._earlier.hide()
         self._missing = ui.muted_label("", "logs.missing")
         self._missing.setWordWrap(False)
-        self._empty = EmptyState("")
+        self._empty = ui.EmptyState("")
         self._stack = ui.stack(self._view, self._empty)
         self._follow = ui.tool_button("logs.follow", "mdi6.arrow-collapse-down", "Stay at the end", is_checkable=True)
         self._follow.setChecked(True)
@@ -73,7 +72,7 @@ class LogsTab(QWidget):
         self._poll_timer = ui.create_timer(self, POLL_INTERVAL_MS, self._poll)
         self._view.following_changed.connect(self._follow.setChecked)
         self._view.search_finished.connect(lambda has_match: self._missing.setText("" if has_match else "not found"))
-        workbench.theme_changed.connect(self._apply_theme)
+        workbench.theme_changed.connect(self._reload)
 
     def _build_toolbar(self) -> QHBoxLayout:
         group = QButtonGroup(self)
@@ -105,10 +104,6 @@ class LogsTab(QWidget):
             self._follow,
             spacing=4,
         )
-
-    def _apply_theme(self) -> None:
-        self._view.restyle()
-        self._reload()
 
     # --- what is shown
 

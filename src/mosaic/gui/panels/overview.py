@@ -18,7 +18,7 @@ from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.details_view import Detail, DetailsGrid, HistoryView, StatTile
 from mosaic.gui.views.evaluation_view import EvaluationView
 from mosaic.gui.views.frames_view import FramesView
-from mosaic.gui.views.return_chart import ReturnChart
+from mosaic.gui.views.run_charts import ReturnChart
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class OverviewTab(QWidget):
         self._refresh_timer = ui.create_timer(self, REFRESH_INTERVAL_MS, self._refresh)
         workbench.runs.changed.connect(self._on_runs_changed)
         workbench.runs.reset.connect(self._load_details)
-        workbench.theme_changed.connect(self._apply_theme)
         self._evaluations.changed.connect(self._refresh)
 
     def _build_splitter(self) -> QSplitter:
@@ -212,11 +211,6 @@ class OverviewTab(QWidget):
         reason = view.reason or ("Running, but without progress for a while." if is_bad else "")
         self._reason.setText(reason)
         self._reason_banner.setVisible(bool(is_bad and reason))
-
-    def _apply_theme(self) -> None:
-        self._history.rebuild()
-        for tile in self._tiles.values():
-            tile.value.setFont(theme.heading_font())
 
     # --- events
 

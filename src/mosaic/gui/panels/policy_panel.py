@@ -28,7 +28,6 @@ from mosaic.gui.models.policy_form import (
     with_checkpoint_info,
 )
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.workbench import Json, Workbench
 
 MAX_FORM_WIDTH = 760
@@ -63,7 +62,7 @@ class PolicyPage(QWidget):
                 self._column.addWidget(self._view)
             else:
                 text = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
-                self._column.addWidget(EmptyState("Nothing to load policies with", text))
+                self._column.addWidget(ui.EmptyState("Nothing to load policies with", text))
         self._apply_pending_draft()
         super().showEvent(event)
 

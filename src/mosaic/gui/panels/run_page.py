@@ -14,7 +14,6 @@ from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
 from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu, find_action, is_resumable
 from mosaic.gui.ui_specs import RunTab
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.elided_label import ElidedLabel
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -51,10 +50,10 @@ class RunPage(QWidget):
 
     def _build_header(self) -> QHBoxLayout:
         self._icon = ui.IconLabel(20)
-        self._title = ui.with_object_name(ElidedLabel(), "run.title")
+        self._title = ui.with_object_name(ui.ElidedLabel(), "run.title")
         self._title.setProperty("heading", True)
         self._title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._state = ui.with_object_name(ElidedLabel(), "run.state")
+        self._state = ui.with_object_name(ui.ElidedLabel(), "run.state")
         self._state.setProperty("muted", True)
         self._buttons = {name: self._create_button(name) for name in HEADER}
         self._more = ui.tool_button("run.more", "mdi6.dots-horizontal", "More actions for this run", self._open_menu)

@@ -13,7 +13,6 @@ from mosaic.gui.models.search import parse_query
 from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.delegates import PADDING, ProgressDelegate, RowTable, RunDelegate, StateDelegate
-from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 120
@@ -45,11 +44,13 @@ class RunsPanel(QWidget):
         self.table = RunsTableView(self._model, workbench.settings)
         start = ui.accent_button("Train an agent", "runs.start", lambda: workbench.form_requested.emit(None))
         clear = ui.button("Show all runs", "runs.clear", self._show_all)
-        self._waiting = EmptyState(
+        self._waiting = ui.EmptyState(
             "Waiting for the trainer…", "It starts automatically and lists the runs of this workspace."
         )
-        self._none = EmptyState("No runs yet", "Choose an algorithm and an environment; the run appears here.", start)
-        self._no_match = EmptyState("No run matches the search", "Remove a word, or show all.", clear)
+        self._none = ui.EmptyState(
+            "No runs yet", "Choose an algorithm and an environment; the run appears here.", start
+        )
+        self._no_match = ui.EmptyState("No run matches the search", "Remove a word, or show all.", clear)
         self._stack = ui.stack(self.table, self._waiting, self._none, self._no_match)
         ui.column(
             ui.row((self._search, 1), self._archived, spacing=4),

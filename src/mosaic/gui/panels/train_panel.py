@@ -20,7 +20,6 @@ from mosaic.gui.models.form_layout import field_label
 from mosaic.gui.models.policy_form import is_evaluation
 from mosaic.gui.models.training import PartlySubmitted
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.workbench import Json, Workbench
 
 HELP_WIDTH = 380
@@ -54,7 +53,7 @@ class TrainPage(QWidget):
             try:
                 self._view = TrainView(self._workbench)
             except BadInput as error:  # nothing to train with
-                self._column.addWidget(EmptyState("Nothing to train with", str(error)))
+                self._column.addWidget(ui.EmptyState("Nothing to train with", str(error)))
             else:
                 self._column.addWidget(self._view)
         super().showEvent(event)

@@ -24,7 +24,6 @@ from mosaic.formatting import format_ago, format_timestamp, run_title
 from mosaic.gui import theme
 from mosaic.gui.models.runs_model import sort_queue
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class TrainerPage(QWidget):
         table.activated.connect(lambda index: self._workbench.select(self._queue_run_ids[index.row()]))
         table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         table.horizontalHeader().setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
-        self._stack = ui.stack(table, EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
+        self._stack = ui.stack(table, ui.EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
         return self._stack
 
     # --- showing

@@ -8,7 +8,6 @@ from PySide6.QtWidgets import QListWidget, QListWidgetItem, QWidget
 from mosaic.formatting import format_ago, format_si_number, format_timestamp
 from mosaic.gui.models.video_file import VideoFile, list_videos
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.video_player import VideoPlayer
 from mosaic.gui.workbench import Workbench
 
@@ -30,7 +29,7 @@ class VideosTab(QWidget):
         self._evaluate_button = ui.button(
             "Evaluate its policy", "videos.evaluate", lambda: workbench.page_requested.emit("policy")
         )
-        self._empty = EmptyState(NO_VIDEOS_TITLE, NO_VIDEOS_TEXT, self._evaluate_button)
+        self._empty = ui.EmptyState(NO_VIDEOS_TITLE, NO_VIDEOS_TEXT, self._evaluate_button)
         split = ui.splitter(
             Qt.Orientation.Horizontal, self._list, self._player, sizes=[260, 640], stretch=1, name="videos.split"
         )
@@ -38,7 +37,6 @@ class VideosTab(QWidget):
         ui.column(self._stack, parent=self, margins=ui.TAB_MARGINS)
         self._poll_timer = ui.VisibleTimer(self, POLL_INTERVAL_MS, self._poll)
         self._list.currentRowChanged.connect(self._play_row)
-        workbench.theme_changed.connect(self._player.paint_icons)
 
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:

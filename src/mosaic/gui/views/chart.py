@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QAction, QColor, QGuiApplication, QImage, QPainter, QPaintEvent, QPalette, QShowEvent
+from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QGuiApplication, QImage, QPainter, QPaintEvent, QPalette
 from PySide6.QtSvg import QSvgGenerator
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFileDialog, QLabel, QMenu, QSizePolicy, QSlider, QWidget
 
 from mosaic.formatting import format_duration, format_si_number, format_timestamp
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import ChartCurve, ReducedCurve, finite_range, round_range, to_log_scale
-from mosaic.gui.views.crosshair import Crosshair
-from mosaic.gui.views.legend import Legend
-from mosaic.gui.views.plot import Band, Plot
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.plot import Band, Crosshair, Legend, LegendRow, Plot
+from mosaic.gui.views.widgets import column, create_timer, muted_label, row, tool_button, with_object_name
 
 REDRAW_MS = 100
 LINE_WIDTH = 1.5
@@ -33,15 +31,14 @@ Y_PADDING = 0.03
 """Above and below the data, as a share of its range: a line at the very edge would be cut in half."""
 IMAGE_SCALE = 2
 """Pixels of a saved image for one on the screen."""
+DEFAULT_SMOOTHING, MAX_SMOOTHING = 0.6, 0.99
 
 
 @dataclass
 class _CurveItems:
-    """A curve and the things that show it."""
+    """A curve and the graphics items that show it."""
 
-    label: str
-    colour: QColor
-    is_dashed: bool
+    row: LegendRow
     curve: ChartCurve
     line: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
     raw: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
@@ -49,15 +46,16 @@ class _CurveItems:
     band: Band = field(default_factory=Band)
 
     def apply_style(self, has_other_curves: bool) -> None:
-        style = Qt.PenStyle.DashLine if self.is_dashed else Qt.PenStyle.SolidLine
-        faint, fill = QColor(self.colour), QColor(self.colour)
+        color, is_dashed = self.row.color, self.row.is_dashed
+        faint, fill = QColor(color), QColor(color)
         faint.setAlphaF(RAW_OPACITY)
         fill.setAlphaF(OVERLAPPING_BAND_OPACITY if has_other_curves and not self.curve.has_band else BAND_OPACITY)
-        self.line.setPen(pg.mkPen(self.colour, width=LINE_WIDTH, style=style))
+        style = Qt.PenStyle.DashLine if is_dashed else Qt.PenStyle.SolidLine
+        self.line.setPen(pg.mkPen(color, width=LINE_WIDTH, style=style))
         # Piece by piece Qt draws a line of this width many times faster than as one path; dashes need the path.
-        self.line.setSegmentedLineMode("off" if self.is_dashed else "on")
+        self.line.setSegmentedLineMode("off" if is_dashed else "on")
         self.raw.setPen(pg.mkPen(faint, width=1))
-        self.dots.setBrush(pg.mkBrush(self.colour))
+        self.dots.setBrush(pg.mkBrush(color))
         self.band.set_brush(pg.mkBrush(fill))
 
     def items(self) -> tuple[Any, ...]:
@@ -94,8 +92,7 @@ class Chart(QWidget):
         self.plot = with_object_name(Plot(), f"{self.objectName()}.plot")
         self.legend = Legend() if has_legend else None
         self._build()
-        self._timer = QTimer(self, singleShot=True)
-        self._timer.timeout.connect(self._redraw_if_visible)
+        self._timer = create_timer(self, 0, self._redraw_if_visible, is_single_shot=True)
         self.plot.zoom_requested.connect(self.zoom)
         self.plot.reset_requested.connect(self.reset_zoom)
         self.plot.hover_changed.connect(self.crosshair.move_to)
@@ -108,49 +105,42 @@ class Chart(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self.setBackgroundRole(QPalette.ColorRole.Base)
         self.setAutoFillBackground(True)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.GAP, theme.GAP // 2, theme.GAP // 2, theme.GAP // 2)
-        column.setSpacing(0)
-        head = QHBoxLayout()
-        head.setSpacing(theme.GAP)
         self._title = QLabel(self.title)
-        self._values = with_object_name(QLabel(), f"{self.objectName()}.values")
-        self._values.setProperty("muted", True)
+        self._values = muted_label("", f"{self.objectName()}.values")
+        self._values.setWordWrap(False)
         self._values.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._values.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        self.expand = with_object_name(QToolButton(), f"{self.objectName()}.expand")
-        self.expand.setProperty("flat", True)
-        self.expand.setCheckable(True)
+        self.expand = tool_button(
+            f"{self.objectName()}.expand", "", "Make this chart larger", self.expand_requested.emit, is_checkable=True
+        )
+        self.expand.setIcon(theme.icon("mdi6.arrow-expand", "muted"))
         self.expand.setIconSize(QSize(14, 14))
-        self.expand.setToolTip("Make this chart larger")
-        self.expand.clicked.connect(lambda _: self.expand_requested.emit())
         self.expand.hide()
-        head.addWidget(self._title)
-        head.addWidget(self._values, 1)
-        head.addWidget(self.expand)
-        column.addLayout(head)
-        middle = QHBoxLayout()
-        middle.setSpacing(theme.GAP)
-        middle.addWidget(self.plot, 1)
+        body = row((self.plot, 1))
         if self.legend is not None:
-            middle.addWidget(self.legend)
-        column.addLayout(middle, 1)
-        self._nothing = QLabel("No points yet", self.plot)
-        self._nothing.setProperty("muted", True)
-        self._nothing.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._nothing.setWordWrap(True)
-        self.repaint_theme()
+            body.addWidget(self.legend)
+        column(
+            row(self._title, (self._values, 1), self.expand),
+            (body, 1),
+            parent=self,
+            margins=(theme.GAP, theme.GAP // 2, theme.GAP // 2, theme.GAP // 2),
+            spacing=0,
+        )
+        self._empty_label = muted_label("No points yet")
+        self._empty_label.setParent(self.plot)
+        self._empty_label.setAlignment(Qt.AlignmentFlag.AlignCenter)
 
     # --- what is shown
 
-    def ensure_curve(self, key: str, label: str, colour: QColor, is_dashed: bool = False) -> ChartCurve:
+    def ensure_curve(self, key: str, label: str, color: QColor, is_dashed: bool = False) -> ChartCurve:
         """Return the curve with this key, created or restyled."""
+        legend_row = LegendRow(key, label, color, is_dashed)
         drawn = self._items.get(key)
         if drawn is None:
-            drawn = self._items[key] = _CurveItems(label, colour, is_dashed, ChartCurve(self._weight))
+            drawn = self._items[key] = _CurveItems(legend_row, ChartCurve(self._weight))
             for item in drawn.items():
                 self.plot.view.addItem(item, ignoreBounds=True)
-        drawn.label, drawn.colour, drawn.is_dashed = label, colour, is_dashed
+        drawn.row = legend_row
         self._restyle_curves()
         return drawn.curve
 
@@ -172,15 +162,15 @@ class Chart(QWidget):
         for drawn in self._items.values():
             drawn.apply_style(len(self._items) > 1)
         if self.legend is not None:
-            self.legend.show_rows([(key, d.label, d.colour, d.is_dashed) for key, d in self._items.items()])
+            self.legend.show_rows([drawn.row for drawn in self._items.values()])
 
     def set_title(self, title: str) -> None:
         self.title = title
         self._title.setText(title)
 
     def set_empty_text(self, text: str) -> None:
-        """The text in a chart without points."""
-        self._nothing.setText(text)
+        """Set the text in a chart without points."""
+        self._empty_label.setText(text)
 
     def set_smoothing(self, weight: float) -> None:
         self._weight = weight
@@ -193,22 +183,18 @@ class Chart(QWidget):
         self.schedule_redraw()
 
     def set_x_kind(self, kind: str) -> None:
-        """By what the curves' x is to be read; filling them accordingly is the owner's."""
+        """Set what the x of the curves is; the owner fills them accordingly."""
         if kind != self.x_kind:
             self.x_kind = kind
             self._zoom = None
             self.schedule_redraw()
 
-    # --- looking
+    # --- zoom
 
     def zoom(self, begin: float, end: float) -> None:
         if end > begin:
             self._zoom = (begin, end)
             self.redraw()
-
-    @property
-    def is_zoomed(self) -> bool:
-        return self._zoom is not None
 
     def reset_zoom(self) -> None:
         self._zoom = None
@@ -217,7 +203,7 @@ class Chart(QWidget):
     # --- drawing
 
     def schedule_redraw(self) -> None:
-        """Draws what has changed as soon as it may, and only if it can be seen."""
+        """Redraw soon, and only if the chart can be seen."""
         self._needs_redraw = True
         if self.isVisible():
             self._start_timer()
@@ -232,21 +218,16 @@ class Chart(QWidget):
         if self._needs_redraw and not self.plot.viewport().visibleRegion().isEmpty():
             self.redraw()
 
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        if self._needs_redraw:
-            self._start_timer()
-
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
         if self._needs_redraw:
-            self._start_timer()  # it has just come into sight
+            self._start_timer()  # it has just become visible
 
     def redraw(self) -> None:
         self._needs_redraw = False
         curves = [drawn.curve for drawn in self._items.values() if len(drawn.curve)]
-        self._nothing.setVisible(not curves)
-        self._nothing.setGeometry(self.plot.rect())
+        self._empty_label.setVisible(not curves)
+        self._empty_label.setGeometry(self.plot.rect())
         across = self._zoom or self._full_x_range(curves)
         bins = max(50, int(self.plot.view.width() / 2))
         parts = []
@@ -273,12 +254,6 @@ class Chart(QWidget):
             return known[0], max(known[1], known[0] + 1)
         return round_range(*known)
 
-    def repaint_theme(self) -> None:
-        """Takes up the colours of the theme in use."""
-        self.plot.apply_theme(theme.tokens())
-        self.expand.setIcon(theme.icon("mdi6.arrow-expand", "muted"))
-        self._restyle_curves()
-
     # --- values
 
     def _show_crosshair(self, x: float | None) -> None:
@@ -287,25 +262,22 @@ class Chart(QWidget):
             self._show_values()
 
     def _show_values(self) -> None:
-        """Of all curves: those under the crosshair, or their newest where there is none."""
+        """Show the values of all curves: those under the crosshair, or the newest where there is none."""
         x = self.crosshair.x
-        found = {}
-        for key, drawn in self._items.items():
-            at = drawn.curve.last_point() if x is None else drawn.curve.value_at(x)
-            if at is not None and math.isfinite(at[2]):
-                found[key] = at
-        place = "" if x is None else self.format_x(x)
+        values = {}
+        for key, curve in self.curves().items():
+            point = curve.last_point() if x is None else curve.value_at(x)
+            if point is not None and math.isfinite(point[2]):
+                values[key] = point
+        text = "" if x is None else self.format_x(x)
         if self.legend is not None:
-            self.legend.show_values({key: format_si_number(at[2]) for key, at in found.items()})
-            self._values.setText(place)
-        elif len(found) == 1:
-            (at,) = found.values()
-            raw = f" (raw {format_si_number(at[1])})" if x is not None and self._weight > 0 else ""
-            self._values.setText(
-                f"{self.format_x(at[0]) + '   ' if x is not None else ''}{format_si_number(at[2])}{raw}"
-            )
-        else:
-            self._values.setText(place)
+            self.legend.show_values({key: format_si_number(smooth) for key, (_, _, smooth) in values.items()})
+        elif len(values) == 1:
+            [(at, raw, smooth)] = values.values()
+            text = format_si_number(smooth) if x is None else f"{self.format_x(at)}   {format_si_number(smooth)}"
+            if x is not None and self._weight > 0:
+                text += f" (raw {format_si_number(raw)})"
+        self._values.setText(text)
 
     def format_x(self, x: float) -> str:
         if self.x_kind == "wall":
@@ -314,7 +286,7 @@ class Chart(QWidget):
             return format_duration(x)
         return f"{self.x_kind} {x:,.0f}"
 
-    # --- taking away
+    # --- export
 
     def _show_menu(self, place: QPoint) -> None:
         menu = self.menu()
@@ -331,19 +303,17 @@ class Chart(QWidget):
             ("Save as CSV…", "mdi6.file-delimited-outline", lambda: self._save_as("csv", self.save_csv)),
         )
         for title, icon, call in rows:
-            action = QAction(theme.icon(icon), title, menu)
-            action.triggered.connect(call)
-            menu.addAction(action)
+            menu.addAction(theme.icon(icon), title, call)
         return menu
 
-    def _save_as(self, ending: str, save: Any) -> None:
-        wanted = f"{self.title.replace('/', '_')}.{ending}"
-        path, _ = QFileDialog.getSaveFileName(self, f"Save chart as {ending.upper()}", wanted, f"*.{ending}")
+    def _save_as(self, suffix: str, save: Callable[[Path], None]) -> None:
+        name = f"{self.title.replace('/', '_')}.{suffix}"
+        path, _ = QFileDialog.getSaveFileName(self, f"Save chart as {suffix.upper()}", name, f"*.{suffix}")
         if path:
             save(Path(path))
 
     def to_image(self) -> QImage:
-        """As on the screen, sharper."""
+        """Render the chart with IMAGE_SCALE times the pixels of the screen."""
         image = QImage(self.size() * IMAGE_SCALE, QImage.Format.Format_ARGB32)
         image.setDevicePixelRatio(IMAGE_SCALE)
         image.fill(QColor(theme.tokens().surface))
@@ -369,7 +339,7 @@ class Chart(QWidget):
         for part in (self._title, self._values, self.legend):
             if part is not None:
                 part.render(painter, part.pos(), renderFlags=QWidget.RenderFlag.DrawChildren)
-        # The scene by itself: as a widget it would come as one picture of pixels.
+        # The scene itself: the widget would be rendered as one bitmap.
         self.plot.render(painter, QRectF(self.plot.geometry()), self.plot.viewport().rect())
         painter.end()
 
@@ -380,6 +350,38 @@ class Chart(QWidget):
         yield f"run,tag,{self.x_kind},value,smoothed"
         for drawn in self._items.values():
             curve = drawn.curve
-            label = drawn.label.replace(",", " ")
+            label = drawn.row.label.replace(",", " ")
             for x, y, smooth in np.column_stack([curve.x, curve.y, curve.smooth]).tolist():
                 yield f"{label},{self.title},{x:.15g},{y:.9g},{smooth:.9g}"
+
+
+class SmoothingSlider(QWidget):
+    """Sets how strongly curves are smoothed."""
+
+    changed = Signal(float)
+    """The weight, from 0 to 0.99; while the slider moves, ten times a second at most."""
+
+    def __init__(self, name: str, weight: float = DEFAULT_SMOOTHING) -> None:
+        super().__init__()
+        self.slider = with_object_name(QSlider(Qt.Orientation.Horizontal), name)
+        self.slider.setRange(0, round(MAX_SMOOTHING * 100))
+        self.slider.setFixedWidth(120)
+        self.slider.setToolTip("How strongly the line is smoothed; the faint line shows the measured values")
+        self._number = QLabel()
+        self._number.setFixedWidth(self._number.fontMetrics().horizontalAdvance("0.00"))
+        label = QLabel("Smoothing")
+        label.setBuddy(self.slider)
+        row(label, self.slider, self._number, parent=self)
+        self._timer = create_timer(self, 100, lambda: self.changed.emit(self.weight), is_single_shot=True)
+        self.slider.setValue(round(weight * 100))
+        self.slider.valueChanged.connect(self._on_moved)
+        self._number.setText(f"{self.weight:.2f}")
+
+    @property
+    def weight(self) -> float:
+        return self.slider.value() / 100
+
+    def _on_moved(self) -> None:
+        self._number.setText(f"{self.weight:.2f}")
+        if not self._timer.isActive():
+            self._timer.start()

@@ -1,4 +1,4 @@
-"""Names and values under small headings; a large number with its caption; what happened, line by line."""
+"""Names and values under small headings, a large number with its caption, and the history of a run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from mosaic.formatting import format_timestamp
 from mosaic.gui import theme
-from mosaic.gui.views.elided_label import ElidedLabel
-from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    ElidedLabel,
+    IconLabel,
+    clear_layout,
+    column,
+    muted_label,
+    selectable_label,
+    with_object_name,
+)
 
 if TYPE_CHECKING:
     from mosaic.contracts.states import HistoryEntry
@@ -24,50 +31,58 @@ class Detail(NamedTuple):
     tooltip: str = ""
 
 
-class DetailsGrid(QWidget):
-    """Rebuilt only when other names come; else only the values are written."""
+class _Grid(QWidget):
+    """Rows of widgets at the top, the last column as wide as possible."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: int, spacing: int) -> None:
         super().__init__()
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, theme.GAP, 0)
-        self._grid.setHorizontalSpacing(2 * theme.GAP)
+        self._grid.setHorizontalSpacing(spacing)
         self._grid.setVerticalSpacing(4)
-        self._grid.setColumnStretch(1, 1)
+        self._grid.setColumnStretch(columns - 1, 1)
+
+    def _clear(self) -> None:
+        for row in range(self._grid.rowCount()):
+            self._grid.setRowStretch(row, 0)
+        clear_layout(self._grid)
+
+
+class DetailsGrid(_Grid):
+    """Rebuilt only when the names change; otherwise only the values are updated."""
+
+    def __init__(self) -> None:
+        super().__init__(columns=2, spacing=2 * theme.GAP)
         self._names: list[str] = []
         self._values: list[QLabel] = []
 
     def minimumSizeHint(self) -> QSize:
-        """Never lower than its lines are: it scrolls instead."""
+        """Never lower than its lines: it scrolls instead."""
         return QSize(super().minimumSizeHint().width(), self.sizeHint().height())
 
     def show_details(self, details: Sequence[Detail]) -> None:
-        names = [fact.name for fact in details]
+        names = [detail.name for detail in details]
         if names != self._names:
             self._build(details)
             self._names = names
-        for fact, label in zip(details, self._values, strict=True):
-            if fact.value:
-                label.setText(fact.value)
-                label.setToolTip(fact.tooltip or fact.value)
+        for detail, label in zip(details, self._values, strict=True):
+            if detail.value:
+                label.setText(detail.value)
+                label.setToolTip(detail.tooltip or detail.value)
 
     def _build(self, details: Sequence[Detail]) -> None:
-        while (item := self._grid.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()  # it goes with the next turn of the event loop, and must not be seen until then
-                widget.deleteLater()
+        self._clear()
         self._values = []
-        self._grid.setRowStretch(len(self._names), 0)  # what was the rest before is a row now
-        for row, fact in enumerate(details):
-            if not fact.value:
-                heading = muted_label(fact.name)
+        for row, detail in enumerate(details):
+            if not detail.value:
+                heading = muted_label(detail.name)
                 heading.setContentsMargins(0, theme.GAP if row else 0, 0, 0)
                 self._grid.addWidget(heading, row, 0, 1, 2)
                 self._values.append(heading)
                 continue
             value = ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
             value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            self._grid.addWidget(QLabel(fact.name), row, 0)
+            self._grid.addWidget(QLabel(detail.name), row, 0)
             self._grid.addWidget(value, row, 1)
             self._values.append(value)
         self._grid.setRowStretch(len(details), 1)
@@ -78,17 +93,12 @@ class StatTile(QWidget):
 
     def __init__(self, caption: str, name: str) -> None:
         super().__init__()
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        self.caption = ElidedLabel(caption)
-        self.caption.setProperty("muted", True)
+        self.caption, self.detail = ElidedLabel(caption), ElidedLabel()
+        for label in (self.caption, self.detail):
+            label.setProperty("muted", True)
         self.value = with_object_name(ElidedLabel("–"), name)
-        self.value.setFont(theme.heading_font())
-        self.detail = ElidedLabel()
-        self.detail.setProperty("muted", True)
-        for label in (self.caption, self.value, self.detail):
-            column.addWidget(label)
+        self.value.setProperty("heading", True)
+        column(self.caption, self.value, self.detail, parent=self, spacing=0)
 
     def set_value(self, value: str, detail: str = "", tooltip: str = "") -> None:
         self.value.setText(value)
@@ -96,43 +106,27 @@ class StatTile(QWidget):
         self.setToolTip(tooltip or " ".join(filter(None, (value, detail))))
 
 
-class HistoryView(QWidget):
-    """What happened to a run, newest last."""
+class HistoryView(_Grid):
+    """The history of a run, newest last."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._grid = QGridLayout(self)
-        self._grid.setContentsMargins(0, 0, theme.GAP, 0)
-        self._grid.setHorizontalSpacing(theme.GAP)
-        self._grid.setVerticalSpacing(4)
-        self._grid.setColumnStretch(2, 1)
+        super().__init__(columns=3, spacing=theme.GAP)
         self._lines: list[HistoryEntry] = []
         self._outcome = ""
 
     def show_history(self, lines: Sequence[HistoryEntry], outcome: str = "") -> None:
         """`outcome` is that of a finished run: the history itself has only stages."""
-        if list(lines) != self._lines or outcome != self._outcome:
-            self._lines, self._outcome = list(lines), outcome
-            self.rebuild()
-
-    def rebuild(self) -> None:
-        while (item := self._grid.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()  # it goes with the next turn of the event loop, and must not be seen until then
-                widget.deleteLater()
-        for row, line in enumerate(self._lines):
-            at = QLabel(format_timestamp(line.at)[11:])
+        if list(lines) == self._lines and outcome == self._outcome:
+            return
+        self._lines, self._outcome = list(lines), outcome
+        self._clear()
+        for row, line in enumerate(lines):
+            at = muted_label(format_timestamp(line.at)[11:])
+            at.setWordWrap(False)
             at.setToolTip(format_timestamp(line.at))
-            at.setProperty("muted", True)
-            icon = QLabel()
-            icon.setPixmap(theme.state_icon(self._outcome if line.stage == "finished" else line.stage).pixmap(14, 14))
+            icon = IconLabel(14)
+            icon.set_icon(theme.state_icon(outcome if line.stage == "finished" else line.stage))
             icon.setToolTip(line.stage)
-            message = QLabel(line.message)
-            message.setWordWrap(True)
-            message.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            top = Qt.AlignmentFlag.AlignTop
-            self._grid.addWidget(at, row, 0, top)
-            self._grid.addWidget(icon, row, 1, top)
-            self._grid.addWidget(message, row, 2, top)
-            self._grid.setRowStretch(row, 0)  # the history was shorter before, and this row took the remaining space
-        self._grid.setRowStretch(len(self._lines), 1)
+            for place, widget in enumerate((at, icon, selectable_label("", line.message))):
+                self._grid.addWidget(widget, row, place, Qt.AlignmentFlag.AlignTop)
+        self._grid.setRowStretch(len(lines), 1)

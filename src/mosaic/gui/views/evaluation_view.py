@@ -1,78 +1,131 @@
-"""An evaluation: how its episodes came out, and its batches one by one."""
+"""An evaluation: a histogram of its returns, and its batches one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+import pyqtgraph as pg
+from PySide6.QtCore import QSize
 from PySide6.QtGui import QColor
-from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedWidget
 
 from mosaic.formatting import format_duration, format_si_number
 from mosaic.gui import theme
-from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.histogram_view import Histogram
-from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
-from mosaic.gui.views.widgets import muted_label
-from mosaic.statistics import ConfidenceInterval
+from mosaic.gui.models.series import Floats
+from mosaic.gui.views.plot import Plot
+from mosaic.gui.views.tables import Cell, ReadOnlyTable, format_interval
+from mosaic.gui.views.widgets import EmptyState, muted_label, widget_column
+from mosaic.statistics import ConfidenceInterval, mean_with_interval
 from mosaic.statistics.ranking import evaluation_returns
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import Evaluation, EvaluationBatch
 
+MAX_BINS = 30
 MAX_ROWS = 200
 COLUMN_TITLES = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Lowest", "Highest", "Took")
-RETURN_COLUMNS = ("iqm", "min_return", "max_return")
 
 
-class BatchesTable(ReadOnlyTable):
-    """The newest first."""
+def bin_values(values: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return counts and edges; one bin where all values are the same."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return np.zeros(0, np.int64), np.zeros(1)
+    low, high = float(known.min()), float(known.max())
+    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
+        half = max(0.5, 0.05 * abs(low))
+        return np.array([len(known)]), np.array([low - half, low + half])
+    bins = int(np.clip(2 * np.sqrt(len(known)), 5, MAX_BINS))
+    counts, edges = np.histogram(known, bins)
+    return counts, edges
 
-    def __init__(self) -> None:
-        super().__init__("evaluation.batches")
 
-    def fill(self, batches: Sequence[EvaluationBatch]) -> None:
-        shown = batches[: -MAX_ROWS - 1 : -1]
-        self.reset_rows(len(shown), COLUMN_TITLES)
-        for row, batch in enumerate(shown):
-            low, high = batch.ci95 or (float("nan"), float("nan"))
-            mean = batch.avg_return
-            self.set_cell(row, 0, format_si_number(batch.batch))
-            self.set_cell(row, 1, format_si_number(batch.episodes))
-            interval = ConfidenceInterval(float("nan") if mean is None else mean, low, high)
-            median, deviation = format_si_number(batch.median_return), format_si_number(batch.std_return)
-            self.set_cell(row, 2, format_interval(interval), f"Median {median}, standard deviation {deviation}")
-            for column, name in enumerate(RETURN_COLUMNS, 3):
-                self.set_cell(row, column, format_si_number(getattr(batch, name)))
-            self.set_cell(row, len(COLUMN_TITLES) - 1, format_duration(batch.duration_s))
+class Histogram(Plot):
+    """How often each return occurred; a line marks the mean, a shade its 95 % interval."""
+
+    def __init__(self, name: str) -> None:
+        self._bars = pg.BarGraphItem(x0=[], x1=[], height=[], pen=pg.mkPen(None))
+        self._mean_line = pg.InfiniteLine(angle=90)
+        self._interval = pg.LinearRegionItem(movable=False, pen=pg.mkPen(None))
+        super().__init__()
+        self.setObjectName(name)
+        self.setInteractive(False)
+        self.setMinimumSize(200, 110)
+        self.values: Floats = np.zeros(0)
+        self.mean = mean_with_interval(self.values)
+        for item in (self._interval, self._bars, self._mean_line):
+            self.view.addItem(item, ignoreBounds=True)
+
+    def sizeHint(self) -> QSize:
+        return QSize(480, 220)
+
+    def _apply_theme(self, tokens: theme.Tokens) -> None:
+        super()._apply_theme(tokens)
+        shade = QColor(tokens.text)
+        self._mean_line.setPen(pg.mkPen(shade, width=1.5))
+        shade.setAlpha(24)
+        self._interval.setBrush(pg.mkBrush(shade))
+
+    def show_values(self, values: Floats, color: QColor) -> None:
+        self.values = values
+        self.mean = mean = mean_with_interval(values)
+        counts, edges = bin_values(values)
+        fill = QColor(color)
+        fill.setAlpha(190)
+        gap = 0.04 * (edges[-1] - edges[0]) / max(1, len(counts))
+        self._bars.setOpts(x0=edges[:-1] + gap, x1=edges[1:] - gap, height=counts, brush=pg.mkBrush(fill))
+        self._mean_line.setVisible(bool(np.isfinite(mean.point)))
+        self._interval.setVisible(bool(np.isfinite(mean.low)))
+        if np.isfinite(mean.point):
+            self._mean_line.setValue(mean.point)
+        if np.isfinite(mean.low):
+            self._interval.setRegion((mean.low, mean.high))
+        if len(counts):
+            self.view.setXRange(edges[0], edges[-1], padding=0.04)
+            self.view.setYRange(0, counts.max(), padding=0)
+        counted = "1 episode" if len(values) == 1 else f"{len(values):,} episodes"
+        self.setAccessibleName(f"Returns of {counted}: mean {format_interval(mean)}")
+
+
+def batch_cells(batch: EvaluationBatch) -> Sequence[str | Cell]:
+    nan = float("nan")
+    mean = ConfidenceInterval(nan if batch.avg_return is None else batch.avg_return, *(batch.ci95 or (nan, nan)))
+    median, deviation = format_si_number(batch.median_return), format_si_number(batch.std_return)
+    return (
+        format_si_number(batch.batch),
+        format_si_number(batch.episodes),
+        Cell(format_interval(mean), f"Median {median}, standard deviation {deviation}"),
+        format_si_number(batch.iqm),
+        format_si_number(batch.min_return),
+        format_si_number(batch.max_return),
+        format_duration(batch.duration_s),
+    )
 
 
 class EvaluationView(QStackedWidget):
     def __init__(self) -> None:
         super().__init__()
         self.histogram = Histogram("evaluation.histogram")
-        self.batches = BatchesTable()
+        self.batches = ReadOnlyTable("evaluation.batches")
+        self.batches.setMinimumHeight(84)
         self._title = muted_label("Returns")
         self._empty = EmptyState("No batch has finished yet")
-        inside = QWidget()
-        column = QVBoxLayout(inside)
-        column.setContentsMargins(theme.GAP, 0, 0, 0)
-        column.setSpacing(theme.GAP)
-        column.addWidget(self._title)
-        column.addWidget(self.histogram, 3)
-        column.addWidget(self.batches, 2)
-        self.batches.setMinimumHeight(84)
         self.addWidget(self._empty)
-        self.addWidget(inside)
+        self.addWidget(widget_column(self._title, (self.histogram, 3), (self.batches, 2), margins=(theme.GAP, 0, 0, 0)))
 
-    def show_evaluation(self, evaluation: Evaluation | None, colour: QColor, has_ended: bool) -> None:
-        """None: it has played no whole batch."""
+    def show_evaluation(self, evaluation: Evaluation | None, color: QColor, has_ended: bool) -> None:
+        """None: no batch has been finished."""
         self.setCurrentIndex(0 if evaluation is None else 1)
         if evaluation is None:
             self._empty.set_text("No batch was finished" if has_ended else "No batch has finished yet")
             return
         batches = evaluation.summary.batches
+        self.histogram.show_values(evaluation_returns(evaluation), color)
         of = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
-        self._title.setText(f"Returns of {sum(batch.episodes for batch in batches):,} episodes in {of}")
-        self.histogram.show_values(evaluation_returns(evaluation), colour)
-        self.batches.fill(batches)
+        episodes = sum(batch.episodes for batch in batches)
+        mean = format_interval(self.histogram.mean)
+        self._title.setText(f"Returns of {episodes:,} episodes in {of}: mean {mean} (line and shade)")
+        self.batches.show_rows(COLUMN_TITLES, [batch_cells(batch) for batch in batches[: -MAX_ROWS - 1 : -1]])

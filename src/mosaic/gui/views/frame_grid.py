@@ -1,4 +1,4 @@
-"""Draws the frames of one environment or of several, as a grid: to fit, pixel by pixel, or zoomed."""
+"""Draws one image, or those of several environments as a grid: to fit, pixel by pixel, or zoomed."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from mosaic.fastlane import grid_shape
 from mosaic.gui import theme
 from mosaic.gui.models.lanes import FrameCell
-from mosaic.gui.views import hud_line
 
 CELL_GAP_PX = 2
 """Between the cells of a grid."""
 MAX_PIXELATED_SIDE_PX = 256
-"""Pixels on the longer side of a world that is drawn in pixels: enlarged, they stay squares."""
+"""Images up to this size are enlarged without smoothing: the pixels of a small world stay squares."""
 SCALE_RANGE = (0.1, 32.0)
 ZOOM_STEP = 1.25
 PIXELATED_FROM_SCALE = 4.0
 """From this scale on, frames are not smoothed."""
 DRAG_THRESHOLD_PX = 4
+TEXT_PADDING_PX = 6
 
 
 class GridArrangement(NamedTuple):
     scale: float
     cells: list[QRect]
-    """In the order of the grid, as if the whole stood in the view's middle."""
+    """In the order of the grid, centered in the view."""
 
     @property
     def bounds(self) -> QRect:
@@ -46,7 +46,7 @@ class GridArrangement(NamedTuple):
 
 
 def arrange_grid(count: int, cell: QSize, room: QSize, scale: float | None = None) -> GridArrangement:
-    """Cells of one size in the grid that comes nearest to the room's shape; no scale: the largest that fits."""
+    """Arrange cells of one size in the grid that best fits the shape of the room; no scale: the largest that fits."""
     if not count or cell.isEmpty() or room.isEmpty():
         return GridArrangement(1.0, [])
     shape = grid_shape(count, room.width() / room.height(), cell.width() / cell.height())
@@ -75,7 +75,7 @@ def arrange_grid(count: int, cell: QSize, room: QSize, scale: float | None = Non
 
 
 def is_smooth(image: QImage, scale: float) -> bool:
-    """Pixel worlds stay sharp when they are enlarged; everything that is made smaller is averaged."""
+    """Whether to smooth: what is reduced always, what is enlarged only if it is not a small world of pixels."""
     return scale < 1 or (max(image.width(), image.height()) > MAX_PIXELATED_SIDE_PX and scale < PIXELATED_FROM_SCALE)
 
 
@@ -92,10 +92,12 @@ class FrameGrid(QWidget):
     """The environment under the mouse, or None."""
     zoom_changed = Signal()
 
-    def __init__(self) -> None:
+    def __init__(self, has_text: bool = True) -> None:
+        """`has_text`: leave room for a line of text below the frames."""
         super().__init__()
-        self._cells: list[FrameCell] = []
-        self._text = ""
+        self._has_text = has_text
+        self.cells: list[FrameCell] = []
+        self.text = ""
         self._message = ""
         self._icon = ""
         self._scale: float | None = None
@@ -117,37 +119,29 @@ class FrameGrid(QWidget):
 
     def show_cells(self, cells: Sequence[FrameCell], new: set[int] | None = None) -> None:
         """`new`: the environments whose frame has changed; None: possibly all."""
-        is_same = [_layout_key(cell) for cell in cells] == [_layout_key(cell) for cell in self._cells]
-        self._cells = list(cells)
+        is_same = [_layout_key(cell) for cell in cells] == [_layout_key(cell) for cell in self.cells]
+        self.cells = list(cells)
         if new is None or not is_same:
             self._arrange()
             self.update()
             return
-        for cell, rect in zip(self._cells, self.rects(), strict=False):
+        for cell, rect in zip(self.cells, self.rects(), strict=False):
             if cell.env in new:
                 self.update(rect)
 
     def show_text(self, text: str) -> None:
-        """The line over the frames."""
-        if text != self._text:
+        """Show a line with the frames: below them, or over them where they are zoomed."""
+        if text != self.text:
             before = self._text_rect()
-            self._text = text
+            self.text = text
             self.update(before.united(self._text_rect()))
 
     def show_message(self, text: str, icon: str = "") -> None:
-        """Shown while there is no frame."""
+        """Show a text, and an icon above it, while there is no frame."""
         if (text, icon) != (self._message, self._icon):
             self._message, self._icon = text, icon
             if not self.has_image:
                 self.update()
-
-    @property
-    def cells(self) -> list[FrameCell]:
-        return self._cells
-
-    @property
-    def text(self) -> str:
-        return self._text
 
     @property
     def message(self) -> str:
@@ -156,7 +150,7 @@ class FrameGrid(QWidget):
 
     @property
     def has_image(self) -> bool:
-        return any(cell.image is not None for cell in self._cells)
+        return any(cell.image is not None for cell in self.cells)
 
     def rects(self) -> list[QRect]:
         """Return the rectangles of the cells."""
@@ -195,12 +189,12 @@ class FrameGrid(QWidget):
         self.zoom_changed.emit()
 
     def _arrange(self) -> None:
-        first = next((cell.image for cell in self._cells if cell.image is not None), None)
+        first = next((cell.image for cell in self.cells if cell.image is not None), None)
         size = first.size() if first is not None else QSize()
         room = self.size()
-        if self._scale is None:  # the line stands below; over the picture it is only where that is zoomed
-            room.setHeight(max(1, room.height() - hud_line.text_height(self.font()) - theme.GAP))
-        self._arrangement = arrange_grid(len(self._cells), size, room, self._scale)
+        if self._scale is None and self._has_text:  # it is over the frames only where they are zoomed
+            room.setHeight(max(1, room.height() - self._text_height() - theme.GAP))
+        self._arrangement = arrange_grid(len(self.cells), size, room, self._scale)
         self._clamp_pan()
 
     def _clamp_pan(self) -> None:
@@ -220,8 +214,8 @@ class FrameGrid(QWidget):
             self._paint_message(painter)
             return
         region = event.region()
-        is_grid = len(self._cells) > 1
-        for cell, rect in zip(self._cells, self.rects(), strict=False):
+        is_grid = len(self.cells) > 1
+        for cell, rect in zip(self.cells, self.rects(), strict=False):
             if not region.intersects(rect):
                 continue
             if cell.image is None:
@@ -233,18 +227,18 @@ class FrameGrid(QWidget):
             if is_grid and cell.env == self._hovered_env:
                 painter.setPen(QColor(t.accent))
                 painter.drawRect(rect.adjusted(0, 0, -1, -1))
-        if self._text:
+        if self.text:
             place, is_over = self._text_position()
-            (hud_line.paint_over if is_over else hud_line.paint_below)(painter, self._text, place)
+            self._paint_text(painter, self.text, place, is_over)
 
     def _paint_image(self, painter: QPainter, image: QImage, rect: QRect) -> None:
-        scale = min(rect.width() / image.width(), rect.height() / image.height())
-        size = QSize(max(1, round(image.width() * scale)), max(1, round(image.height() * scale)))
+        size = image.size().scaled(rect.size(), Qt.AspectRatioMode.KeepAspectRatio).expandedTo(QSize(1, 1))
+        scale = size.width() / image.width()
         target = QRect(QPoint(), size)
         target.moveCenter(rect.center())
         if size != rect.size():
             painter.fillRect(rect, QColor(theme.tokens().raised))
-        if scale < 0.5:  # the painter looks at four pixels only and would leave lines out
+        if scale < 0.5:  # the painter averages four pixels only and would lose thin lines
             smooth = Qt.TransformationMode.SmoothTransformation
             painter.drawImage(target.topLeft(), image.scaled(size, Qt.AspectRatioMode.IgnoreAspectRatio, smooth))
             return
@@ -252,11 +246,25 @@ class FrameGrid(QWidget):
         painter.drawImage(target, image)
 
     def _paint_index(self, painter: QPainter, text: str, rect: QRect) -> None:
-        metrics = self.fontMetrics()
-        place = QRect(rect.left() + 4, rect.top() + 4, metrics.horizontalAdvance(text) + 10, metrics.height() + 2)
-        if place.width() + 8 > rect.width() or place.height() + 8 > rect.height():
-            return
-        hud_line.paint_chip(painter, text, place)
+        place = QRect(rect.topLeft() + QPoint(4, 4), self._text_size(text))
+        if rect.contains(place.adjusted(0, 0, 4, 4)):
+            self._paint_text(painter, text, place, is_over=True)
+
+    def _paint_text(self, painter: QPainter, text: str, place: QRect, is_over: bool) -> None:
+        painter.save()
+        painter.setPen(QColor(theme.tokens().text))
+        if is_over:  # white on a shade that is dark enough on any frame
+            shade = QColor(theme.HUD_SHADE)
+            shade.setAlpha(170)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(shade)
+            painter.drawRoundedRect(place, 4, 4)
+            painter.setPen(QColor(theme.HUD_TEXT))
+        width = place.width() - 2 * TEXT_PADDING_PX
+        shown = self.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, width)
+        painter.drawText(place, Qt.AlignmentFlag.AlignCenter, shown)
+        painter.restore()
 
     def _paint_message(self, painter: QPainter) -> None:
         t = theme.tokens()
@@ -269,20 +277,24 @@ class FrameGrid(QWidget):
             icon.paint(painter, QRect(room.center().x() - 16, text.top() - 40, 32, 32))
         painter.drawText(room, flags, self._message)
 
+    def _text_height(self) -> int:
+        return self.fontMetrics().height() + 6
+
+    def _text_size(self, text: str) -> QSize:
+        width = self.fontMetrics().horizontalAdvance(text) + 2 * TEXT_PADDING_PX + 2
+        return QSize(min(width, self.width()), self._text_height())
+
     def _text_rect(self) -> QRect:
-        if not self._text:
-            return QRect()
-        soft = hud_line.SHADOW_STEPS + 1
-        return self._text_position()[0].adjusted(-soft, -soft, soft, soft)
+        return self._text_position()[0] if self.text else QRect()
 
     def _text_position(self) -> tuple[QRect, bool]:
-        """Below the frame where it fits, else over its bottom; and whether it is over it."""
-        seen = self._arrangement.bounds.translated(self._pan.toPoint()).intersected(self.rect())
-        line = hud_line.text_size(self._text, self.font(), self.width())
-        left = (self.width() - line.width()) // 2
-        if self.height() - seen.bottom() > line.height() + theme.GAP:
-            return QRect(QPoint(left, seen.bottom() + theme.GAP), line), False
-        return QRect(QPoint(left, seen.bottom() - line.height() - theme.GAP), line), True
+        """Return where the text is, below the frames where it fits, and whether it is over them."""
+        visible = self._arrangement.bounds.translated(self._pan.toPoint()).intersected(self.rect())
+        size = self._text_size(self.text)
+        left = (self.width() - size.width()) // 2
+        if self.height() - visible.bottom() > size.height() + theme.GAP:
+            return QRect(QPoint(left, visible.bottom() + theme.GAP), size), False
+        return QRect(QPoint(left, visible.bottom() - size.height() - theme.GAP), size), True
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self._arrange()
@@ -317,7 +329,7 @@ class FrameGrid(QWidget):
         was_click = self._press_position is not None and not self._is_dragged
         self._press_position = None
         env = self._env_at(event.position().toPoint())
-        if was_click and env is not None and len(self._cells) > 1:
+        if was_click and env is not None and len(self.cells) > 1:
             self.env_clicked.emit(env)
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
@@ -330,16 +342,14 @@ class FrameGrid(QWidget):
         self._update_hover(QPoint(-1, -1))
 
     def _env_at(self, at: QPoint) -> int | None:
-        return next(
-            (cell.env for cell, rect in zip(self._cells, self.rects(), strict=False) if rect.contains(at)), None
-        )
+        return next((cell.env for cell, rect in zip(self.cells, self.rects(), strict=False) if rect.contains(at)), None)
 
     def _update_hover(self, at: QPoint) -> None:
         env = self._env_at(at)
         if env == self._hovered_env:
             return
         self._hovered_env = env
-        is_grid = len(self._cells) > 1
+        is_grid = len(self.cells) > 1
         self.setCursor(Qt.CursorShape.PointingHandCursor if is_grid and env is not None else Qt.CursorShape.ArrowCursor)
         if is_grid:
             self.update()

@@ -1,48 +1,73 @@
-"""The live frames of a run, ready to be put anywhere: looks only while it is seen."""
+"""The live frames of a run, and the line of text with them. They are read only while they are visible."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
 from mosaic.formatting import format_si_number
 from mosaic.gui.models.lanes import FrameCell, Lanes
-from mosaic.gui.views import hud_line
 from mosaic.gui.views.frame_grid import FrameGrid
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import column, create_timer, with_object_name
 from mosaic.gui.workbench import Workbench
 
 POLL_MS = 16
 IDLE_POLL_MS = 100
-"""While there is nothing to see."""
+"""While there are no frames."""
 TEXT_INTERVAL_S = 0.1
+SEPARATOR = "   "
 FRAME_STATE_ICONS = {UNAVAILABLE: "mdi6.monitor-off", WAITING: "mdi6.timer-sand", CONNECTED: "mdi6.monitor-eye"}
 
 
 def to_sentence(text: str) -> str:
-    """`the run has ended` as people write it."""
-    begun = text[:1].upper() + text[1:]
-    return begun if not begun or begun[-1] in ".…!?)" else f"{begun}."
+    """Capitalize `the run has ended` and add the period."""
+    sentence = text[:1].upper() + text[1:]
+    return sentence if not sentence or sentence[-1] in ".…!?)" else f"{sentence}."
 
 
 def format_short_hud(cells: Sequence[FrameCell]) -> str:
-    """What matters most, for one environment or several."""
-    seen = [cell.hud for cell in cells if cell.hud]
-    if not seen:
+    """Return what matters most of one environment or several."""
+    huds = [cell.hud for cell in cells if cell.hud]
+    if not huds:
         return ""
-    mean = sum(float(hud["return"]) for hud in seen) / len(seen)
+    mean = format_si_number(sum(float(hud["return"]) for hud in huds) / len(huds))
     if len(cells) > 1:
-        return hud_line.SEPARATOR.join((f"{len(cells)} environments", f"mean return {format_si_number(mean)}"))
-    return hud_line.SEPARATOR.join((f"episode {seen[0]['episode']:,}", f"return {format_si_number(mean)}"))
+        return SEPARATOR.join((f"{len(cells)} environments", f"mean return {mean}"))
+    return SEPARATOR.join((f"episode {huds[0]['episode']:,}", f"return {mean}"))
+
+
+def format_hud(cells: Sequence[FrameCell], frame_rate_hz: float, hovered_env: int | None = None) -> str:
+    """Return the status of one environment, of the one under the pointer, or the range of several."""
+    known = [cell for cell in cells if cell.hud]
+    if not known:
+        return ""
+    one = known[0] if len(cells) == 1 else next((cell for cell in known if cell.env == hovered_env), None)
+    if one is not None:
+        parts = [f"environment {one.env}"] if len(cells) > 1 or one.env else []
+        parts += [f"episode {one.hud['episode']:,}", f"step {one.hud['step']:,}"]
+        parts += [f"{name} {format_si_number(one.hud[name])}" for name in ("reward", "return")]
+    else:
+        returns = [float(cell.hud["return"]) for cell in known]
+        episodes = _format_range([int(cell.hud["episode"]) for cell in known])
+        mean = format_si_number(sum(returns) / len(returns))
+        parts = [f"{len(cells)} environments", f"episode {episodes}", f"return {_format_range(returns)}, mean {mean}"]
+    pace = (one or known[0]).hud.get("pace", "")
+    parts.append(f"{frame_rate_hz:.1f} frames/s ({pace})" if pace else f"{frame_rate_hz:.1f} frames/s")
+    return SEPARATOR.join(parts)
+
+
+def _format_range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return format_si_number(low) if low == high else f"{format_si_number(low)} to {format_si_number(high)}"
 
 
 class FramesView(QWidget):
-    """`show_run(run_id)`; a click on a cell looks at it alone, Esc at all again."""
+    """The frames of all environments; a click on one shows it alone, Esc shows all again."""
 
     changed = Signal()
     """The status line or the shown environment has changed."""
@@ -60,20 +85,16 @@ class FramesView(QWidget):
         """Keeps reading while hidden, for a recording."""
         self._hovered_env: int | None = None
         self._next_text_at = 0.0
-        self._timer = QTimer(self)
+        self._timer = create_timer(self, IDLE_POLL_MS, self._poll)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.timeout.connect(self._poll)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.addWidget(self.grid)
+        column(self.grid, parent=self)
         self.lanes.changed.connect(self._update_status)
         self.grid.env_clicked.connect(self.show_env)
         self.grid.escape_pressed.connect(lambda: self.show_env(None))
         self.grid.env_step_requested.connect(self._step)
         self.grid.hovered_env_changed.connect(self._on_hover)
-        workbench.theme_changed.connect(self.grid.update)
 
-    # --- what is looked at
+    # --- what is shown
 
     def show_run(self, run_id: str) -> None:
         if run_id == self.lanes.run_id:
@@ -84,7 +105,7 @@ class FramesView(QWidget):
             self._poll()
 
     def show_env(self, env: int | None) -> None:
-        """One environment alone; None: all of them."""
+        """Show one environment alone; None: all of them."""
         if env == self.env:
             return
         self.lanes.select_envs(() if env is None else (env,))
@@ -108,7 +129,7 @@ class FramesView(QWidget):
         self.grid.show_cells(self.lanes.cells)
         self._update_status()
 
-    # --- while it is seen
+    # --- reading while visible
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -140,20 +161,20 @@ class FramesView(QWidget):
             self._update_text()
 
     def _update_status(self) -> None:
-        standing = self.lanes.status
-        interval = POLL_MS if standing.state == CONNECTED else IDLE_POLL_MS
+        status = self.lanes.status
+        interval = POLL_MS if status.state == CONNECTED else IDLE_POLL_MS
         if self._timer.interval() != interval:
             self._timer.setInterval(interval)
-        self.grid.show_message(to_sentence(standing.text), FRAME_STATE_ICONS[standing.state])
+        self.grid.show_message(to_sentence(status.text), FRAME_STATE_ICONS[status.state])
         self._update_text()
         self.changed.emit()
 
     def _update_text(self) -> None:
         self._next_text_at = time.monotonic() + TEXT_INTERVAL_S
-        standing, cells = self.lanes.status, self.lanes.cells
-        if standing.state != CONNECTED and self.grid.has_image:
-            self.grid.show_text(to_sentence(standing.text))
+        status, cells = self.lanes.status, self.lanes.cells
+        if status.state != CONNECTED and self.grid.has_image:
+            self.grid.show_text(to_sentence(status.text))
         elif self._is_small:
             self.grid.show_text(format_short_hud(cells))
         else:
-            self.grid.show_text(hud_line.format_hud(cells, self.lanes.frame_rate_hz(), self._hovered_env))
+            self.grid.show_text(format_hud(cells, self.lanes.frame_rate_hz(), self._hovered_env))

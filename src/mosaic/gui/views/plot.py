@@ -1,16 +1,17 @@
-"""The bare plot inside a chart: two axes, a faint grid, lines and bands; drag zooms in x, double click resets."""
+"""The parts of a chart: the plot with its axes and bands, the crosshair that several share, and the legend."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QMouseEvent, QPainter, QPainterPath, QWheelEvent
-from PySide6.QtWidgets import QGraphicsGridLayout, QGraphicsWidget, QWidget
+from PySide6.QtCore import QEvent, QObject, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPainterPath, QPaintEvent, QPen, QWheelEvent
+from PySide6.QtWidgets import QGraphicsGridLayout, QGraphicsWidget, QSizePolicy, QWidget
 
 from mosaic.formatting import format_duration
 from mosaic.gui import theme
@@ -20,6 +21,9 @@ from mosaic.gui.models.series import Floats
 TIME_TICK_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 WHEEL_ZOOM_FACTOR = 0.8
 """What is left of the range after one notch."""
+CROSSHAIR_INTERVAL_MS = 33
+"""A mouse reports its moves more often than needed."""
+LEGEND_WIDTH, LEGEND_MARK_WIDTH = 240, 20
 
 
 def format_ticks(values: list[float], spacing: float) -> list[str]:
@@ -145,9 +149,9 @@ class _PlotViewBox(pg.ViewBox):  # type: ignore[misc]
         self.addItem(self._selection, ignoreBounds=True)
 
     def apply_theme(self, tokens: theme.Tokens) -> None:
-        colour = pg.mkColor(tokens.accent)
-        colour.setAlphaF(0.18)
-        self._selection.setBrush(pg.mkBrush(colour))
+        color = pg.mkColor(tokens.accent)
+        color.setAlphaF(0.18)
+        self._selection.setBrush(pg.mkBrush(color))
         for line in self._selection.lines:
             line.setPen(pg.mkPen(tokens.accent))
 
@@ -172,16 +176,19 @@ class _PlotViewBox(pg.ViewBox):  # type: ignore[misc]
     def wheelEvent(self, ev: Any, axis: int | None = None) -> None:
         ev.accept()
         factor = WHEEL_ZOOM_FACTOR ** (ev.delta() / 120)
-        centre = self.mapToView(ev.pos()).x()
+        center = self.mapToView(ev.pos()).x()
         low, high = self.viewRange()[0]
-        self._plot.zoom_requested.emit(centre - (centre - low) * factor, centre + (high - centre) * factor)
+        self._plot.zoom_requested.emit(center - (center - low) * factor, center + (high - center) * factor)
 
 
 class Plot(pg.GraphicsView):  # type: ignore[misc]
-    """Much lighter than pyqtgraph's PlotWidget, whose menus alone take longer to make than all of this."""
+    """Two axes and a faint grid. Dragging asks for a range of x, a double click for all of it.
+
+    Much lighter than pyqtgraph's PlotWidget, whose menus alone take longer to build than all of this.
+    """
 
     zoom_requested = Signal(float, float)
-    """The user would like to see this range of x."""
+    """The user asks for this range of x."""
     reset_requested = Signal()
     hover_changed = Signal(object)
     """The x under the mouse; None when it left."""
@@ -210,9 +217,14 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         self.crosshair_line.hide()
         self.view.addItem(self.crosshair_line, ignoreBounds=True)
         self.view.sigResized.connect(lambda *_: self.resized.emit())
-        self.apply_theme(theme.tokens())
+        self._apply_theme(theme.tokens())
 
-    def apply_theme(self, tokens: theme.Tokens) -> None:
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.StyleChange:
+            self._apply_theme(theme.tokens())
+
+    def _apply_theme(self, tokens: theme.Tokens) -> None:
         self.setBackground(tokens.surface)
         self.left.apply_theme(tokens)
         self.bottom.apply_theme(tokens)
@@ -243,3 +255,79 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
             ev.ignore()
             return
         super().wheelEvent(ev)
+
+
+class Crosshair(QObject):
+    """The x under the mouse, shared by all charts of the same axis."""
+
+    moved = Signal(object)
+    """To this x; None: gone."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.x: float | None = None
+        self._timer = QTimer(self, singleShot=True, interval=CROSSHAIR_INTERVAL_MS)
+        self._timer.timeout.connect(lambda: self.moved.emit(self.x))
+
+    def move_to(self, x: float | None) -> None:
+        if x != self.x:
+            self.x = x
+            if not self._timer.isActive():
+                self._timer.start()
+
+
+class LegendRow(NamedTuple):
+    key: str
+    label: str
+    color: QColor
+    is_dashed: bool
+
+
+class Legend(QWidget):
+    """The color, name and value of each curve. Painted, since the values change with every move of the mouse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("legend")
+        self._rows: Sequence[LegendRow] = ()
+        self._values: Mapping[str, str] = {}
+        self.setFixedWidth(LEGEND_WIDTH)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
+
+    def show_rows(self, rows: Sequence[LegendRow]) -> None:
+        self._rows = rows
+        self.setToolTip("\n".join(row.label for row in rows))
+        self.update()
+
+    def show_values(self, values: Mapping[str, str]) -> None:
+        if values != self._values:
+            self._values = values
+            self.update()
+
+    def _row_height(self) -> int:
+        return self.fontMetrics().height() + 6
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(LEGEND_WIDTH, self._row_height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        tokens, metrics, height = theme.tokens(), self.fontMetrics(), self._row_height()
+        left, right = Qt.AlignmentFlag.AlignVCenter, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
+        capacity = max(0, self.height() // height)
+        rows = self._rows if len(self._rows) <= capacity else self._rows[: capacity - 1]
+        for number, row in enumerate(rows):
+            top = number * height
+            painter.setPen(QPen(row.color, 2.5, Qt.PenStyle.DashLine if row.is_dashed else Qt.PenStyle.SolidLine))
+            painter.drawLine(QPointF(0, top + height / 2), QPointF(LEGEND_MARK_WIDTH - 6, top + height / 2))
+            value = self._values.get(row.key, "")
+            room = self.width() - LEGEND_MARK_WIDTH - metrics.horizontalAdvance(value) - theme.GAP
+            name = metrics.elidedText(row.label, Qt.TextElideMode.ElideMiddle, room)
+            painter.setPen(QColor(tokens.text))
+            painter.drawText(QRectF(LEGEND_MARK_WIDTH, top, room, height), left, name)
+            painter.drawText(QRectF(0, top, self.width(), height), right, value)
+        if len(rows) < len(self._rows):
+            painter.setPen(QColor(tokens.muted))
+            place = QRectF(LEGEND_MARK_WIDTH, len(rows) * height, self.width(), height)
+            painter.drawText(place, left, f"and {len(self._rows) - len(rows)} more")

@@ -1,4 +1,4 @@
-"""A set of runs as small labels, each with its colour and a cross that takes it out."""
+"""A set of runs as small labels, each with its color and a button that removes it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QScrollArea, QSizePolicy, QToolButton, QWidget
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QFrame, QLabel, QListView, QListWidget, QListWidgetItem, QSizePolicy
 
 from mosaic.formatting import run_title
 from mosaic.gui import theme
-from mosaic.gui.views.flow_layout import FlowLayout
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import DOT_SIZE, IconLabel, dot_icon, row, tool_button
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 VISIBLE_ROWS = 2
-DOT_SIZE = 10
-
-
-def dot_pixmap(colour: QColor) -> QPixmap:
-    pixmap = QPixmap(2 * DOT_SIZE, 2 * DOT_SIZE)
-    pixmap.setDevicePixelRatio(2)
-    pixmap.fill(Qt.GlobalColor.transparent)
-    painter = QPainter(pixmap)
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(colour)
-    painter.drawEllipse(0, 0, DOT_SIZE, DOT_SIZE)
-    painter.end()
-    return pixmap
-
-
-def dot_icon(colour: QColor) -> QIcon:
-    return QIcon(dot_pixmap(colour))
 
 
 class Chip(QFrame):
@@ -44,65 +25,51 @@ class Chip(QFrame):
     def __init__(self, view: RunView) -> None:
         super().__init__()
         run_id = view.run_id
-        with_object_name(self, f"chip.{run_id}")
+        self.setObjectName(f"chip.{run_id}")
         self.setProperty("chip", True)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(theme.GAP, 2, 2, 2)
-        row.setSpacing(theme.GAP // 2)
-        colour = QLabel()
-        colour.setPixmap(dot_pixmap(theme.run_colour(run_id)))
+        dot = IconLabel(DOT_SIZE)
+        dot.set_icon(dot_icon(theme.run_colour(run_id)))
         title = QLabel(run_title(view))
         title.setToolTip(run_id)
-        cross = with_object_name(QToolButton(), f"chip.{run_id}.remove")
-        cross.setProperty("flat", True)
-        cross.setIcon(theme.icon("mdi6.close", "muted"))
+        tip = "Remove this run from the comparison"
+        cross = tool_button(f"chip.{run_id}.remove", "mdi6.close", tip, lambda: self.removed.emit(run_id))
         cross.setIconSize(QSize(12, 12))
-        cross.setToolTip("Take this run out of the comparison")
-        cross.clicked.connect(lambda _: self.removed.emit(run_id))
-        for part in (colour, title, cross):
-            row.addWidget(part)
+        row(dot, title, cross, parent=self, margins=(theme.GAP, 2, 2, 2), spacing=theme.GAP // 2)
 
 
-class RunChips(QScrollArea):
-    """Two rows are seen, the rest scrolls."""
+class RunChips(QListWidget):
+    """Two rows are visible, the rest scrolls."""
 
     removed = Signal(str)
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.setObjectName(name)
-        self.setWidgetResizable(True)
+        self.setFlow(QListView.Flow.LeftToRight)
+        self.setWrapping(True)
+        self.setResizeMode(QListView.ResizeMode.Adjust)
+        self.setSelectionMode(QListWidget.SelectionMode.NoSelection)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setVerticalScrollMode(QListWidget.ScrollMode.ScrollPerPixel)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self._content = QWidget()
-        self._flow = FlowLayout(self._content)
-        self.setWidget(self._content)
-        self._views: Sequence[RunView] = ()
+        self.setStyleSheet("QListWidget { background: transparent; } QListWidget::item { background: transparent; }")
 
     def show_runs(self, views: Sequence[RunView]) -> None:
-        self._views = views
-        while (item := self._flow.takeAt(0)) is not None:
-            widget = item.widget()
-            if widget is not None:
-                widget.hide()
-                widget.deleteLater()
+        self.clear()
         for view in views:
             chip = Chip(view)
             chip.removed.connect(self.removed)
-            self._flow.addWidget(chip)
+            item = QListWidgetItem(self)
+            item.setSizeHint(chip.sizeHint() + QSize(theme.GAP // 2, theme.GAP // 2))
+            self.setItemWidget(item, chip)
         self._update_height()
 
-    def repaint_theme(self) -> None:
-        self.show_runs(self._views)
-
     def _update_height(self) -> None:
-        item = self._flow.itemAt(0)
-        if item is None:
-            self.setFixedHeight(0)
-            return
-        row = item.sizeHint().height() + self._flow.spacing()
-        self.setFixedHeight(min(VISIBLE_ROWS * row, self._flow.heightForWidth(self.viewport().width())) + 2)
+        self.doItemsLayout()
+        first, last = (self.visualItemRect(self.item(number)) for number in (0, self.count() - 1))
+        self.setFixedHeight(min(VISIBLE_ROWS * first.height(), last.bottom() - first.top() + 1) if self.count() else 0)
 
-    def resizeEvent(self, event: object) -> None:
-        super().resizeEvent(event)  # type: ignore[arg-type]
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
         self._update_height()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
-from PySide6.QtGui import QIcon, QPainter, QPaintEvent
+from PySide6.QtGui import QColor, QIcon, QPainter, QPaintEvent, QPixmap
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QBoxLayout,
@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QPushButton,
     QScrollArea,
+    QSizePolicy,
     QSplitter,
     QStackedWidget,
     QTableView,
@@ -32,6 +33,7 @@ from mosaic.gui import theme
 ObjectT = TypeVar("ObjectT", bound=QObject)
 TableT = TypeVar("TableT", bound=QTableView)
 Call = Callable[[], object]
+DOT_SIZE = 10
 
 
 def with_object_name(target: ObjectT, name: str) -> ObjectT:
@@ -139,6 +141,14 @@ def scroll_area(widget: QWidget, name: str = "", is_vertical_only: bool = False)
     return area
 
 
+def clear_layout(layout: QLayout) -> None:
+    """Delete all widgets of a layout. Hidden first, as the deletion waits for the next turn of the event loop."""
+    while (item := layout.takeAt(0)) is not None:
+        if (widget := item.widget()) is not None:
+            widget.hide()
+            widget.deleteLater()
+
+
 # --- labels
 
 
@@ -169,6 +179,56 @@ def status_label(name: str) -> QLabel:
     label.setWordWrap(False)
     label.setMinimumWidth(40)
     return label
+
+
+class ElidedLabel(QLabel):
+    """A line of text that is elided where it does not fit."""
+
+    def __init__(self, text: str = "", mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight) -> None:
+        super().__init__(text)
+        self._mode = mode
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(self.fontMetrics().horizontalAdvance("…") * 3, super().minimumSizeHint().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setPen(self.palette().color(self.foregroundRole()))
+        area = self.contentsRect()
+        text = self.fontMetrics().elidedText(self.text(), self._mode, area.width())
+        painter.drawText(area, int(self.alignment() | Qt.AlignmentFlag.AlignVCenter), text)
+
+
+class EmptyState(QWidget):
+    """The placeholder where there is no content yet: what it would be, what to do, and the button that does it."""
+
+    def __init__(self, title: str, text: str = "", button: QPushButton | None = None) -> None:
+        super().__init__()
+        self.title, self.text = heading_label(title), muted_label(text)
+        self.title.setWordWrap(True)
+        for label in (self.title, self.text):
+            label.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        action: tuple[Item, ...] = () if button is None else (4, (button, Qt.AlignmentFlag.AlignHCenter))
+        column(Stretch(), self.title, self.text, *action, Stretch(2), parent=self, margins=(theme.MARGIN,) * 4)
+
+    def set_text(self, title: str, text: str = "") -> None:
+        self.title.setText(title)
+        self.text.setText(text)
+
+
+def dot_icon(color: QColor) -> QIcon:
+    """A disk in the color of a run."""
+    pixmap = QPixmap(2 * DOT_SIZE, 2 * DOT_SIZE)
+    pixmap.setDevicePixelRatio(2)
+    pixmap.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(pixmap)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(color)
+    painter.drawEllipse(0, 0, DOT_SIZE, DOT_SIZE)
+    painter.end()
+    return QIcon(pixmap)
 
 
 class IconLabel(QWidget):

@@ -1,52 +1,112 @@
-"""Text that grows at its end: coloured, followed, searched, and bounded."""
+"""Read-only text in monospace: a log that grows at its end, and JSON."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
-from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QColor, QFont, QTextCharFormat, QTextCursor, QTextDocument
+from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtGui import QColor, QFont, QSyntaxHighlighter, QTextCharFormat, QTextCursor, QTextDocument
 from PySide6.QtWidgets import QPlainTextEdit
 
 from mosaic.gui import theme
 from mosaic.gui.models.log_text import parse_spans
+from mosaic.gui.views.widgets import create_timer
 
 MAX_LINES = 20_000
 LINES_PER_BATCH = 400
-"""Lines that are put in without letting the window breathe."""
+"""Lines that are inserted without a turn of the event loop."""
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_TOKEN = re.compile(rf"(?P<key>{_TEXT}(?=\s*:))|(?P<text>{_TEXT})|(?P<plain>-?\d[\d.eE+-]*|true|false|null)")
 
 
-class LogView(QPlainTextEdit):
-    following_changed = Signal(bool)
-    """Whether it stays at the end; it stops when the user scrolls up."""
-    search_finished = Signal(bool)
+class MonospaceView(QPlainTextEdit):
+    """Text that can be selected and not edited. Its font and colors follow the theme."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
         self.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
-        self.setMaximumBlockCount(MAX_LINES)
         self.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.StyleChange:
+            self._apply_theme()
+
+    def _apply_theme(self) -> None:
+        self.setFont(theme.monospace_font())
+
+
+def _text_format(color: str = "", is_bold: bool = False) -> QTextCharFormat:
+    text_format = QTextCharFormat()
+    if color:
+        text_format.setForeground(QColor(color))
+    if is_bold:
+        text_format.setFontWeight(QFont.Weight.Bold)
+    return text_format
+
+
+class JsonHighlighter(QSyntaxHighlighter):
+    def apply_theme(self) -> None:
+        t = theme.tokens()
+        self._formats = {"key": _text_format(t.accent), "text": _text_format(t.good), "plain": _text_format(t.warning)}
+        self.rehighlight()
+
+    def highlightBlock(self, text: str) -> None:
+        for match in _TOKEN.finditer(text):
+            self.setFormat(match.start(), match.end() - match.start(), self._formats[str(match.lastgroup)])
+
+
+class JsonView(MonospaceView):
+    """Indented JSON, with keys and values in different colors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._highlighter = JsonHighlighter(self.document())
+        self._apply_theme()
+
+    def _apply_theme(self) -> None:
+        super()._apply_theme()
+        self._highlighter.apply_theme()
+
+    def show_json(self, data: Any) -> None:
+        text = json.dumps(data, indent=2, ensure_ascii=False)
+        if text != self.toPlainText():
+            self.setPlainText(text)
+
+
+class LogView(MonospaceView):
+    """Text that grows at its end: colored, followed, searched, and bounded."""
+
+    following_changed = Signal(bool)
+    """Whether it stays at the end; it stops when the user scrolls up."""
+    search_finished = Signal(bool)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setMaximumBlockCount(MAX_LINES)
         self._pending_lines: deque[str] = deque(maxlen=MAX_LINES)
         self._partial_line = ""
         self._has_partial_line = False
-        """Whether the last block is a line that is not whole yet."""
+        """Whether the last block is an incomplete line."""
         self._is_following = True
         self._is_updating = False
-        self._batch_timer = QTimer(self, singleShot=True, interval=0)
-        self._batch_timer.timeout.connect(self._insert_batch)
+        self._batch_timer = create_timer(self, 0, self._insert_batch, is_single_shot=True)
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
-        self.restyle()
+        self._apply_theme()
 
-    def restyle(self) -> None:
-        self.setFont(theme.monospace_font())
+    def _apply_theme(self) -> None:
+        super()._apply_theme()
         self._formats: dict[tuple[str, bool], QTextCharFormat] = {}
 
-    # --- what comes in
+    # --- contents
 
     def reset(self) -> None:
         self._batch_timer.stop()
@@ -64,7 +124,7 @@ class LogView(QPlainTextEdit):
             self._insert_batch()
 
     def prepend_lines(self, lines: list[str]) -> None:
-        """Earlier lines, above what is there; what is read stays where it is."""
+        """Insert earlier lines at the top; the visible part stays where it is."""
         bar = self.verticalScrollBar()
         place = bar.value()
         self.setMaximumBlockCount(self.maximumBlockCount() + len(lines))
@@ -108,15 +168,11 @@ class LogView(QPlainTextEdit):
     def _format(self, colour: str, is_bold: bool) -> QTextCharFormat:
         text_format = self._formats.get((colour, is_bold))
         if text_format is None:
-            text_format = QTextCharFormat()
-            if colour:
-                text_format.setForeground(QColor(theme.terminal_colour(colour)))
-            if is_bold:
-                text_format.setFontWeight(QFont.Weight.Bold)
+            text_format = _text_format(theme.terminal_colour(colour) if colour else "", is_bold)
             self._formats[colour, is_bold] = text_format
         return text_format
 
-    # --- where it stands
+    # --- following
 
     def follow(self, is_following: bool) -> None:
         if is_following != self._is_following:
@@ -134,7 +190,7 @@ class LogView(QPlainTextEdit):
     # --- searching
 
     def search(self, text: str, is_backwards: bool = False, from_selection_start: bool = False) -> None:
-        """Goes to the next place, round the end if need be. `is_fresh`: from where the last one began."""
+        """Select the next match, continuing at the other end. `from_selection_start`: the current one counts again."""
         if not text:
             self.search_finished.emit(True)
             return
@@ -143,12 +199,12 @@ class LogView(QPlainTextEdit):
         if from_selection_start:
             cursor.setPosition(cursor.selectionStart())
             self.setTextCursor(cursor)
-        is_there = self.find(text, flags)
-        if not is_there:
+        has_match = self.find(text, flags)
+        if not has_match:
             around = QTextCursor(self.document())
             around.movePosition(QTextCursor.MoveOperation.End if is_backwards else QTextCursor.MoveOperation.Start)
-            found = self.document().find(text, around, flags)
-            is_there = not found.isNull()
-            if is_there:
-                self.setTextCursor(found)
-        self.search_finished.emit(is_there)
+            match = self.document().find(text, around, flags)
+            has_match = not match.isNull()
+            if has_match:
+                self.setTextCursor(match)
+        self.search_finished.emit(has_match)

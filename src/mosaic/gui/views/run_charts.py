@@ -1,45 +1,79 @@
-"""Charts of many tags: grouped by the text before the first slash, as many side by side as fit.
-
-A chart is made when it scrolls into view, and fed only while it is there.
-"""
+"""The charts of one run: of its return, and a page of all its tags, grouped by the text before the first slash."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from PySide6.QtCore import QPoint, QRect, Qt, QTimer
 from PySide6.QtGui import QColor, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QScrollArea, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QScrollArea, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import CurveFeed
-from mosaic.gui.models.series import GrowingPoints
-from mosaic.gui.views.chart import Chart
-from mosaic.gui.views.crosshair import Crosshair
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.models.series import GrowingPoints, RunSeries
+from mosaic.gui.views.chart import DEFAULT_SMOOTHING, Chart
+from mosaic.gui.views.plot import Crosshair
+from mosaic.gui.views.widgets import Stretch, column, create_timer, tool_button
+from mosaic.gui.workbench import Workbench
 
 TaggedPoints = Mapping[str, GrowingPoints]
 MIN_CHART_WIDTH = 320
 CHART_HEIGHT = 216
 ENLARGED_FACTOR = 2
-"""How much higher a chart is that was made larger."""
+"""How many times the height of the others an enlarged chart has."""
+
+
+class ReturnChart(Chart):
+    """The return of a run while it trains: the chart that shows whether it learns."""
+
+    def __init__(self, workbench: Workbench, name: str) -> None:
+        super().__init__("Return", name)
+        self._workbench = workbench
+        self._run_id = ""
+        self._series: RunSeries | None = None
+        self._feed: CurveFeed | None = None
+        self.set_empty_text("No episode has ended yet")
+
+    def show_run(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._run_id = run_id
+            view = self._workbench.runs.get_or_placeholder(run_id)
+            curve = self.ensure_curve("run", run_title(view), theme.run_colour(run_id))
+            if self._series is not None:
+                self._series.remove_viewer(self)
+            self._series = self._workbench.series(run_id)
+            self._series.add_viewer(self, self._update_curve)
+            self._feed = CurveFeed(self._series.tags, RETURN_TAG, curve)
+            self.reset_zoom()
+        self._update_curve()
+
+    def _update_curve(self) -> None:
+        if self.isVisible() and self._feed is not None and self._feed.update("step"):
+            self.schedule_redraw()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.set_smoothing(self._workbench.settings.get("chart_smoothing", DEFAULT_SMOOTHING))
+        self._update_curve()
+        if self._series is not None:
+            self._series.refresh()
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """The group and the title: `losses/value_loss` is `value_loss` of `losses`."""
+    """Return the group and the title: `losses/value_loss` is `value_loss` of `losses`."""
     group, slash, title = tag.partition("/")
     return (group, title) if slash else ("", tag)
 
 
 def _sort_key(tag: str) -> tuple[bool, str]:
-    """The return is what everybody looks for first."""
+    """Sort by name, after the return, which is the most important."""
     return tag != RETURN_TAG, tag.lower()
 
 
 class ChartCell(QWidget):
-    """The place of one chart, which may not be there yet."""
+    """The place of one chart, which may not have been created yet."""
 
     def __init__(self, tag: str, points: TaggedPoints, is_time_based: bool) -> None:
         super().__init__()
@@ -50,32 +84,28 @@ class ChartCell(QWidget):
         self.chart: Chart | None = None
         self.is_large = False
         self._feed: CurveFeed | None = None
+        self._column = column(parent=self)
 
     def show_points(self, points: TaggedPoints) -> None:
-        """Another run's."""
+        """Show those of another run."""
         self.points = points
         self._feed = None
 
     def set_chart(self, chart: Chart) -> None:
         self.chart = chart
-        chart.setParent(self)
-        chart.setGeometry(self.rect())
-        chart.show()
+        self._column.addWidget(chart)
+        self._column.activate()  # gives it its size before the first drawing
 
-    def update_curve(self, x_kind: str, colour: QColor, label: str) -> None:
+    def update_curve(self, x_kind: str, color: QColor, label: str) -> None:
         if self.chart is None:
             return
         if self._feed is None:
-            self._feed = CurveFeed(self.points, self.tag, self.chart.ensure_curve("run", label, colour))
+            self._feed = CurveFeed(self.points, self.tag, self.chart.ensure_curve("run", label, color))
         if self.is_time_based and x_kind != "wall":
             x_kind = "relative"
         self.chart.set_x_kind(x_kind)
         if self._feed.update(x_kind):
             self.chart.schedule_redraw()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        if self.chart is not None:
-            self.chart.setGeometry(self.rect())
 
 
 class ChartSection(QWidget):
@@ -85,34 +115,17 @@ class ChartSection(QWidget):
         super().__init__()
         self.cells: dict[str, ChartCell] = {}
         self._on_toggled = on_toggled
-        self._columns = 1
-        self.heading = with_object_name(QToolButton(), name)
-        self.heading.setText(title)
-        self.heading.setCheckable(True)
+        self.heading = tool_button(name, "mdi6.chevron-down", "", self._toggle, title, is_checkable=True)
         self.heading.setProperty("heading", True)
         self.heading.setChecked(True)
-        self.heading.setProperty("flat", True)
-        self.heading.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self.heading.clicked.connect(lambda _: self._toggle())
         self.body = QWidget()
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.GAP // 2)
-        column.addWidget(self.heading, 0, Qt.AlignmentFlag.AlignLeft)
-        column.addWidget(self.body)
-        self.repaint_theme()
+        column((self.heading, Qt.AlignmentFlag.AlignLeft), self.body, parent=self, spacing=theme.GAP // 2)
 
     def _toggle(self) -> None:
-        self.body.setVisible(self.heading.isChecked())
-        self.repaint_theme()
-        self._on_toggled()
-
-    def repaint_theme(self) -> None:
         is_open = self.heading.isChecked()
-        self.heading.setIcon(theme.icon("mdi6.chevron-down" if is_open else "mdi6.chevron-right", "muted"))
-        for cell in self.cells.values():
-            if cell.chart is not None:
-                cell.chart.repaint_theme()
+        self.heading.setIcon(theme.icon("mdi6.chevron-down" if is_open else "mdi6.chevron-right"))
+        self.body.setVisible(is_open)
+        self._on_toggled()
 
     def add(self, cell: ChartCell) -> None:
         cell.setParent(self.body)
@@ -122,7 +135,7 @@ class ChartSection(QWidget):
         self.cells.pop(tag).deleteLater()
 
     def arrange(self, width: int, is_shown: Callable[[str], bool]) -> None:
-        """Puts the wanted cells into rows; a large one takes a row of its own."""
+        """Arrange the cells to be shown in rows; an enlarged one takes a row of its own."""
         columns = max(1, (width + theme.GAP) // (MIN_CHART_WIDTH + theme.GAP))
         each = (width - (columns - 1) * theme.GAP) // columns
         top = column = 0
@@ -146,6 +159,8 @@ class ChartSection(QWidget):
 
 
 class ChartGrid(QScrollArea):
+    """As many charts side by side as fit. One is created when it scrolls into view, and updated while it is visible."""
+
     def __init__(self, name: str) -> None:
         super().__init__()
         self.setObjectName(f"{name}.grid")
@@ -159,22 +174,18 @@ class ChartGrid(QScrollArea):
         self._sections: dict[str, ChartSection] = {}
         self._filter = ""
         self._weight, self._is_log, self._x_kind = 0.0, False, "step"
-        self._colour, self._label = QColor(), ""
-        self._content = QWidget()
-        self._column = QVBoxLayout(self._content)
-        self._column.setContentsMargins(0, 0, theme.GAP, theme.GAP)
-        self._column.setSpacing(theme.GAP)
-        self._column.addStretch(1)
-        self.setWidget(self._content)
-        self._build_timer = QTimer(self, singleShot=True, interval=0)
-        self._build_timer.timeout.connect(self._build_next_chart)
+        self._color, self._label = QColor(), ""
+        content = QWidget()
+        self._column = column(Stretch(), parent=content, margins=(0, 0, theme.GAP, theme.GAP))
+        self.setWidget(content)
+        self._build_timer = create_timer(self, 0, self._build_next_chart, is_single_shot=True)
         self.verticalScrollBar().valueChanged.connect(lambda _: self._schedule_build())
 
     # --- what is shown
 
-    def show_tags(self, tags: TaggedPoints, time_based: TaggedPoints, colour: QColor, label: str) -> None:
+    def show_tags(self, tags: TaggedPoints, time_based: TaggedPoints, color: QColor, label: str) -> None:
         """Show the charts of one run: of its tags, and below them of the tags whose points have no steps."""
-        self._colour, self._label = colour, label
+        self._color, self._label = color, label
         wanted = {tag: (tags, split_tag(tag)[0] or "other", False) for tag in tags}
         wanted |= dict.fromkeys(time_based, (time_based, "hardware", True))
         for group, section in self._sections.items():
@@ -200,7 +211,7 @@ class ChartGrid(QScrollArea):
         return [cell.tag for cell in self._cells()]
 
     def charts(self) -> list[Chart]:
-        """Those that have been made."""
+        """Return the charts that have been created."""
         return [cell.chart for cell in self._cells() if cell.chart is not None]
 
     def _step_charts(self) -> list[Chart]:
@@ -232,10 +243,6 @@ class ChartGrid(QScrollArea):
         for chart in self.charts():
             chart.reset_zoom()
 
-    def repaint_theme(self) -> None:
-        for section in self._sections.values():
-            section.repaint_theme()
-
     # --- room
 
     def arrange(self) -> None:
@@ -252,20 +259,22 @@ class ChartGrid(QScrollArea):
         super().showEvent(event)
         self._schedule_build()
 
-    # --- making and feeding what is seen
+    # --- creating and updating visible charts
 
     def _visible_cells(self) -> list[ChartCell]:
-        """By place: Qt's own visible region leaves out what a child covers, and the chart covers its cell."""
-        sight = self.viewport().rect()
+        """Decide by position: Qt's visible region leaves out what a child covers, and the chart covers its cell."""
+        viewport = self.viewport()
         shown = [cell for cell in self._cells() if cell.isVisible()]
-        return [cell for cell in shown if sight.intersects(QRect(cell.mapTo(self.viewport(), QPoint()), cell.size()))]
+        return [
+            cell for cell in shown if viewport.rect().intersects(QRect(cell.mapTo(viewport, QPoint()), cell.size()))
+        ]
 
-    def _schedule_build(self, *_: Any) -> None:
+    def _schedule_build(self) -> None:
         if self.isVisible() and not self._build_timer.isActive():
             self._build_timer.start()
 
     def _build_next_chart(self) -> None:
-        """One at a time: the window stays awake while a page of charts is made."""
+        """Create one chart at a time, so that the window stays responsive while a page of them is created."""
         cell = next((cell for cell in self._visible_cells() if cell.chart is None), None)
         if cell is None:
             self.update_charts()
@@ -279,7 +288,7 @@ class ChartGrid(QScrollArea):
         chart.expand.show()
         chart.expand_requested.connect(lambda: self._toggle_large(cell))
         cell.set_chart(chart)
-        cell.update_curve(self._x_kind, self._colour, self._label)
+        cell.update_curve(self._x_kind, self._color, self._label)
         chart.redraw()
         self._build_timer.start()
 
@@ -289,7 +298,7 @@ class ChartGrid(QScrollArea):
         QTimer.singleShot(0, self, lambda: self.ensureWidgetVisible(cell))
 
     def update_charts(self) -> None:
-        """Takes new points into the charts in sight; the others get theirs when they scroll into view."""
+        """Update the visible charts; the others are updated when they scroll into view."""
         if self.isVisible():
             for cell in self._visible_cells():
-                cell.update_curve(self._x_kind, self._colour, self._label)
+                cell.update_curve(self._x_kind, self._color, self._label)

@@ -1,0 +1,136 @@
+"""Tables of figures, to be read and copied: the basic one, and what those of a comparison show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QColor, QGuiApplication, QIcon, QKeyEvent, QKeySequence
+from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
+
+from mosaic.formatting import format_si_number, run_title
+from mosaic.gui.views.widgets import DOT_SIZE, dot_icon, plain_table
+from mosaic.statistics import ConfidenceInterval
+from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
+
+class Cell(NamedTuple):
+    text: str
+    tooltip: str = ""
+    """Empty: the text."""
+    icon: QIcon | None = None
+
+
+class ReadOnlyTable(QTableWidget):
+    def __init__(self, name: str, text_columns: Sequence[int] = (0,)) -> None:
+        """`text_columns` hold words; the others hold figures and are right-aligned."""
+        super().__init__()
+        plain_table(self, name)
+        self._text_columns = text_columns
+        self.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectItems)
+        self.setSelectionMode(QTableWidget.SelectionMode.ContiguousSelection)
+        self.setWordWrap(False)
+        self.setIconSize(QSize(DOT_SIZE, DOT_SIZE))
+        self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        self.horizontalHeader().setStretchLastSection(True)
+
+    def show_rows(self, titles: Sequence[str | Cell], rows: Sequence[Sequence[str | Cell]]) -> None:
+        """Replace the contents. A last, empty column takes the space that is left."""
+        self.clearContents()
+        self.setRowCount(len(rows))
+        self.setColumnCount(len(titles) + 1)
+        for column, title in enumerate((*titles, "")):
+            self.setHorizontalHeaderItem(column, self._create_item(column, title))
+        for number, row in enumerate(rows):
+            for column, cell in enumerate(row):
+                self.setItem(number, column, self._create_item(column, cell))
+
+    def _create_item(self, column: int, cell: str | Cell) -> QTableWidgetItem:
+        text, tooltip, icon = (cell, "", None) if isinstance(cell, str) else cell
+        item = QTableWidgetItem(text)
+        item.setToolTip(tooltip or text)
+        if icon is not None:
+            item.setIcon(icon)
+        if column not in self._text_columns:
+            item.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        return item
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.matches(QKeySequence.StandardKey.Copy):
+            QGuiApplication.clipboard().setText(self.to_tsv())
+        else:
+            super().keyPressEvent(event)
+
+    def to_tsv(self) -> str:
+        """Return all rows and the column titles, separated by tabs as spreadsheets expect."""
+        columns = range(self.columnCount() - 1)
+        lines = [[self.horizontalHeaderItem(column) for column in columns]]
+        lines += [[self.item(row, column) for column in columns] for row in range(self.rowCount())]
+        return "".join("\t".join(item.text() if item else "" for item in line) + "\n" for line in lines)
+
+
+def format_interval(value: ConfidenceInterval) -> str:
+    """`482.1 [450.2, 500]`; without the interval where there is none."""
+    if not math.isfinite(value.point):
+        return "–"
+    if not math.isfinite(value.low) or value.low == value.high:
+        return format_si_number(value.point)
+    return f"{format_si_number(value.point)}  [{format_si_number(value.low)}, {format_si_number(value.high)}]"
+
+
+# --- the tables of the compare page
+
+
+def show_results(table: ReadOnlyTable, comparison: Comparison, colors: Mapping[str, QColor]) -> None:
+    scaled, how = (", scaled", ", scaled to 0…1 within each environment") if comparison.is_normalized else ("", "")
+    titles = (
+        "Group",
+        "Runs",
+        Cell(
+            "Mean [95 %]",
+            "Mean over the runs of the mean return of their last 100 episodes, with Student's interval",
+        ),
+        Cell(f"IQM{scaled} [95 %]", f"Interquartile mean of the same, with a stratified bootstrap interval{how}"),
+    )
+    rows = [
+        (
+            Cell(group.name, icon=dot_icon(colors[group.name])),
+            str(len(group.run_ids)),
+            format_interval(group.final_return),
+            format_interval(group.iqm),
+        )
+        for group in comparison.groups
+    ]
+    table.show_rows(titles, rows)
+
+
+def show_probabilities(table: ReadOnlyTable, comparison: Comparison) -> None:
+    """Show how likely the group of a row is better than that of a column."""
+    if not comparison.improvement_probability:
+        table.show_rows(("Group runs by a setting to see how likely one group is better than another.",), ())
+        return
+
+    def probability(one: str, other: str) -> str:
+        value = comparison.improvement_probability.get((one, other))
+        return "–" if value is None else f"{value.point:.2f}  [{value.low:.2f}, {value.high:.2f}]"
+
+    names = [group.name for group in comparison.groups]
+    rows = [(one, *(probability(one, other) for other in names)) for one in names]
+    table.show_rows(("P(row returns more than column)", *names), rows)
+
+
+def show_settings(table: ReadOnlyTable, settings: Mapping[str, Sequence[Any]], views: Sequence[RunView]) -> None:
+    """Show the differing settings: a row for each, a column for each run."""
+    if not settings:
+        text = "All settings are the same." if len(views) > 1 else "Add a second run to see what differs."
+        table.show_rows((text,), ())
+        return
+    titles = [run_title(view) for view in views]
+    short = strip_common_parts(titles)
+    rows = [(name, *(format_value(value) for value in values)) for name, values in settings.items()]
+    table.show_rows(("Setting", *(short[title] for title in titles)), rows)
