@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers.commands import mosaic
@@ -17,9 +17,12 @@ from tests.helpers.worker_runs import small, train_here
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.hub import hub_client
-from mosaic.hub.description import PullRequest, PushRequest, PushResult
-from mosaic.hub.hub_client import OnProgress, PushState, push_after_training, requested_repo
+from mosaic.hub.description import PushRequest, PushResult
+from mosaic.hub.hub_session import OnProgress, TransferProgress
+from mosaic.hub.pull import pull
+from mosaic.hub.push import push as push_policy
+from mosaic.hub.push import push_after_training
+from mosaic.hub.push_state import PushState, requested_repo
 from mosaic.journal import read_all
 
 SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
@@ -44,18 +47,23 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with running_hub() as fake_hub:
         for name, value in {**fake_hub.environment, "HF_HOME": str(tmp_path / "hf")}.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # was read at the import
         yield fake_hub
 
 
 def push(
-    folder: RunFolder, repo: str = "tester/cart", on_progress: OnProgress = lambda _: None, **options: Any
+    folder: RunFolder,
+    repo: str = "tester/cart",
+    on_progress: OnProgress = lambda _: None,
+    timeout_s: float = 30,
+    is_private: bool = False,
 ) -> PushResult:
-    request = PushRequest(repo=repo, folder=folder.path, checkpoint=folder.checkpoint(64), **options)
-    return hub_client.push(request, on_progress)
+    request = PushRequest(repo, folder, folder.checkpoint(64), is_private=is_private)
+    return push_policy(request, on_progress, timeout_s)
 
 
 def test_a_push_creates_a_repository_and_the_next_one_commits_only_changes(hub: Hub, trained: RunFolder) -> None:
-    seen: list[hub_client.TransferProgress] = []
+    seen: list[TransferProgress] = []
     done = push(trained, is_private=True, on_progress=seen.append)
     repo = hub.repos["tester/cart"]
     assert repo.is_private
@@ -105,11 +113,8 @@ def test_a_hub_that_cannot_be_reached_is_named(trained: RunFolder, hub: Hub, mon
             push(trained)
 
 
-def test_without_the_extra_the_error_names_what_to_install(
-    trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "huggingface_hub.py").write_text("raise ModuleNotFoundError(name='huggingface_hub')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def test_without_the_extra_the_error_names_what_to_install(trained: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtra, match=r"mosaic-rl\[hub\]"):
         push(trained)
 
@@ -131,9 +136,9 @@ def test_a_repository_that_does_not_match_its_description_is_refused(
         into = tmp_path / str(number) / "into"
         into.mkdir(parents=True)
         with pytest.raises(BadInput, match=expected):
-            hub_client.pull(PullRequest(repo=f"tester/bad{number}", into=into))
+            pull(f"tester/bad{number}", into)
     with pytest.raises(BadInput, match=r"\(404\)"):
-        hub_client.pull(PullRequest(repo="tester/nothing", into=tmp_path))
+        pull("tester/nothing", tmp_path)
     assert not (tmp_path / "escaped").exists()
 
 

@@ -17,12 +17,11 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import EvaluationSummary
-from mosaic.hub import hub_client, pulled_run
-from mosaic.hub.description import HashedFile, PolicyDescription, PullRequest, PullResult, PushRequest, PushResult
-from mosaic.hub.hub_client import PushState
-from mosaic.hub.hub_process import explain_hub_error
-from mosaic.hub.pull import describe_cleanrl_repo
+from mosaic.hub.description import HashedFile, PolicyDescription, PullResult, PushRequest
+from mosaic.hub.hub_session import explain_hub_error
+from mosaic.hub.pull import check_loadable, create_run_folder, describe_cleanrl_repo, pull
 from mosaic.hub.push import HubBundle, build_bundle, model_card
+from mosaic.hub.push_state import PushState
 from mosaic.journal import read_all
 
 SUMMARY: dict[str, Any] = {
@@ -39,18 +38,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return train_here(RunFolder(tmp_path_factory.mktemp("it's here") / "01TRAINED"), small())
 
 
-def create_bundle(folder: RunFolder, evaluation: Path | None = None) -> HubBundle:
-    return build_bundle(
-        PushRequest(repo="me/cart", folder=folder.path, checkpoint=folder.checkpoint(64), evaluation=evaluation)
-    )
+def create_bundle(folder: RunFolder, evaluation: RunFolder | None = None) -> HubBundle:
+    return build_bundle(PushRequest("me/cart", folder, folder.checkpoint(64), evaluation))
 
 
-def create_evaluation(path: Path, **changes: Any) -> Path:
+def create_evaluation(path: Path, **changes: Any) -> RunFolder:
     folder = RunFolder(path)
     folder.eval_videos.mkdir(parents=True)
     (folder.eval_videos / "rl-video-episode-0.mp4").write_bytes(b"video")
     folder.eval_summary.write_text(json.dumps({**SUMMARY, **changes}))
-    return path
+    return folder
 
 
 def test_a_bundle_holds_checkpoint_model_settings_evaluation_video_and_card(trained: RunFolder, tmp_path: Path) -> None:
@@ -167,10 +164,8 @@ def test_a_pulled_policy_becomes_a_run_that_names_no_path_and_no_program(trained
         (source / name).write_bytes(read_bytes(bundle, name))
     (source / "stray.py").write_text("raise SystemExit")
     pulled_folder = RunFolder(tmp_path / "01PULLED")
-    pulled = PullResult(
-        repo="me/cart", url="http://hub/me/cart", commit="abc" * 9, policy=bundle.description, size_bytes=1
-    )
-    pulled_run.create_run_folder(source, pulled_folder, pulled_folder.run_id, pulled)
+    pulled = PullResult("me/cart", "http://hub/me/cart", "abc" * 9, bundle.description)
+    create_run_folder(source, pulled_folder, pulled_folder.run_id, pulled)
     assert pulled_folder.last_checkpoint.resolve() == pulled_folder.checkpoint(64)
     assert [path.name for path in pulled_folder.models.glob("*/*")] == ["ppo.cleanrl_model"]
     assert not list(pulled_folder.path.rglob("*.py"))
@@ -190,9 +185,9 @@ def test_a_pulled_policy_becomes_a_run_that_names_no_path_and_no_program(trained
 
 def test_an_algorithm_that_no_installed_worker_has_is_refused() -> None:
     with pytest.raises(UnknownName, match="pppo"):
-        pulled_run.check_loadable(create_policy(algo="pppo"))
+        check_loadable(create_policy(algo="pppo"))
     with pytest.raises(UnknownName, match="worker"):
-        pulled_run.check_loadable(create_policy(worker="elsewhere"))
+        check_loadable(create_policy(worker="elsewhere"))
 
 
 CLEANRL_CARD = """---
@@ -252,12 +247,12 @@ class StatusError(Exception):
     ],
 )
 def test_every_error_status_of_the_hub_becomes_a_sentence(status: int, expected: str) -> None:
-    problem = explain_hub_error(RuntimeError("wrapped"), "me/cart", "http://hub", is_push=True)
+    problem = explain_hub_error(RuntimeError("wrapped"), "me/cart", "http://hub", 60.0, is_push=True)
     assert problem is not None
     try:
         raise RuntimeError("Error while uploading") from StatusError(status, "Its own words.")
     except RuntimeError as error:
-        problem = explain_hub_error(error, "me/cart", "http://hub", is_push=True)
+        problem = explain_hub_error(error, "me/cart", "http://hub", 60.0, is_push=True)
     assert expected in str(problem)
     assert f"({status})" in str(problem)
 
@@ -265,7 +260,7 @@ def test_every_error_status_of_the_hub_becomes_a_sentence(status: int, expected:
 @pytest.mark.parametrize("name", ["not a name", "a/b/c", "", "../x", "-x/y", "me/"])
 def test_an_invalid_repository_name_is_refused_without_a_request(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="OWNER/NAME"):
-        hub_client.pull(PullRequest(repo=name, into=tmp_path))
+        pull(name, tmp_path)
 
 
 def test_a_folder_that_is_not_empty_is_not_pulled_into(tmp_path: Path) -> None:
@@ -276,16 +271,13 @@ def test_a_folder_that_is_not_empty_is_not_pulled_into(tmp_path: Path) -> None:
 
 
 def test_a_bug_is_not_explained_away() -> None:
-    assert explain_hub_error(AttributeError("x"), "me/cart", "http://hub", is_push=True) is None
+    assert explain_hub_error(AttributeError("x"), "me/cart", "http://hub", 60.0, is_push=True) is None
 
 
 def test_the_push_state_records_where_a_policy_was_pushed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert PushState.parse(None) is None
-    url = "http://hub/me/cart"
-    result = PushResult(repo="me/cart", url=url, commit="abc", step=64, files=["x"], size_bytes=1, left_out=[])
-    PushState.of_result(result).write(folder)
-    state = PushState.parse(json.loads((folder.hub / "push.json").read_text()))
-    assert state is not None
-    assert (state.state, state.url) == ("pushed", url)
-    assert "files" not in state.to_json()
+    state = PushState(state="pushed", repo="me/cart", url="http://hub/me/cart", commit="abc", step=64)
+    state.write(folder)
+    assert PushState.parse(json.loads((folder.hub / "push.json").read_text())) == state
+    assert "problem" not in state.to_json()

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from mosaic.contracts.folder import RunFolder
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
     from mosaic.hub.description import PolicyDescription, PullResult
-    from mosaic.hub.hub_client import OnProgress
+    from mosaic.hub.hub_session import OnProgress
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -54,8 +55,8 @@ def push(
     Pushing to the same repository again adds a commit; files that the Hub has already are not uploaded again. The token
     is taken from HF_TOKEN or from `hf auth login`.
     """
-    from mosaic.hub import hub_client
     from mosaic.hub.description import PushRequest
+    from mosaic.hub.push import push as push_policy
 
     context.print_workspace()
     trainer = context.trainer()
@@ -65,21 +66,18 @@ def push(
     if not chosen.is_dir():
         raise NotAllowed(f"Run {formatting.short_id(view.run_id)} has a model file, but no checkpoint to push.")
     with tempfile.TemporaryDirectory() as scratch, _transfer_progress(f"Pushing to {repo}") as on_progress:
-        evaluation = _find_evaluation(trainer, folder, int(chosen.name))
         request = PushRequest(
             repo=repo,
-            folder=folder.path,
+            folder=folder,
             checkpoint=chosen,
-            evaluation=None if evaluation is None else evaluation.path,
+            evaluation=_find_evaluation(trainer, folder, int(chosen.name)),
             model=_export_model(trainer, view, folder, chosen, Path(scratch)),
             is_private=is_private,
             has_video=has_video,
-            timeout_s=timeout_s,
         )
-        result = hub_client.push(request, on_progress)
-    hub_client.PushState.of_result(result).write(folder)
+        result = push_policy(request, on_progress, timeout_s)
     if context.is_json:
-        output.print_json({"run_id": view.run_id, **result.model_dump()})
+        output.print_json({"run_id": view.run_id, **asdict(result)})
         return
     for sentence in result.left_out:
         output.print_message(sentence.replace("RUN", formatting.short_id(view.run_id)))
@@ -149,18 +147,17 @@ def _pull_run(
     """Creates a run folder inside `staging`, checked by the worker that will load it."""
     from ulid import ULID
 
-    from mosaic.hub import hub_client, pulled_run
-    from mosaic.hub.description import PullRequest
+    from mosaic.hub.pull import check_loadable, create_run_folder
+    from mosaic.hub.pull import pull as pull_policy
 
     downloaded = staging / "repository"
     downloaded.mkdir()
     with _transfer_progress(f"Pulling {repo}") as on_progress:
-        request = PullRequest(repo=repo, into=downloaded, revision=revision, timeout_s=timeout_s)
-        result = hub_client.pull(request, on_progress)
+        result = pull_policy(repo, downloaded, revision, on_progress, timeout_s)
     policy = result.policy
-    pulled_run.check_loadable(policy)
+    check_loadable(policy)
     folder = RunFolder(staging / str(ULID()))
-    pulled_run.create_run_folder(downloaded, folder, folder.run_id, result)
+    create_run_folder(downloaded, folder, folder.run_id, result)
     context.trainer().ask_worker(policy.worker, {"ask": "checkpoint", "path": str(_policy_file(folder, policy))})
     return folder, result
 

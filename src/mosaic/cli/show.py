@@ -15,7 +15,7 @@ from mosaic.cli.live_view import format_hardware
 from mosaic.cli.parameters import run_argument
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
-from mosaic.hub.hub_client import PushState
+from mosaic.hub.push_state import PushState
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient

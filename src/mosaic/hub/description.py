@@ -1,8 +1,9 @@
-"""`mosaic.json` of a repository (the policy in it and the hashes of its files), and the requests to the Hub."""
+"""`mosaic.json` of a repository: the policy in it and the hashes of its files; what is pushed and pulled."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -19,8 +20,6 @@ EVALUATION_FILE = "evaluation.json"
 VIDEO_FILE = "replay.mp4"
 MODEL_SUFFIX = ".cleanrl_model"
 CHECKPOINT_FILES = ("manifest.json", "weights.safetensors", "state.npz")
-TIMEOUT_S = 60.0
-"""How long the Hub may take to answer a request."""
 CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 
 Count = Annotated[int, Field(ge=0)]
@@ -95,21 +94,21 @@ class PolicyDescription(Contract):
         }
 
 
-class PushRequest(Contract):
-    do: Literal["push"] = "push"
+@dataclass(frozen=True)
+class PushRequest:
     repo: str
-    folder: Path
+    folder: RunFolder
     checkpoint: Path
-    evaluation: Path | None = None
-    """The run folder of an evaluation of this checkpoint."""
+    evaluation: RunFolder | None = None
+    """An evaluation of this checkpoint."""
     model: Path | None = None
     """The same policy in CleanRL's format; by default the run's own model file, if it is of this step."""
     is_private: bool = False
     has_video: bool = True
-    timeout_s: float = TIMEOUT_S
 
 
-class PushResult(Contract):
+@dataclass(frozen=True)
+class PushResult:
     repo: str
     url: str
     commit: str
@@ -120,21 +119,12 @@ class PushResult(Contract):
     """A sentence for each part that is missing."""
 
 
-class PullRequest(Contract):
-    do: Literal["pull"] = "pull"
-    repo: str
-    into: Path
-    """The folder that receives the repository's files."""
-    revision: str | None = None
-    timeout_s: float = TIMEOUT_S
-
-
-class PullResult(Contract):
+@dataclass(frozen=True)
+class PullResult:
     repo: str
     url: str
     commit: str
     policy: PolicyDescription
-    size_bytes: int
 
 
 def find_model_file(folder: RunFolder, checkpoint: Path) -> Path | None:

@@ -1,32 +1,42 @@
-"""Downloads a policy from the Hub: a repository that `mosaic push` created, or one of CleanRL's own upload."""
+"""Downloads a policy from the Hub and creates a run of it: a run like any other, except that it was trained elsewhere.
+
+The repository is one that `mosaic push` created, or one of CleanRL's own upload.
+"""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from huggingface_hub import HfApi, ModelCard
 from pydantic import ValidationError
 
+from mosaic.common.files import write_json, write_text
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import format_validation_error
+from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.hub.description import (
     CARD_FILE,
     CORE_SETTINGS,
     DESCRIPTION_FILE,
+    EVALUATION_FILE,
     MODEL_SUFFIX,
+    VIDEO_FILE,
     HashedFile,
     PolicyDescription,
-    PullRequest,
     PullResult,
 )
-
-if TYPE_CHECKING:
-    from mosaic.hub.hub_process import ReplyWriter
+from mosaic.hub.hub_session import TIMEOUT_S, OnProgress, TransferProgress, hub_session
+from mosaic.journal import Journal
+from mosaic.submission.algorithm_schema import get_algorithm
+from mosaic.workers import get_worker
 
 MAX_TEXT_BYTES = 4 << 20
+HUB_TAG = "hub"
 _SETTINGS_BLOCK = re.compile(r"```(?:python)?\s*(\{.*?\})\s*```", re.DOTALL)
 _NON_ALGORITHM_SETTINGS = (
     *("track", "wandb_project_name", "wandb_entity", "capture_video", "save_model", "upload_model", "hf_entity"),
@@ -36,48 +46,47 @@ _NON_ALGORITHM_SETTINGS = (
 """Settings on CleanRL's cards that do not belong to the algorithm, or are computed from others."""
 
 
-def pull(api: HfApi, request: PullRequest, replies: ReplyWriter) -> PullResult:
-    with replies.time_limit():
-        info = api.model_info(request.repo, revision=request.revision, files_metadata=True)
-    sizes = {entry.rfilename: entry.size or 0 for entry in info.siblings or ()}
+def pull(
+    repo: str,
+    into: Path,
+    revision: str | None = None,
+    on_progress: OnProgress = lambda _: None,
+    timeout_s: float = TIMEOUT_S,
+) -> PullResult:
+    """Downloads the files of a policy into the folder `into` and checks them."""
+    with hub_session(repo, timeout_s) as api:
+        info = api.model_info(repo, revision=revision, files_metadata=True)
+        sizes = {entry.rfilename: entry.size or 0 for entry in info.siblings or ()}
 
-    def download(name: str) -> Path:
-        if name not in sizes:
-            raise BadInput(f"The repository {request.repo} lacks {name}. Pull another revision: --revision SHA")
-        with replies.time_limit(sizes[name]):
-            return Path(api.hf_hub_download(request.repo, name, revision=info.sha, local_dir=request.into))
+        def download(name: str) -> Path:
+            if name not in sizes:
+                raise BadInput(f"The repository {repo} lacks {name}. Pull another revision: --revision SHA")
+            return Path(api.hf_hub_download(repo, name, revision=info.sha, local_dir=into))
 
-    def read_text(name: str) -> str:
-        if sizes[name] > MAX_TEXT_BYTES:
-            raise BadInput(f"{name} of {request.repo} is not downloaded: it is larger than {MAX_TEXT_BYTES} bytes.")
-        return download(name).read_text(encoding="utf-8", errors="replace")
+        def read_text(name: str) -> str:
+            if sizes[name] > MAX_TEXT_BYTES:
+                raise BadInput(f"{name} of {repo} is not downloaded: it is larger than {MAX_TEXT_BYTES} bytes.")
+            return download(name).read_text(encoding="utf-8", errors="replace")
 
-    card = read_text(CARD_FILE) if CARD_FILE in sizes else ""
-    if DESCRIPTION_FILE in sizes:
-        policy = _parse_description(read_text(DESCRIPTION_FILE))
-    else:
-        policy = describe_cleanrl_repo(request.repo, sorted(sizes), card)
-    names = list(policy.files) or [str(policy.model)]
-    total, done = sum(sizes.get(name, 0) for name in names), 0
-    for name in names:  # one by one, so that progress can be shown
-        replies.send_progress(name, done, total)
-        done += download(name).stat().st_size
-    with replies.time_limit(total):
-        mismatches = api.verify_repo_checksums(request.repo, revision=info.sha, local_dir=request.into).mismatches
-    if mismatches:
-        raise BadInput(f"{mismatches[0]['path']} differs from the Hub's copy (hash mismatch). Try again.")
-    for name, expected in policy.files.items():
-        if HashedFile.of(request.into / name) != expected:
-            problem = f"{name} does not match {DESCRIPTION_FILE} (hash mismatch)"
-            raise BadInput(f"{problem}. Pull another revision: --revision SHA")
-    replies.send_progress("", total, total)
-    return PullResult(
-        repo=request.repo,
-        url=f"{api.endpoint}/{request.repo}",
-        commit=str(info.sha),
-        policy=policy,
-        size_bytes=done,
-    )
+        card = read_text(CARD_FILE) if CARD_FILE in sizes else ""
+        if DESCRIPTION_FILE in sizes:
+            policy = _parse_description(read_text(DESCRIPTION_FILE))
+        else:
+            policy = describe_cleanrl_repo(repo, sorted(sizes), card)
+        names = list(policy.files) or [str(policy.model)]
+        total, done = sum(sizes.get(name, 0) for name in names), 0
+        for name in names:  # one by one, so that progress can be shown
+            on_progress(TransferProgress(name, done, total))
+            done += download(name).stat().st_size
+        mismatches = api.verify_repo_checksums(repo, revision=info.sha, local_dir=into).mismatches
+        if mismatches:
+            raise BadInput(f"{mismatches[0]['path']} differs from the Hub's copy (hash mismatch). Try again.")
+        for name, expected in policy.files.items():
+            if HashedFile.of(into / name) != expected:
+                problem = f"{name} does not match {DESCRIPTION_FILE} (hash mismatch)"
+                raise BadInput(f"{problem}. Pull another revision: --revision SHA")
+        on_progress(TransferProgress("", total, total))
+        return PullResult(repo, f"{api.endpoint}/{repo}", str(info.sha), policy)
 
 
 def _parse_description(text: str) -> PolicyDescription:
@@ -127,9 +136,67 @@ def _parse_settings(card: str) -> dict[str, Any]:
 
 def _parse_env_id(card: str) -> str | None:
     """Returns the data set of the card's first result."""
+    from huggingface_hub import ModelCard
+
     try:
         results = getattr(ModelCard(card, ignore_metadata_errors=True).data, "eval_results", None)
     except (ValueError, TypeError, AttributeError):
         return None
     name = results[0].dataset_name if results else None
     return name if isinstance(name, str) else None
+
+
+def check_loadable(policy: PolicyDescription) -> None:
+    """Raises where no installed worker can load the policy."""
+    get_worker(policy.worker)
+    if get_algorithm(policy.algo).worker.id != policy.worker:
+        raise BadInput(f"{policy.algo!r} is not an algorithm of worker {policy.worker!r} in this installation.")
+
+
+def create_run_folder(source: Path, target: RunFolder, run_id: str, pulled: PullResult) -> None:
+    """Moves only files that the description names, each to its place; anything else stays in `source`."""
+    policy = pulled.policy
+    now = time.time()
+    target.path.mkdir(parents=True, exist_ok=True)
+    if policy.step is not None:
+        for name, inside in policy.checkpoint_files().items():
+            _move(source / name, target.checkpoint(policy.step) / inside)
+        for link in (target.last_checkpoint, target.best_checkpoint):
+            link.symlink_to(str(policy.step))
+    if policy.model is not None:
+        _move(source / policy.model, target.model(f"{policy.env_id}__{policy.algo}__{policy.seed}__0", policy.algo))
+    for name, parent in ((VIDEO_FILE, target.videos), (EVALUATION_FILE, target.hub), (CARD_FILE, target.hub)):
+        if (source / name).is_file() and (name == CARD_FILE or name in policy.files):
+            _move(source / name, parent / name)
+    target.logs.mkdir(exist_ok=True)
+    write_json(target.config, policy.to_payload())
+    message = f"Pulled from {pulled.url}, revision {pulled.commit[:10]}."
+    record = RunRecord(
+        run_id=run_id,
+        stage=Stage.FINISHED,
+        outcome=Outcome.SUCCEEDED,
+        reason=message,
+        worker=policy.worker,
+        algo=policy.algo,
+        env_id=policy.env_id,
+        seed=policy.seed,
+        total_timesteps=policy.total_timesteps,
+        tags=(HUB_TAG,),
+        notes=message,
+        submitted_at=now,
+        queued_at=now,
+        finished_at=now,
+        history=(HistoryEntry(at=now, stage=Stage.FINISHED, message=message),),
+    )
+    write_text(target.record, record.model_dump_json(indent=2) + "\n")
+    if policy.step is not None:  # what lists and forms show of a run: its progress and its checkpoint
+        journal = Journal(target.journal)
+        journal.append("progress", global_step=policy.step, total_timesteps=policy.total_timesteps)
+        path = f"{target.checkpoints.name}/{policy.step}"
+        journal.append("checkpoint", step=policy.step, path=path, is_best=True, score=policy.score)
+        journal.close()
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(source, target)

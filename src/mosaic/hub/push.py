@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi, ModelCardData
-
 from mosaic import __version__
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
-from mosaic.contracts.errors import BadInput, CheckpointDamaged
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
+from mosaic.contracts.events import HubPushed
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import EvaluationSummary
 from mosaic.hub.description import (
@@ -29,9 +28,12 @@ from mosaic.hub.description import (
     PushResult,
     find_model_file,
 )
+from mosaic.hub.hub_session import TIMEOUT_S, OnProgress, TransferProgress, hub_session
+from mosaic.hub.push_state import PushState
+from mosaic.journal import EventSink
 
 if TYPE_CHECKING:
-    from mosaic.hub.hub_process import ReplyWriter
+    from huggingface_hub import CommitOperationAdd, ModelCardData
 
 _LOCAL_KEYS = {"policy_path", "videos", "tensorboard_dir"}
 """Entries of an evaluation that name files of this machine."""
@@ -57,35 +59,42 @@ class HubBundle:
         return sum(addition.upload_info.size for addition in self.files.values())
 
 
-def push(api: HfApi, request: PushRequest, replies: ReplyWriter) -> PushResult:
-    bundle = build_bundle(request)
-    with replies.time_limit():
+def push(request: PushRequest, on_progress: OnProgress = lambda _: None, timeout_s: float = TIMEOUT_S) -> PushResult:
+    """Commits the policy to its repository, which is created if it does not exist, and records that in the run."""
+    with hub_session(request.repo, timeout_s, is_push=True) as api:
+        from huggingface_hub import CommitOperationDelete
+
+        bundle = build_bundle(request)
         # Without --private, the default of the organization applies.
-        repo_id = api.create_repo(request.repo, private=request.is_private or None, exist_ok=True).repo_id
-        present = [entry.rfilename for entry in api.model_info(repo_id).siblings or ()]
-    operations: list[Any] = [CommitOperationDelete(name) for name in _outdated_files(present, bundle)]
-    policy, total, done = bundle.description, bundle.size_bytes, 0
-    for name, addition in bundle.files.items():
-        replies.send_progress(name, done, total)
-        size_bytes = addition.upload_info.size
-        with replies.time_limit(size_bytes):
-            # One by one, so that progress can be shown; `upload_folder` reports none and may commit in several parts.
-            api.preupload_lfs_files(repo_id, [addition], num_threads=1, free_memory=False)
-        operations.append(addition)
-        done += size_bytes
-    with replies.time_limit(total):
+        repo = api.create_repo(request.repo, private=request.is_private or None, exist_ok=True).repo_id
+        present = [entry.rfilename for entry in api.model_info(repo).siblings or ()]
+        policy, total, done = bundle.description, bundle.size_bytes, 0
+        # One by one, so that progress can be shown; `upload_folder` reports none and may commit in several parts.
+        for name, addition in bundle.files.items():
+            on_progress(TransferProgress(name, done, total))
+            api.preupload_lfs_files(repo, [addition], num_threads=1, free_memory=False)
+            done += addition.upload_info.size
+        deletions = [CommitOperationDelete(name) for name in _outdated_files(present, bundle)]
         message = f"{policy.algo} on {policy.env_id}, step {policy.step}"
-        commit = api.create_commit(repo_id, operations, commit_message=message)
-    replies.send_progress("", total, total)
-    return PushResult(
-        repo=repo_id,
-        url=f"{api.endpoint}/{repo_id}",
-        commit=commit.oid,
-        step=policy.step,
-        files=sorted(bundle.files),
-        size_bytes=total,
-        left_out=list(bundle.omissions),
-    )
+        commit = api.create_commit(repo, [*deletions, *bundle.files.values()], commit_message=message).oid
+        on_progress(TransferProgress("", total, total))
+        url = f"{api.endpoint}/{repo}"
+    PushState(state="pushed", repo=repo, url=url, commit=commit, step=policy.step).write(request.folder)
+    return PushResult(repo, url, commit, policy.step, sorted(bundle.files), total, list(bundle.omissions))
+
+
+def push_after_training(folder: RunFolder, repo: str, outcome: str | None, emit_event: EventSink) -> None:
+    """Pushes the policy of a run that has succeeded. A failure becomes a warning of the run."""
+    if outcome != "succeeded":
+        return
+    try:
+        result = push(PushRequest(repo, folder, folder.last_checkpoint.resolve()))
+    except MosaicError as error:
+        PushState(state="failed", repo=repo, problem=str(error)).write(folder)
+        retry = f"Try again: mosaic push {folder.run_id} --repo {repo if '/' in repo else f'OWNER/{repo}'}"
+        emit_event("warning", text=f"The model was not uploaded. {error} {retry}", code="hub_failed")
+        return
+    emit_event(HubPushed.KIND, repo=result.repo, url=result.url, commit=result.commit, step=result.step)
 
 
 def _outdated_files(present: list[str], bundle: HubBundle) -> list[str]:
@@ -106,8 +115,9 @@ def _outdated_files(present: list[str], bundle: HubBundle) -> list[str]:
 
 def build_bundle(request: PushRequest) -> HubBundle:
     """Checks everything before anything is sent: a damaged checkpoint is refused."""
-    folder, checkpoint = RunFolder(request.folder), request.checkpoint
-    evaluation = RunFolder(request.evaluation) if request.evaluation else None
+    from huggingface_hub import CommitOperationAdd
+
+    folder, checkpoint, evaluation = request.folder, request.checkpoint, request.evaluation
     manifest = _load_manifest(checkpoint)
     step: int = manifest["step"]
     settings = dict(manifest["facts"].get("config") or {})
@@ -222,6 +232,8 @@ def model_card(policy: PolicyDescription, evaluation: EvaluationSummary | None, 
 
 
 def _card_metadata(policy: PolicyDescription, evaluation: EvaluationSummary | None) -> ModelCardData:
+    from huggingface_hub import EvalResult, ModelCardData
+
     tags = [policy.env_id, policy.algo, "deep-reinforcement-learning", "reinforcement-learning", "mosaic-rl"]
     mean, deviation = (policy.score, None) if evaluation is None else (evaluation.avg_return, evaluation.std_return)
     result = EvalResult(

@@ -14,7 +14,7 @@ from mosaic.common.files import write_json
 from mosaic.contracts.events import Finished
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
-from mosaic.hub.hub_client import push_after_training
+from mosaic.hub.push import push_after_training
 from mosaic.journal import Follower, Journal
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.recorder import Recorder, TrackioRecorder, WandbRecorder

@@ -14,7 +14,7 @@ from mosaic.contracts.extras import flatten_sections
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.formatting import short_id
-from mosaic.hub.hub_client import requested_repo
+from mosaic.hub.push_state import requested_repo
 from mosaic.keeper.launch_spec import ProgramSpec
 from mosaic.secrets import secrets_path
 from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
