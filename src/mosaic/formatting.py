@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import EvaluationBatch, RunView
+    from mosaic.contracts.views import EvaluationBatch, HardwareSample, RunView
 
 PLACEHOLDER = "–"
 SHORT_ID_LENGTH = 6
@@ -166,3 +166,28 @@ def format_eval_line(batch: EvaluationBatch) -> str:
     returns = {"avg": batch.avg_return, "min": batch.min_return, "max": batch.max_return}
     figures = [f"{name}={value:.1f}" for name, value in returns.items() if value is not None]
     return f"eval batch {batch.batch} | {' '.join([f'episodes={batch.episodes}', *figures])}"
+
+
+def format_progress_line(view: RunView) -> str:
+    """Format what a run does now: `running, 12,400 of 50,000 steps (25%), 8,200 steps/s, 4.6s left, return 93.1`."""
+    parts = [view.status]
+    if view.is_evaluation:
+        parts.append(f"{view.episodes:,} episodes")
+    elif view.global_step is not None:
+        total = f" of {view.total_timesteps:,}" if view.total_timesteps else ""
+        fraction = progress_fraction(view)
+        parts.append(f"{view.global_step:,}{total} steps" + (f" ({fraction:.0%})" if fraction is not None else ""))
+    if view.sps and view.stage != "finished":
+        parts.append(f"{view.sps:,.0f} steps/s")
+    if view.seconds_left is not None:
+        parts.append(f"{format_duration(view.seconds_left)} left")
+    if view.episodic_return is not None:
+        parts.append(f"return {format_number(view.episodic_return)}")
+    return ", ".join(parts)
+
+
+def format_hardware(hardware: HardwareSample) -> str:
+    """Format a sample of a run's processes: `CPU 98 %, RAM 143 MB, GPU 50 % 1,200 MB`."""
+    parts = [f"CPU {hardware.cpu_percent:.0f} %", f"RAM {hardware.rss_mb:,.0f} MB"]
+    parts += [f"GPU {gpu.util_percent:.0f} % {gpu.memory_used_mb:,.0f} MB" for gpu in hardware.gpus]
+    return ", ".join(parts)

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 
 from mosaic.cli import run_follower
-from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_progress_line
+from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_log_line
 from mosaic.client.trainer_client import MetricsCursor, MetricSeries, MetricsUpdate
 from mosaic.contracts.errors import MosaicError, NoDaemon
 from mosaic.contracts.events import Event, ProgressReported, Sample
@@ -177,19 +177,25 @@ def test_events_make_the_figures_of_the_view() -> None:
     watched.apply_returns(returns(*[10.0] * 100, *[20.0] * 50))
     watched.apply_event(Sample(seq=1, at=1.0, kind="sample", cpu_percent=98.0, rss_mb=143.4, processes=1))
     watched.apply_event(Event(seq=1, at=1.0, kind="unknown"))
-    assert (watched.mean_return, watched.episodes, watched.step, watched.seconds_left) == (15.0, 150, 1500, 0.0)
-    assert format_progress_line(watched) == (
-        "3GKCSW running, step 1,500 (100%), 100 steps/s, 0.0s left, return 15, CPU 98 % RAM 143 MB"
+    shown = watched.view
+    assert (shown.episodic_return, shown.episodes, shown.global_step, shown.seconds_left) == (15.0, 150, 1500, 0.0)
+    assert format_log_line(shown) == (
+        "3GKCSW running, 1,500 of 1,000 steps (100%), 100 steps/s, 0.0s left, return 15, CPU 98 %, RAM 143 MB"
     )
 
 
 def test_returns_that_are_not_finite_are_counted_and_left_out_of_the_mean() -> None:
     watched = LiveRunState(view())
     watched.apply_returns(returns(math.nan))
-    assert (watched.episodes, watched.return_text, watched.curve.points) == (1, "nan (1 of 1 not finite)", [])
+    assert (watched.view.episodes, watched.invalid_returns_note, watched.curve.points) == (
+        1,
+        " (1 of 1 not finite)",
+        [],
+    )
+    assert math.isnan(watched.view.episodic_return or 0.0)
     watched.apply_returns(returns(10.0, math.nan, 20.0))
-    assert (watched.episodes, watched.mean_return) == (4, 15.0)
-    assert "return 15 (2 of 4 not finite)" in format_progress_line(watched)
+    assert (watched.view.episodes, watched.view.episodic_return) == (4, 15.0)
+    assert "return 15 (2 of 4 not finite)" in format_log_line(watched.view, watched.invalid_returns_note)
     assert watched.curve.points == [10.0, 15.0]
 
 
@@ -197,7 +203,7 @@ def test_a_resume_that_drops_episodes_starts_the_figures_again() -> None:
     watched = LiveRunState(view())
     watched.apply_returns(returns(1.0, 2.0, 3.0))
     watched.apply_returns(returns(5.0, 7.0, is_reload=True))
-    assert (watched.episodes, watched.mean_return, watched.curve.points) == (2, 6.0, [5.0, 6.0])
+    assert (watched.view.episodes, watched.view.episodic_return, watched.curve.points) == (2, 6.0, [5.0, 6.0])
 
 
 def test_returns_are_read_when_the_daemon_reports_new_points() -> None:
@@ -209,15 +215,15 @@ def test_returns_are_read_when_the_daemon_reports_new_points() -> None:
 def test_the_outcome_of_an_earlier_attempt_does_not_end_the_watch() -> None:
     watched = LiveRunState(view(stage="queued", queued_at=200.0))
     watched.apply_event(record(finished(view(queued_at=100.0))))
-    assert not watched.has_ended
+    assert watched.active_views
     watched.apply_event(record(finished(view(queued_at=200.0))))
-    assert watched.has_ended
+    assert not watched.active_views
 
 
 def test_an_evaluation_is_measured_in_episodes() -> None:
     watched = LiveRunState(view(kind="policy_eval", total_timesteps=400_000), target_episodes=20)
     watched.apply_returns(returns(1.0, 2.0, 3.0, 4.0, 5.0))
-    assert (watched.fraction_done, watched.progress_text, watched.total_steps) == (0.25, "5 / 20 episodes", None)
+    assert (watched.fraction_done, watched.progress_text, watched.view.seconds_left) == (0.25, "5 / 20 episodes", None)
 
 
 def test_a_curve_of_a_million_points_is_thinned_and_keeps_its_shape() -> None:

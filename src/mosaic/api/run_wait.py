@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.states import Stage
+from mosaic.formatting import format_progress_line
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -81,21 +82,6 @@ def open_progress() -> Iterator[ShowProgress]:
             yield show
     else:
         yield _TextProgress(is_rewritten=_is_notebook())
-
-
-def format_progress_line(view: RunView) -> str:
-    """`running  12,400 of 50,000 steps  return 93.1  8,200 steps/s`."""
-    parts = [view.status]
-    if view.is_evaluation:
-        parts.append(f"{view.episodes:,} episodes")
-    elif view.global_step is not None:
-        total = f" of {view.total_timesteps:,}" if view.total_timesteps else ""
-        parts.append(f"{view.global_step:,}{total} steps")
-    if view.episodic_return is not None:
-        parts.append(f"return {view.episodic_return:,.1f}")
-    if view.sps:
-        parts.append(f"{view.sps:,.0f} steps/s")
-    return "  ".join(parts)
 
 
 class _TextProgress:

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries, empty_series, join_episodes, join_series
 from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import EvalOptions, evaluation_payload, open_policy
-from mosaic.api.run_wait import InterruptCounter, ShowProgress, format_progress_line, open_progress, poll_until_finished
+from mosaic.api.run_wait import InterruptCounter, ShowProgress, open_progress, poll_until_finished
 from mosaic.api.tables import html_table, make_frame
 from mosaic.contracts.errors import RunEnded, unknown_name_error
 from mosaic.contracts.states import Outcome, Stage
-from mosaic.formatting import short_id
+from mosaic.formatting import format_progress_line, short_id
 from mosaic.submission.run_settings import effective_settings
 
 if TYPE_CHECKING:

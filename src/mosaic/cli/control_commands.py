@@ -83,12 +83,9 @@ def resume(context: CliContext, runs: tuple[str, ...], total_timesteps: int | No
     if not follow:
         print_views(context, views, "Run {run} resumed. Watch it: mosaic show -f {run}")
         return 0
-    from mosaic.cli.run_follower import exit_code, report_end
-    from mosaic.cli.run_follower import follow as follow_run
+    from mosaic.cli import run_follower
 
-    ended = follow_run(context, views[0])
-    report_end(context, ended)
-    return exit_code(ended)
+    return run_follower.report_end(context, run_follower.follow(context, views[0]))
 
 
 @command()

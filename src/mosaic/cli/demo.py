@@ -17,7 +17,7 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.evaluate_command import run_evaluation, summary_json
 from mosaic.cli.export import save_curve
 from mosaic.cli.gui_command import open_workbench_detached
-from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
+from mosaic.cli.run_follower import report_end, submit_and_follow
 from mosaic.cli.show import list_artifacts
 from mosaic.contracts.errors import MissingExtra
 from mosaic.submission.run_payloads import build_train_payload
@@ -41,13 +41,11 @@ def demo(context: CliContext) -> int:
     output.print_message("Training PPO to balance a pole. A return of 500 is perfect.")
     view = submit_and_follow(context, build_train_payload("cleanrl", "ppo", {**DEMO_SETTINGS, "tags": ("demo",)}, {}))
     if view.stage != "finished" or view.outcome != "succeeded":
-        report_end(context, view)
-        return exit_code(view)
+        return report_end(context, view)
     output.print_message(f"Evaluating it on {EVAL_EPISODES} fresh seeds.")
     eval_view, summary = run_evaluation(context, view.run_id, EvalOptions(EVAL_EPISODES, has_video=True))
     if summary is None:
-        report_end(context, eval_view)
-        return exit_code(eval_view)
+        return report_end(context, eval_view)
     made = {"curve": _save_curve(context, view), **_list_made_files(context.trainer(), view, eval_view)}
     if context.is_json:
         output.print_json(

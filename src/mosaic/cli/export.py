@@ -11,7 +11,7 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.live_view import EPISODES_IN_MEAN
+from mosaic.cli.output import EPISODES_IN_MEAN
 from mosaic.cli.parameters import run_argument
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed

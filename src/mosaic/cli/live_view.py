@@ -1,4 +1,4 @@
-"""Shows a run while it is active: a small live view, or a plain line every few seconds."""
+"""Shows runs while they are active: a small live view, or a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -6,37 +6,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from mosaic import formatting
 from mosaic.cli import output
+from mosaic.cli.runs_commands import runs_table
+from mosaic.contracts.events import Anomaly, Event, ProgressReported, RecordChanged, Sample, WarningLogged
+from mosaic.contracts.views import HardwareSample, RunView
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.live import Live
 
     from mosaic.client.trainer_client import MetricsUpdate
 
-from mosaic import formatting
-from mosaic.contracts.events import (
-    Anomaly,
-    CheckpointSaved,
-    Event,
-    ProgressReported,
-    RecordChanged,
-    Sample,
-    WarningLogged,
-)
-from mosaic.contracts.views import HardwareSample, RunView
-
-EPISODES_IN_MEAN = 100
 _MAX_POINTS = 512
 _PLAIN_INTERVAL_S = 5.0
 _STAGE_MESSAGES = {"queued": "waiting for a slot", "starting": "waiting for the worker"}
-"""Shown while there are no figures yet."""
+"""Shown while there is no progress yet."""
 
 
 class DownsampledCurve:
-    """The course of a figure in a bounded number of points: when there are too many, neighbours are merged."""
+    """A curve in a bounded number of points: when there are too many, neighbors are merged."""
 
     def __init__(self) -> None:
         self.points: list[float] = []
@@ -55,23 +45,23 @@ class DownsampledCurve:
 
 
 class LiveRunState:
-    """The state of one run, from its events."""
+    """The view of a run, updated by its events, and the curve of its returns."""
 
     def __init__(self, view: RunView, target_episodes: int | None = None) -> None:
         self.view = view
         self.target_episodes = target_episodes
         """For an evaluation, whose end is counted in episodes."""
-        self.step: int | None = view.global_step
-        self.sps: float | None = view.sps
-        self.hardware: HardwareSample | None = view.hardware
-        self.checkpoint_step: int | None = view.checkpoint_step
-        self.episodes = 0
         self.curve = DownsampledCurve()
         self.warnings: list[str] = []
         """Not yet shown."""
-        self._recent_returns: deque[float] = deque(maxlen=EPISODES_IN_MEAN)
+        self._episodes = 0
+        self._recent_returns: deque[float] = deque(maxlen=output.EPISODES_IN_MEAN)
         # Views from before this start are outdated: a resumed run has finished before.
         self._queued_at: float = view.queued_at or 0.0
+
+    @property
+    def active_views(self) -> list[RunView]:
+        return [] if self.view.stage == "finished" else [self.view]
 
     def apply_event(self, event: Event) -> None:
         """Events of other kinds are skipped."""
@@ -79,12 +69,9 @@ class LiveRunState:
             case RecordChanged():
                 self.apply_view(event.view)
             case ProgressReported():
-                self.step = event.global_step
-                self.sps = event.sps or self.sps
+                self._update(global_step=event.global_step, sps=event.sps or self.view.sps)
             case Sample():
-                self.hardware = HardwareSample.model_validate(event.model_dump())
-            case CheckpointSaved():
-                self.checkpoint_step = event.step
+                self._update(hardware=HardwareSample.model_validate(event.model_dump()))
             case WarningLogged():
                 self.warnings.append(event.text)
             case Anomaly():
@@ -93,99 +80,65 @@ class LiveRunState:
     def apply_returns(self, update: MetricsUpdate) -> None:
         """Adds the returns of episodes; one that is not finite is NaN."""
         if update.is_reload:
-            self.episodes = 0
+            self._episodes = 0
             self.curve = DownsampledCurve()
             self._recent_returns.clear()
         for series in update.series:
-            for step, episodic_return in zip(series.steps, series.values, strict=True):
-                self.step = max(self.step or 0, step)
+            self._episodes += len(series.values)
+            for episodic_return in series.values:
                 self._recent_returns.append(episodic_return)
-                self.episodes += 1
                 if isfinite(episodic_return):
                     self.curve.add(self._mean_recent_return())
+            self._update(global_step=max(self.view.global_step or 0, *series.steps, 0))
+
+    def apply_view(self, view: RunView) -> None:
+        if (view.queued_at or 0.0) >= self._queued_at:
+            self.view = view
+            self._update()
+
+    def _update(self, **fields: Any) -> None:
+        if self._recent_returns:
+            fields |= {"episodes": self._episodes, "episodic_return": self._mean_recent_return()}
+        view = self.view.model_copy(update=fields)
+        left_s = view.seconds_left
+        if view.stage == "running" and view.sps and view.total_timesteps and view.global_step is not None:
+            left_s = max(0, view.total_timesteps - view.global_step) / view.sps
+        self.view = view.model_copy(update={"seconds_left": None if view.is_evaluation else left_s})
 
     def _mean_recent_return(self) -> float:
         """NaN where none of the recent returns is finite."""
         finite = [value for value in self._recent_returns if isfinite(value)]
         return sum(finite) / len(finite) if finite else nan
 
-    def apply_view(self, view: RunView) -> None:
-        if (view.queued_at or 0.0) >= self._queued_at:
-            self.view = view
-
     @property
-    def is_evaluation(self) -> bool:
-        return self.view.is_evaluation
-
-    @property
-    def total_steps(self) -> int | None:
-        """An evaluation takes as many steps as it takes."""
-        return None if self.is_evaluation else self.view.total_timesteps
-
-    @property
-    def has_ended(self) -> bool:
-        return bool(self.view.stage == "finished")
-
-    @property
-    def mean_return(self) -> float | None:
-        """Of the recent episodes whose return is finite."""
-        return self._mean_recent_return() if self._recent_returns else self.view.episodic_return
-
-    @property
-    def return_text(self) -> str:
-        """`15`, or `15 (3 of 100 not finite)`."""
+    def invalid_returns_note(self) -> str:
+        """` (3 of 100 not finite)`, or nothing."""
         bad = sum(not isfinite(value) for value in self._recent_returns)
-        note = f" ({bad} of {len(self._recent_returns)} not finite)" if bad else ""
-        return formatting.format_number(self.mean_return) + note
-
-    @property
-    def seconds_left(self) -> float | None:
-        if self.view.stage != "running" or not self.sps or not self.total_steps or self.step is None:
-            return None
-        return max(0, self.total_steps - self.step) / self.sps
+        return f" ({bad} of {len(self._recent_returns)} not finite)" if bad else ""
 
     @property
     def progress_text(self) -> str:
         """`12,000 / 50,000`, in steps or in episodes."""
+        view = self.view
         if self.target_episodes:
-            return f"{self.episodes} / {self.target_episodes} episodes"
-        if self.is_evaluation:
-            return f"{self.episodes:,} episodes"
-        return f"{formatting.format_count(self.step)} / {formatting.format_count(self.total_steps)}"
+            return f"{view.episodes} / {self.target_episodes} episodes"
+        if view.is_evaluation:
+            return f"{view.episodes:,} episodes"
+        return f"{formatting.format_count(view.global_step)} / {formatting.format_count(view.total_timesteps)}"
 
     @property
     def fraction_done(self) -> float | None:
-        if self.view.outcome == "succeeded":
-            return 1.0
-        if self.target_episodes:
-            return min(1.0, self.episodes / self.target_episodes)
-        return min(1.0, self.step / self.total_steps) if self.step is not None and self.total_steps else None
+        if self.view.is_evaluation and self.view.outcome != "succeeded":
+            return min(1.0, self.view.episodes / self.target_episodes) if self.target_episodes else None
+        return formatting.progress_fraction(self.view)
 
 
-def format_hardware(hardware: HardwareSample) -> str:
-    words = [f"CPU {hardware.cpu_percent:.0f} %", f"RAM {hardware.rss_mb:,.0f} MB"]
-    words += [f"GPU {gpu.util_percent:.0f} % {gpu.memory_used_mb:,.0f} MB" for gpu in hardware.gpus]
-    return "   ".join(words)
-
-
-def format_progress_line(state: LiveRunState) -> str:
+def format_log_line(view: RunView, returns_note: str = "") -> str:
     """One line for a log file."""
-    view = state.view
-    parts = [f"{formatting.short_id(view.run_id)} {view.status}"]
-    if state.step is not None:
-        share = f" ({state.fraction_done:.0%})" if state.fraction_done is not None else ""
-        parts.append(f"step {state.step:,}{share}")
-    if state.is_evaluation and state.episodes:
-        parts.append(state.progress_text)
-    if state.sps and not state.has_ended:
-        parts.append(f"{state.sps:,.0f} steps/s")
-    if state.seconds_left is not None:
-        parts.append(f"{formatting.format_duration(state.seconds_left)} left")
-    if state.mean_return is not None:
-        parts.append(f"return {state.return_text}")
-    if state.hardware and not state.has_ended:
-        parts.append(format_hardware(state.hardware).replace("   ", " "))
-    return ", ".join(parts)
+    line = f"{formatting.short_id(view.run_id)} {formatting.format_progress_line(view)}{returns_note}"
+    if view.hardware is None or view.stage == "finished":
+        return line
+    return f"{line}, {formatting.format_hardware(view.hardware)}"
 
 
 class LiveRunView:
@@ -193,91 +146,93 @@ class LiveRunView:
 
     def __init__(self, state: LiveRunState) -> None:
         self.state = state
-        self.hint = "Ctrl-C stops it." if state.is_evaluation else "Ctrl-C stops it with a checkpoint."
+        self.hint = "Ctrl-C stops it." if state.view.is_evaluation else "Ctrl-C stops it with a checkpoint."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        watched, view = self.state, self.state.view
-        word = view.status
-        yield Text.assemble(
-            (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"),
-            "  ",
-            formatting.run_description(view),
-            ("  " + view.run_id, "dim"),
-        )
-        share = watched.fraction_done
-        without_share = _STAGE_MESSAGES.get(view.stage, watched.progress_text if watched.is_evaluation else "")
-        figures = f"{share:4.0%}  {watched.progress_text}" if share is not None else without_share
-        pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
-        left = f"{formatting.format_duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
-        words = "   ".join(part for part in (figures, pace, left) if part)
+        state, view, fraction = self.state, self.state.view, self.state.fraction_done
+        yield Text.assemble(*output.run_heading(view), ("  " + view.run_id, "dim"))
+        without_fraction = _STAGE_MESSAGES.get(view.stage, state.progress_text if view.is_evaluation else "")
+        progress = f"{fraction:4.0%}  {state.progress_text}" if fraction is not None else without_fraction
+        speed = f"{view.sps:,.0f} steps/s" if view.sps else ""
+        left = f"{formatting.format_duration(view.seconds_left)} left" if view.seconds_left is not None else ""
+        is_pulsing = fraction is None and view.stage != "finished"
         line = Table.grid(padding=(0, 2, 0, 0), expand=True)
         line.add_column(ratio=1, min_width=8)
         line.add_column(no_wrap=True)
-        is_pulsing = share is None and not watched.has_ended
         line.add_row(
-            ProgressBar(total=1.0, completed=share or 0.0, pulse=is_pulsing, complete_style="cyan"),
-            words,
+            ProgressBar(total=1.0, completed=fraction or 0.0, pulse=is_pulsing, complete_style="cyan"),
+            "   ".join(part for part in (progress, speed, left) if part),
         )
         yield line
-        room = max(8, min(40, options.max_width - 60))
-        spark = output.sparkline(watched.curve.points, room)
+        width = max(8, min(40, options.max_width - 60))
         yield Text.assemble(
             ("return ", "dim"),
-            (watched.return_text, "bold"),
+            (formatting.format_number(view.episodic_return) + state.invalid_returns_note, "bold"),
             "  ",
-            (spark, "green"),
+            (output.sparkline(state.curve.points, width), "green"),
             "   ",
-            (format_hardware(watched.hardware) if watched.hardware else "", "dim"),
+            (formatting.format_hardware(view.hardware) if view.hardware else "", "dim"),
         )
         yield Text(self.hint, style="dim", no_wrap=True, overflow="ellipsis")
 
 
-class ProgressDisplay(Protocol):
-    """Shows the state of one or more active runs."""
+class LiveGroupView:
+    """The live view of several runs: the table, and what can be done."""
 
-    def refresh(self) -> None: ...
-    def print_message(self, message: str) -> None: ...
-    def set_hint(self, message: str) -> None: ...
+    def __init__(self, views: list[RunView]) -> None:
+        self.views = views
+        self.hint = "Ctrl-C stops all of them with a checkpoint."
+
+    @property
+    def active_views(self) -> list[RunView]:
+        return [view for view in self.views if view.stage != "finished"]
+
+    def apply_view(self, view: RunView) -> None:
+        self.views = [view if view.run_id == shown.run_id else shown for shown in self.views]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        from rich.text import Text
+
+        rows = max(3, options.size.height - 3)
+        active = self.active_views
+        yield runs_table(self.views if len(self.views) <= rows else active[:rows], options.max_width)
+        ended = len(self.views) - len(active)
+        yield Text(f"{ended} of {len(self.views)} have ended. {self.hint}", style="dim")
 
 
 class LiveDisplay:
     """Draws `renderable` in place, at the end of the terminal."""
 
-    def __init__(self, renderable: Any) -> None:
-        self._renderable = renderable
-        self._console = output.console(is_stderr=True)
-        self._live: Live | None = None
-
-    def __enter__(self) -> LiveDisplay:
+    def __init__(self, renderable: LiveRunView | LiveGroupView) -> None:
         from rich.live import Live
 
-        self._live = Live(
-            self._renderable, console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
-        )
+        self._renderable = renderable
+        console = output.console(is_stderr=True)
+        self._live = Live(renderable, console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+
+    def __enter__(self) -> LiveDisplay:
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._live.stop()
 
     def refresh(self) -> None:
-        if self._live is not None:
-            self._live.refresh()
+        self._live.refresh()
 
     def print_message(self, message: str) -> None:
-        self._console.print(message)
+        self._live.console.print(message)
 
     def set_hint(self, message: str) -> None:
         self._renderable.hint = message
 
 
 class PlainDisplay:
-    """Prints lines: when the status changes, otherwise every few seconds."""
+    """Prints a line per run: when its status changes, otherwise every few seconds."""
 
     def __init__(
         self, get_lines: Callable[[], list[tuple[str, str]]], clock: Callable[[], float] = time.monotonic
@@ -309,11 +264,12 @@ class PlainDisplay:
     def print_message(self, message: str) -> None:
         output.print_message(message)
 
-    def set_hint(self, message: str) -> None:
-        output.print_message(message)
+    set_hint = print_message
 
 
-def create_display(state: LiveRunState) -> LiveDisplay | PlainDisplay:
+def create_display(shown: LiveRunState | LiveGroupView) -> LiveDisplay | PlainDisplay:
     if output.console(is_stderr=True).is_terminal:
-        return LiveDisplay(LiveRunView(state))
-    return PlainDisplay(lambda: [(state.view.status, format_progress_line(state))])
+        return LiveDisplay(shown if isinstance(shown, LiveGroupView) else LiveRunView(shown))
+    if isinstance(shown, LiveGroupView):
+        return PlainDisplay(lambda: [(view.status, format_log_line(view)) for view in shown.views])
+    return PlainDisplay(lambda: [(shown.view.status, format_log_line(shown.view, shown.invalid_returns_note))])

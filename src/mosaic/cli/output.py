@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from mosaic.contracts.views import RunView
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -33,6 +37,10 @@ OUTCOME_STYLES = {
     "stopping": "yellow",
     "queued": "dim",
 }
+
+
+EPISODES_IN_MEAN = 100
+"""Episodes whose mean return is shown as the return of a run."""
 
 
 def print_json(data: Any) -> None:
@@ -101,6 +109,31 @@ def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> No
         line.add_column(overflow="fold")
         line.add_row(Text(name), Text(value))
         screen.print(line)
+
+
+def run_heading(view: RunView) -> tuple[tuple[str, str] | str, ...]:
+    """The status of a run and what it does, for `Text.assemble`."""
+    status = view.status
+    style = f"bold {OUTCOME_STYLES.get(status, '')}"
+    return (status.capitalize(), style), "  ", (formatting.run_description(view), "bold")
+
+
+def print_run_heading(view: RunView) -> None:
+    from rich.text import Text
+
+    console().print(Text.assemble(*run_heading(view)))
+
+
+def describe_return(view: RunView) -> str | None:
+    """`482.1 (mean of the last 100 of 1,234 episodes)`."""
+    if not view.episodes:
+        return None
+    span = f"mean of the last {min(EPISODES_IN_MEAN, view.episodes)} of {view.episodes:,} episodes"
+    return f"{formatting.format_number(view.episodic_return)} ({span})"
+
+
+def describe_checkpoint(view: RunView) -> str | None:
+    return None if view.checkpoint_step is None else f"step {view.checkpoint_step:,}"
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,16 +10,13 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.live_view import LiveDisplay, LiveRunState, PlainDisplay, format_progress_line
 from mosaic.cli.parameters import run_argument
 from mosaic.contracts.run_kind import RunKind
 from mosaic.submission.run_payloads import diff_settings
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
-if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 DEFAULT_LIMIT = 30
@@ -70,29 +66,6 @@ def _row_cells(view: RunView, short: str) -> dict[str, str]:
         "AGE": formatting.format_age(view.submitted_at),
         "TAGS": ",".join(view.tags or ()),
     }
-
-
-class LiveGroupView:
-    """The live view of some runs: the table, and what can be done."""
-
-    def __init__(self, views: list[RunView]) -> None:
-        self.views = views
-        self.hint = "Ctrl-C stops all of them with a checkpoint."
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
-        from rich.text import Text
-
-        room = max(3, options.size.height - 3)
-        active = [view for view in self.views if view.stage != "finished"]
-        yield runs_table(self.views if len(self.views) <= room else active[:room], options.max_width)
-        ended = len(self.views) - len(active)
-        yield Text(f"{ended} of {len(self.views)} have ended. {self.hint}", style="dim")
-
-
-def create_group_display(group_view: LiveGroupView) -> LiveDisplay | PlainDisplay:
-    if output.console(is_stderr=True).is_terminal:
-        return LiveDisplay(group_view)
-    return PlainDisplay(lambda: [(view.status, format_progress_line(LiveRunState(view))) for view in group_view.views])
 
 
 @command()

@@ -11,7 +11,6 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.live_view import format_hardware
 from mosaic.cli.parameters import run_argument
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
@@ -88,54 +87,29 @@ def _script_saved_files(trainer: TrainerClient, view: RunView) -> list[str]:
 def _print_run(
     view: RunView, files: dict[str, str], last_metrics: dict[str, float], services: dict[str, str | None]
 ) -> None:
-    from rich.text import Text
-
-    console = output.console()
-    word = view.status
-    console.print(
-        Text.assemble(
-            (word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"),
-            "  ",
-            (formatting.run_description(view), "bold"),
-        )
-    )
+    output.print_run_heading(view)
     output.print_fields(_run_fields(view, services), "  ")
-    if view.history:
-        _print_section_title("History")
-        started_at = view.history[0].at
-        output.print_fields(
-            [(_entry_time(entry.at, started_at), entry.message) for entry in view.history],
-            "  ",
-        )
-    if len(view.attempts or ()) > 1:
-        _print_section_title("Attempts")
-        output.print_fields([(str(attempt.number), _format_attempt(attempt)) for attempt in view.attempts], "  ")
-    if last_metrics:
-        _print_section_title("Last metrics")
-        output.print_fields(
-            [(tag, formatting.format_number(value)) for tag, value in sorted(last_metrics.items())], "  "
-        )
-    if files:
-        _print_section_title(f"Files in {view.run_dir}")
-        root = view.run_dir.rstrip("/") + "/"
-        output.print_fields([(name, path.removeprefix(root)) for name, path in files.items()], "  ")
-
-
-def _print_section_title(title: str) -> None:
-    click.echo()
-    click.secho(title, bold=True)
+    root = view.run_dir.rstrip("/") + "/"
+    sections: dict[str, list[tuple[str, str]]] = {
+        "History": [(_entry_time(entry.at, view.history[0].at), entry.message) for entry in view.history],
+        "Attempts": [(str(one.number), _format_attempt(one)) for one in view.attempts if len(view.attempts) > 1],
+        "Last metrics": [(tag, formatting.format_number(value)) for tag, value in sorted(last_metrics.items())],
+        f"Files in {view.run_dir}": [(name, path.removeprefix(root)) for name, path in files.items()],
+    }
+    for title, rows in sections.items():
+        if rows:
+            click.echo()
+            click.secho(title, bold=True)
+            output.print_fields(rows, "  ")
 
 
 def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[str, Any]]:
     step, total = view.global_step, view.total_timesteps if view.kind == RunKind.TRAIN else None
-    episodes = view.episodes or 0
     share = f" ({formatting.format_progress(view)})" if view.stage != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
-    span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes"
     started, finished = view.started_at, view.finished_at
     took = (finished or time.time()) - started if started else None
-    hardware = format_hardware(view.hardware) if view.hardware and view.stage != "finished" else None
-    checkpoint = view.checkpoint_step
+    hardware = formatting.format_hardware(view.hardware) if view.hardware and view.stage != "finished" else None
     return [
         ("run", view.run_id),
         ("name", view.run_name),
@@ -145,7 +119,7 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ("steps", done),
         ("pace", f"{view.sps:,.0f} steps/s" if view.sps else None),
         ("time left", formatting.format_duration(view.seconds_left) if view.seconds_left is not None else None),
-        ("return", f"{formatting.format_number(view.episodic_return)} ({span})" if episodes else None),
+        ("return", output.describe_return(view)),
         ("submitted", formatting.format_timestamp(view.submitted_at)),
         ("started", formatting.format_timestamp(started) if started else None),
         (
@@ -156,7 +130,7 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ),
         ("process", f"{view.pid}" if view.pid else None),
         ("hardware", hardware),
-        ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
+        ("checkpoint", output.describe_checkpoint(view)),
         *services.items(),
         ("group", view.group),
         ("tags", ", ".join(view.tags or ()) or None),

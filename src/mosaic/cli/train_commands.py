@@ -44,11 +44,9 @@ def submit_run(context: CliContext, payload: Json, is_detached: bool, environmen
     context.print_workspace()
     if is_detached:
         return _report_submitted(context, context.trainer().submit(payload, environment))
-    from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
+    from mosaic.cli.run_follower import report_end, submit_and_follow
 
-    ended = submit_and_follow(context, payload, environment=environment)
-    report_end(context, ended)
-    return exit_code(ended)
+    return report_end(context, submit_and_follow(context, payload, environment=environment))
 
 
 def _report_submitted(context: CliContext, view: RunView) -> int:

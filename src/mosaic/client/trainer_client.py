@@ -149,17 +149,17 @@ class TrainerClient:
 
     # --- runs
 
-    def submit(self, payload: Json, environment: Mapping[str, str] | None = None) -> RunView:
+    def submit(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> RunView:
         """Submits a payload and returns the new run. A refusal (BadInput) is raised before anything is created.
 
         `environment` is for a run of the caller's own program; it is never stored.
         """
-        request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
+        request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
         return _parse_view(self._call("SubmitRun", request))
 
-    def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Verdict:
+    def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
-        request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
+        request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
         return Verdict.model_validate_json(self._call("CheckRun", request).json)
 
     def cancel(self, run: str) -> RunView:
