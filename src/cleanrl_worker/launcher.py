@@ -61,7 +61,7 @@ def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None
 
 
 def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> ConsoleRun:
-    return ConsoleRun.open(
+    return ConsoleRun(
         folder,
         worker=WORKER_NAME,
         version=__version__,
@@ -177,7 +177,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
 
 def write_rejection(folder: RunFolder, reason: str) -> None:
     """Record that the worker refused an accepted run."""
-    with Run.open(folder, worker=WORKER_NAME, version=__version__, capabilities=()) as run:
+    with Run(folder, worker=WORKER_NAME, version=__version__, capabilities=()) as run:
         if run.attempt == 1:  # a later attempt that starts nothing must not drop the results of earlier ones
             run.hello()
         run.finish("rejected", reason)

@@ -30,7 +30,7 @@ def measure_run_handle(folder: Path) -> tuple[float, float]:
     """CPU seconds in scalar() alone, and with everything written."""
     in_calls = 0.0
     run_folder = RunFolder(folder)
-    with Run.open(run_folder, worker="bench", version="1", tensorboard=run_folder.tensorboard) as run:
+    with Run(run_folder, worker="bench", version="1", tensorboard=run_folder.tensorboard) as run:
         run.hello()
         began = time.process_time()
         for step in range(UPDATES):

@@ -104,7 +104,7 @@ class RecordingRun(Run):
 def open_run(
     path: Path, config: AlgorithmConfig, resume: Checkpoint | None = None, keep: int = 100
 ) -> Iterator[RecordingRun]:
-    run = RecordingRun.open(
+    run = RecordingRun(
         RunFolder(path),
         worker="cleanrl",
         version="0",

@@ -21,7 +21,7 @@ def print_line(text: object) -> None:
 
 def save_forever(folder: RunFolder) -> None:
     """Save without end, some steps twice, and print each step that is saved."""
-    with Run.open(folder, worker="saver", version="1", tensorboard=folder.tensorboard) as run:
+    with Run(folder, worker="saver", version="1", tensorboard=folder.tensorboard) as run:
         checkpoint = last_good_checkpoint(folder)
         run.hello(checkpoint)
         step = run.global_step
@@ -38,7 +38,7 @@ def save_forever(folder: RunFolder) -> None:
 
 def step_until_stopped(folder: RunFolder) -> None:
     """Step until a stop is requested."""
-    with Run.open(folder, worker="stepper", version="1") as run:
+    with Run(folder, worker="stepper", version="1") as run:
         run.hello()
         step = 0
         while not run.stop_requested:
@@ -52,7 +52,7 @@ def step_until_stopped(folder: RunFolder) -> None:
 
 def ignore_interrupt(folder: RunFolder) -> None:
     """Notice the first Ctrl-C and ignore it."""
-    with Run.open(folder, worker="ignorer", version="1") as run:
+    with Run(folder, worker="ignorer", version="1") as run:
         run.hello()
         print_line("ready")
         while not run.stop_requested:
@@ -63,7 +63,7 @@ def ignore_interrupt(folder: RunFolder) -> None:
 
 def fork_child(folder: RunFolder) -> None:
     """Fork a child that must die of SIGTERM although its parent handles it."""
-    with Run.open(folder, worker="forker", version="1") as run:
+    with Run(folder, worker="forker", version="1") as run:
         run.hello()
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
         child.start()
@@ -78,7 +78,7 @@ def fork_child(folder: RunFolder) -> None:
 
 def fill_disk(folder: RunFolder) -> None:
     """Train while no file may grow beyond a limit for some time; nothing may be missing afterwards."""
-    with Run.open(folder, worker="full", version="1", tensorboard=folder.tensorboard) as run:
+    with Run(folder, worker="full", version="1", tensorboard=folder.tensorboard) as run:
         run.hello()
         for step in range(1, 4001):
             if step == 1000:

@@ -33,7 +33,7 @@ def make_run_folder(tmp_path: Path) -> RunFolder:
 
 
 def open_run(folder: RunFolder, **settings: Any) -> Run:
-    return Run.open(folder, worker="scripted", version="1", **{"tensorboard": folder.tensorboard, **settings})
+    return Run(folder, worker="scripted", version="1", **{"tensorboard": folder.tensorboard, **settings})
 
 
 def save(run: Run, step: int) -> Path | None:

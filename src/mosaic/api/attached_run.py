@@ -190,7 +190,7 @@ def start_attached_run(
     view = connection.trainer().submit(payload, {"PATH": os.environ.get("PATH", "")})
     _wait_for_stage(connection, view.run_id, lambda stage: stage is not Stage.QUEUED)
     folder = RunFolder(view.run_dir)
-    handle = RunHandle.open(
+    handle = RunHandle(
         folder,
         worker="script",
         version=__version__,

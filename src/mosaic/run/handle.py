@@ -66,13 +66,22 @@ class Run:
         *,
         worker: str,
         version: str,
-        capabilities: tuple[str, ...],
-        total_timesteps: int | None,
-        tensorboard: Path | None,
-        keep_checkpoints: int,
-        checkpoint_every: int | None,
+        capabilities: tuple[str, ...] = ("inbox", "pause", "checkpoint", "resume"),
+        total_timesteps: int | None = None,
+        tensorboard: Path | None = None,
+        keep_checkpoints: int = 3,
+        checkpoint_every: int | None = None,
         names: Mapping[str, str] | None = None,
+        handles_signals: bool = True,
     ) -> None:
+        """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file.
+
+        `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake. With `handles_signals`,
+        SIGTERM and Ctrl-C request a stop.
+        """
+        for path in (folder.path, folder.logs, folder.checkpoints):
+            path.mkdir(parents=True, exist_ok=True)
+        checkpoints.recover_interrupted_writes(folder)
         self.folder = folder
         self.attempt = 1 + count_hellos(folder.journal)
         self.stop_requested = False
@@ -105,44 +114,8 @@ class Run:
         self._analytics_clock = _Interval(ANALYTICS_S)
         self._pid = os.getpid()
         self._handlers: dict[signal.Signals, Any] = {}
-
-    @classmethod
-    def open(
-        cls,
-        folder: RunFolder,
-        *,
-        worker: str,
-        version: str,
-        capabilities: tuple[str, ...] = ("inbox", "pause", "checkpoint", "resume"),
-        total_timesteps: int | None = None,
-        tensorboard: Path | None = None,
-        keep_checkpoints: int = 3,
-        checkpoint_every: int | None = None,
-        names: Mapping[str, str] | None = None,
-        handles_signals: bool = True,
-    ) -> Self:
-        """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file.
-
-        `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake. With `handles_signals`,
-        SIGTERM and Ctrl-C request a stop.
-        """
-        for path in (folder.path, folder.logs, folder.checkpoints):
-            path.mkdir(parents=True, exist_ok=True)
-        checkpoints.recover_interrupted_writes(folder)
-        run = cls(
-            folder,
-            worker=worker,
-            version=version,
-            capabilities=capabilities,
-            total_timesteps=total_timesteps,
-            tensorboard=tensorboard,
-            keep_checkpoints=keep_checkpoints,
-            checkpoint_every=checkpoint_every,
-            names=names,
-        )
         if handles_signals:
-            run._install_signal_handlers()
-        return run
+            self._install_signal_handlers()
 
     def __enter__(self) -> Self:
         return self
