@@ -17,7 +17,8 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,8 +58,6 @@ class Checkpoint:
     """JSON values that the algorithm saved with its arrays."""
     manifest: dict[str, Any]
     parts: dict[str, CheckpointPart] = field(default_factory=dict)
-    skipped: tuple[Path, ...] = ()
-    """Newer checkpoints that are damaged."""
 
 
 class _DamagedError(Exception):
@@ -87,12 +86,9 @@ def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Check
     If no checkpoint has all of its parts (they are not pushed to the Hub, for example), load the newest without them.
     """
     for has_parts in (True, False) if with_parts else (False,):
-        skipped: list[Path] = []
         for path in _paths_newest_first(folder.checkpoints):
-            try:
-                return replace(_load(path, has_parts), skipped=tuple(skipped))
-            except _DamagedError:
-                skipped.append(path)
+            with suppress(_DamagedError):
+                return _load(path, has_parts)
     return None
 
 
