@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
+from contextlib import suppress
 from typing import Any
 
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
@@ -62,7 +63,8 @@ class Probe:
         self._outbox: Outbox | None = None
         self._points: list[tuple[int, str, int, float, float]] = []
         self._tag_sources: dict[str, int] = {}
-        self._episode_rows: dict[str, list[list[Any]]] = {"script": [], "probe": [], "console": []}
+        self._episode_rows: dict[str, list[list[Any]]] = defaultdict(list)
+        """By source: `script`, `probe` or `console`."""
         self._episode_source: str | None = None
         self._is_episode_counter = False
         """Whether this process numbers the run's episodes."""
@@ -219,15 +221,12 @@ class Probe:
     def _flush_episodes(self, is_last: bool) -> None:
         if self._partial_episode and (is_last or _now() - self._partial_episode["at"] > 1.0):
             self._complete_episode()
-        rows = self._episode_rows
-        if not (rows["script"] or rows["probe"] or rows["console"]):
-            return
-        source = self._claim_episode_source(is_last)
+        source = self._claim_episode_source(is_last) if any(self._episode_rows.values()) else None
         if source is None:
             return
         outbox = self._open_outbox()
-        chosen = rows[source]
-        self._episode_rows = {"script": [], "probe": [], "console": []}
+        chosen = self._episode_rows[source]
+        self._episode_rows = defaultdict(list)
         lines: list[EpisodeRow] = []
         for (_, env, step, at, _, length), value in zip(chosen, as_float32([row[4] for row in chosen])):
             self._episodes += 1
@@ -242,19 +241,12 @@ class Probe:
         if self._episode_source is None:
             path = os.path.join(self.run_dir, ".episodes-from")
             preferred = self._preferred_source(is_last)
-            try:
-                if preferred is not None:
-                    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-                    os.write(file, preferred.encode())
-                    os.close(file)
+            if preferred is not None:
+                with suppress(OSError), open(path, "x") as claim:
+                    claim.write(preferred)
                     self._is_episode_counter = not self.is_child
-            except OSError:
-                pass
-            try:
-                with open(path) as claimed:
-                    self._episode_source = claimed.read() or None
-            except OSError:
-                pass
+            with suppress(OSError), open(path) as claimed:
+                self._episode_source = claimed.read() or None
         return self._episode_source
 
     def _preferred_source(self, is_last: bool) -> str | None:
@@ -264,11 +256,11 @@ class Probe:
         if rows["probe"]:
             may_wait = self.has_writer or self.is_child
             return "probe" if is_last or not may_wait or _now() - rows["probe"][0][3] > EPISODE_HOLD_S else None
-        if rows["console"] and not self.has_environments and not self.has_writer:
-            return "console" if is_last or _now() - rows["console"][0][3] > CONSOLE_HOLD_S else None
-        return (
-            "console" if rows["console"] and (is_last or _now() - rows["console"][0][3] > 2 * EPISODE_HOLD_S) else None
-        )
+        if rows["console"]:
+            may_be_only_source = not self.has_environments and not self.has_writer
+            hold_s = CONSOLE_HOLD_S if may_be_only_source else 2 * EPISODE_HOLD_S
+            return "console" if is_last or _now() - rows["console"][0][3] > hold_s else None
+        return None
 
     def _add_progress(self, now: float) -> None:
         self._next_progress_at = now + PROGRESS_S
@@ -318,11 +310,9 @@ class Probe:
         if not self._lock.acquire(timeout=EVENT_LOCK_TIMEOUT_S):
             return  # a signal handler interrupted a flush, which continues after it
         try:
-            outbox = self._open_outbox()
-            outbox.put(kind, fields)
-            outbox.flush()
-        except OSError:
-            pass
+            with suppress(OSError):
+                self._open_outbox().put(kind, fields)
+                self._open_outbox().flush()
         finally:
             self._lock.release()
 
