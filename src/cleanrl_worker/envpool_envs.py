@@ -22,8 +22,8 @@ from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
 from mosaic.envs import make
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
-from mosaic.envs.catalogue import DISTRIBUTION, FAMILIES
 from mosaic.envs.factory import family_of
+from mosaic.envs.families import DISTRIBUTION, FAMILIES
 from mosaic.run.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]

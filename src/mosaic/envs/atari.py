@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mosaic.contracts.errors import BadInput, MissingExtra
-from mosaic.envs.catalogue import FAMILIES
 from mosaic.envs.factory import ensure_registered, make
+from mosaic.envs.families import FAMILIES
 
 FRAME_SIZE_PX = 84
 FRAME_STACK = 4

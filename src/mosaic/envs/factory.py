@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
-from mosaic.envs.catalogue import DISTRIBUTION, FAMILIES, EnvFamily
+from mosaic.envs.families import DISTRIBUTION, FAMILIES, EnvFamily
 
 if TYPE_CHECKING:
     import gymnasium

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from mosaic.contracts.errors import MosaicError, unknown_name_error
-from mosaic.envs.catalogue import FAMILIES, EnvFamily
+from mosaic.envs.families import FAMILIES, EnvFamily
 
 RENDER_TIMEOUT_S = 60.0
 

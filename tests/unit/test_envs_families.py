@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
-from mosaic.envs import FAMILIES, catalogue, list_environments, make
+from mosaic.envs import FAMILIES, families, list_environments, make
 from mosaic.envs.factory import MODULES_VARIABLE, family_of
 from mosaic.envs.render_check import check_rendering
 
@@ -22,7 +22,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that makes a package look not installed."""
 
     def hide(package: str) -> None:
-        monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == package else find_spec(name))
+        monkeypatch.setattr(families, "find_spec", lambda name: None if name == package else find_spec(name))
 
     return hide
 
