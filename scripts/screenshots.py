@@ -70,7 +70,9 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
     ended(trainer, runs["stopped"])
     for name, of, episodes in (("other", "seed1", 30), ("evaluation", "cartpole", 10)):
         checkpoint = str(Path(trainer.get(runs[of]).run_dir) / "checkpoints" / "last")
-        evaluation = build_eval_payload(trainer.config(runs[of]), checkpoint, episodes, has_video=name == "evaluation")
+        worker = trainer.config(runs[of])["metadata"]["worker"]
+        options = {"eval_batch_size": episodes, "eval_capture_video": name == "evaluation"}
+        evaluation = build_eval_payload(worker, checkpoint, options)
         runs[name] = trainer.submit(evaluation).run_id
         ended(trainer, runs[name], 120)
     runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))

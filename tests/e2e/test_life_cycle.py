@@ -179,7 +179,8 @@ def cancel(trainer: TrainerClient, run_id: str) -> None:
 def evaluation_of(view: RunView, trainer: TrainerClient) -> Json:
     """One episode of what it ended with."""
     last = RunFolder(view.run_dir).last_checkpoint
-    return build_eval_payload(trainer.config(view.run_id), str(last), 1)
+    worker = trainer.config(view.run_id)["metadata"]["worker"]
+    return build_eval_payload(worker, str(last), {"eval_batch_size": 1})
 
 
 # --- what is left of it

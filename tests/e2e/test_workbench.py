@@ -124,7 +124,7 @@ def test_an_invalid_setting_is_marked_in_the_form_and_not_submitted(program: App
     fill(program, "CartPole-v1", LONG)
     type_text(find(program.window, "train.learning_rate", QLineEdit), "a lot")
     click(find(program.window, "train.submit"))
-    assert find(program.window, "train.said.learning_rate", QLabel).property("error")
+    assert find(program.window, "train.note.learning_rate", QLabel).property("error")
     finish_calls(program.bridge)
     submitted: list[list[Any]] = []
     program.bridge.ask(lambda trainer: trainer.runs(), submitted.append)

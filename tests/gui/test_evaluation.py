@@ -16,7 +16,7 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, start_with, view
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.events import decode_event
-from mosaic.contracts.views import Evaluation, TrainedRun
+from mosaic.contracts.views import CheckpointInfo, EnvironmentListing, Evaluation, TrainedRun
 from mosaic.gui.app import Application
 from mosaic.gui.views.evaluation_view import Histogram, bin_values
 
@@ -37,14 +37,14 @@ class Evaluating(FakeTrainer):
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         return iter([one for one in self.found if run in ("", one.run_id)])
 
-    def ask_worker(self, worker: str, question: dict[str, Any]) -> dict[str, Any]:
-        if question["ask"] != "checkpoint":
-            return {"environments": []}
-        path = question["path"]
-        known = next((facts for end, facts in self.described.items() if path.endswith(end)), None)
+    def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
+        return []
+
+    def inspect_checkpoint(self, worker: str, path: str) -> CheckpointInfo:
+        known = next((fields for end, fields in self.described.items() if path.endswith(end)), None)
         if known is None:
             raise BadInput(f"There is no file {path}.")
-        return {"checkpoint": {"path": path, **known}}
+        return CheckpointInfo.model_validate({"path": path, **known})
 
 
 def found(number: int, *batches: list[float], **fields: Any) -> Evaluation:
@@ -182,7 +182,7 @@ def open_form(shown: Application, trainer: Evaluating, path: str, **facts: Any) 
     trainer.described = {path: {"kind": "cleanrl_model", **facts}}
     shown.workbench.page_requested.emit("policy")
     type_text(find(shown.window, "policy.path", QLineEdit), path)
-    pump(lambda: find(shown.window, "policy.said", QLabel).text().startswith("Model file"), "what the file says")
+    pump(lambda: find(shown.window, "policy.info", QLabel).text().startswith("Model file"), "what the file says")
     return lambda name: find(shown.window, f"policy.{name}", QComboBox)
 
 

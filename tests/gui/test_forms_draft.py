@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NoDaemon
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.setting_field import SettingField
+from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.models.draft import (
     Draft,
     build_payloads,
@@ -25,7 +26,7 @@ from mosaic.gui.models.draft import (
     summary_line,
     to_command_line,
 )
-from mosaic.gui.models.environment_choices import environment_problem, families, parse_choices
+from mosaic.gui.models.environment_choices import environment_problem, families, sort_environments
 from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
 
 RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
@@ -233,12 +234,12 @@ def test_labels_are_readable_words(layout: FormLayout) -> None:
 
 
 def test_environments_that_are_not_installed_come_last_with_their_extra() -> None:
-    said = [
-        {"id": "ALE/Pong-v5", "family": "atari", "is_installed": False, "extra": "atari"},
-        {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},
-        {"id": "tabular/x", "family": "functional", "is_installed": False, "extra": None},
+    listings = [
+        EnvironmentListing(id="ALE/Pong-v5", family="atari", is_installed=False, extra="atari"),
+        EnvironmentListing(id="CartPole-v1", family="classic_control", is_installed=True, extra="train"),
+        EnvironmentListing(id="tabular/x", family="functional", is_installed=False),
     ]
-    found = parse_choices(said)
+    found = sort_environments(listings)
     assert [one.id for one in found] == ["CartPole-v1", "ALE/Pong-v5", "tabular/x"]
     assert families(found) == [("classic_control", True), ("atari", False), ("functional", False)]
     assert environment_problem("ALE/Pong-v5", found) == "Is not installed: pip install 'mosaic-rl[atari]'"

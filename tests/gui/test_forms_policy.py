@@ -9,7 +9,7 @@ import pytest
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.views import RunView
+from mosaic.contracts.views import CheckpointInfo, RunView
 from mosaic.gui.models.policy_form import (
     PolicyDraft,
     describe_checkpoint,
@@ -22,7 +22,7 @@ from mosaic.gui.models.policy_form import (
     runs_with_policy,
 )
 
-FOUND = {"kind": "checkpoint", "path": "/runs/x/checkpoints/512", "algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
+FOUND = CheckpointInfo(path="/runs/x/checkpoints/512", algo="ppo", env_id="CartPole-v1", seed=3)
 DRAFT = PolicyDraft("cleanrl", "/runs/x", FOUND)
 
 
@@ -96,7 +96,7 @@ def test_runs_that_have_saved_a_checkpoint_can_be_loaded_newest_first() -> None:
 
 
 def test_a_checkpoint_is_described_in_one_line() -> None:
-    assert describe_checkpoint({**FOUND, "step": 39936, "run_id": "01ABCDEFGH", "score": 159.94}) == (
+    assert describe_checkpoint(FOUND.model_copy(update={"step": 39936, "run_id": "01ABCDEFGH", "score": 159.94})) == (
         "Checkpoint of step 39,936, of run CDEFGH, with return 159.9."
     )
-    assert describe_checkpoint({"kind": "cleanrl_model"}) == "Model file."
+    assert describe_checkpoint(CheckpointInfo(kind="cleanrl_model")) == "Model file."

@@ -27,14 +27,15 @@ from tests.helpers.daemons import LiveDaemon, ended
 from tests.helpers.gui import click, find, press, pump, type_text
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.app import Application
 from mosaic.gui.forms.train_form import TrainForm
-from mosaic.gui.models.environment_choices import parse_choices
+from mosaic.gui.models.environment_choices import sort_environments
 
 LISTED = [
-    {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},
-    {"id": "Ant-v5", "family": "mujoco", "is_installed": True, "extra": "mujoco"},
-    {"id": "ALE/Pong-v5", "family": "atari", "is_installed": False, "extra": "atari"},
+    EnvironmentListing(id="CartPole-v1", family="classic_control", is_installed=True, extra="train"),
+    EnvironmentListing(id="Ant-v5", family="mujoco", is_installed=True, extra="mujoco"),
+    EnvironmentListing(id="ALE/Pong-v5", family="atari", is_installed=False, extra="atari"),
 ]
 
 
@@ -51,7 +52,7 @@ def opened(program: Application) -> QWidget:
 def state_of(window: QWidget, name: str) -> tuple[bool, str]:
     """Whether the field is marked as changed, and what stands under it."""
     reset = find(window, f"train.reset.{name}", QToolButton)
-    return not reset.isHidden(), find(window, f"train.said.{name}", QLabel).text()
+    return not reset.isHidden(), find(window, f"train.note.{name}", QLabel).text()
 
 
 def test_the_form_shows_the_defaults(program: Application) -> None:
@@ -128,7 +129,7 @@ def test_several_seeds_show_the_number_of_runs(program: Application) -> None:
 def test_environments_that_are_not_installed_are_listed_but_cannot_be_chosen(program: Application) -> None:
     window = opened(program)
     environments = program.workbench.environments
-    environments._known["cleanrl"] = parse_choices(LISTED)
+    environments._known["cleanrl"] = sort_environments(LISTED)
     environments.environments_loaded.emit("cleanrl")
     ids = find(window, "train.env_id", QComboBox)
     model: Any = ids.model()
@@ -167,7 +168,7 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     dialog = pump(lambda: window.findChild(QInputDialog, "train.presets.name"), "the question for a name")
     dialog.setTextValue("mine")
     dialog.accept()
-    assert list(training.presets()) == ["mine"]
+    assert training.preset_names() == ["mine"]
     click(find(window, "train.reset", QToolButton))
     assert training.draft.texts == {}
     menu.aboutToShow.emit()
@@ -178,7 +179,7 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     delete.actions()[0].trigger()  # type: ignore[attr-defined]
     box = pump(lambda: window.findChild(QMessageBox, "train.presets.delete"), "the question before deleting")
     next(button for button in box.buttons() if button.text() == "Delete preset").click()
-    assert training.presets() == {}
+    assert training.preset_names() == []
 
 
 def test_the_form_is_restored_when_the_window_opens_again(make_program: Callable[[], Application]) -> None:
@@ -282,7 +283,7 @@ def test_a_path_that_is_not_a_policy_is_refused_with_a_reason(
     program.workbench.page_requested.emit("policy")
     window = program.window
     type_text(find(window, "policy.path", QLineEdit), str(tmp_path))
-    pump(lambda: "neither a checkpoint nor a run folder" in find(window, "policy.said", QLabel).text(), "the refusal")
+    pump(lambda: "neither a checkpoint nor a run folder" in find(window, "policy.info", QLabel).text(), "the refusal")
 
 
 @pytest.mark.parametrize("action", ["agent.configure", "agent.train", "agent.policy"])

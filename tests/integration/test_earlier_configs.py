@@ -44,6 +44,7 @@ def test_a_run_with_extras_is_shown_extended_submitted_again_and_evaluated(
     assert (longer.outcome, longer.total_timesteps) == ("succeeded", 512)
     again = ended(trainer, trainer.submit(apply_assignments(shown, [("seed", 4), ("video_mode", "single")])).run_id)
     assert (again.outcome, again.seed) == ("succeeded", 4)
-    evaluation = ended(trainer, trainer.submit(build_eval_payload(shown, str(folder.path), 2)).run_id)
+    payload = build_eval_payload(shown["metadata"]["worker"], str(folder.path), {"eval_batch_size": 2})
+    evaluation = ended(trainer, trainer.submit(payload).run_id)
     assert (evaluation.outcome, evaluation.kind) == ("succeeded", "policy_eval")
     assert workspace.payload_copy(evaluation.run_id, True).is_file()

@@ -19,7 +19,7 @@ from mosaic.cli.watch_command import RunPoller, status_lines
 from mosaic.cli.watch_frame_source import FrameSource
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.states import Stage
-from mosaic.contracts.views import Evaluation, EvaluationSummary, RunView
+from mosaic.contracts.views import CheckpointInfo, Evaluation, EvaluationSummary, RunView
 
 Json = dict[str, Any]
 FOUND = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
@@ -32,7 +32,7 @@ class Evaluates(FakeTrainer):
         run = view(run_dir=str(place / "trained"), stage="finished", outcome="succeeded")
         super().__init__(run)
         self.payload = {"metadata": {"worker": {"id": "cleanrl", "config": {**FOUND, "algo": "ppo", "seed": 1}}}}
-        self.asked: list[Json] = []
+        self.inspected: list[str] = []
         self._place = place
         self._returns = returns
         self._outcome = outcome
@@ -55,11 +55,11 @@ class Evaluates(FakeTrainer):
         self.scripts = [[record(self.views[made.run_id])]]
         return made
 
-    def ask_worker(self, worker: str, question: Json) -> Json:
-        self.asked.append(question)
-        if "bad" in question["path"]:
+    def inspect_checkpoint(self, worker: str, path: str) -> CheckpointInfo:
+        self.inspected.append(path)
+        if "bad" in path:
             raise BadInput("It is damaged.")
-        return {"checkpoint": {**FOUND, "path": question["path"]}}
+        return CheckpointInfo.model_validate({**FOUND, "path": path})
 
     @property
     def evaluation_sent(self) -> Json:
@@ -112,7 +112,7 @@ def test_a_path_is_inspected_for_its_algorithm_and_environment(place: Path) -> N
     model.touch()
     trainer = Evaluates(place, [1.0])
     assert call(trainer, "eval", str(model)).code == 0
-    assert trainer.asked == [{"ask": "checkpoint", "path": str(model)}]
+    assert trainer.inspected == [str(model)]
     assert trainer.config_sent["seed"] == 3
     assert trainer.evaluation_sent["policy_path"] == str(model)
 

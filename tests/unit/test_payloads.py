@@ -96,7 +96,11 @@ def test_the_name_of_a_group_is_valid_in_the_contract() -> None:
 
 def test_an_evaluation_takes_environment_and_seed_from_what_was_trained_but_no_settings() -> None:
     trained = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1, "tags": ("t",)}, DEFAULTS)
-    payload = build_eval_payload(trained, "/runs/x/checkpoints/512", 20, has_video=True, seed_override=9)
+    payload = build_eval_payload(
+        trained["metadata"]["worker"],
+        "/runs/x/checkpoints/512",
+        {"eval_batch_size": 20, "eval_capture_video": True, "seed_override": 9},
+    )
     assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}
     assert payload["kind"] == "policy_eval"
     assert payload["evaluation"] == {"policy_path": "/runs/x/checkpoints/512", "episodes": 20, "seed": 9}

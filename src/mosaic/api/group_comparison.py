@@ -16,7 +16,7 @@ from mosaic.contracts.run_kind import RunKind
 from mosaic.formatting import short_ids
 from mosaic.statistics import comparison
 from mosaic.statistics.comparison import NO_GROUPING, ComparedRun, Comparison
-from mosaic.submission.run_settings import comparison_settings
+from mosaic.submission.run_payloads import comparison_settings
 
 if TYPE_CHECKING:
     import pandas as pd

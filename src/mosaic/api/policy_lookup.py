@@ -49,17 +49,16 @@ class PolicySource:
 def evaluation_payload(trainer: TrainerClient, policy: str, options: EvalOptions) -> dict[str, Any]:
     """Return the payload that evaluates a policy, given by a run or a path."""
     source = find_policy_source(trainer, policy, options)
-    return build_eval_payload(
-        {"metadata": {"worker": {"id": source.worker, "config": source.config}}},
-        source.path,
-        options.episodes,
-        options.has_video,
-        options.seed_override,
-        is_repeated=options.is_repeated,
-        is_stochastic=options.is_stochastic,
-        video_mode=None if options.grid_limit is None else "grid",
-        grid_limit=options.grid_limit,
-    )
+    run_options = {
+        "eval_batch_size": options.episodes,
+        "eval_capture_video": options.has_video,
+        "seed_override": options.seed_override,
+        "eval_repeat": options.is_repeated,
+        "eval_stochastic": options.is_stochastic,
+        "video_mode": None if options.grid_limit is None else "grid",
+        "grid_limit": options.grid_limit,
+    }
+    return build_eval_payload({"id": source.worker, "config": source.config}, source.path, run_options)
 
 
 def find_policy_source(trainer: TrainerClient, policy: str, options: EvalOptions) -> PolicySource:
@@ -103,12 +102,12 @@ def _inspect_policy_file(trainer: TrainerClient, path: str) -> PolicySource:
     for worker in discover_workers().values():
         if worker.can_load_policies:
             try:
-                found = trainer.ask_worker(worker.id, {"ask": "checkpoint", "path": path})["checkpoint"]
+                checkpoint = trainer.inspect_checkpoint(worker.id, path)
             except BadInput as error:
                 refusal = error
                 continue
-            config = {key: found[key] for key in ("algo", "env_id", "seed") if found.get(key) is not None}
-            return PolicySource(worker.id, config, str(found.get("path") or path))
+            config = checkpoint.model_dump(include={"algo", "env_id", "seed"}, exclude_none=True)
+            return PolicySource(worker.id, config, checkpoint.path or path)
     raise refusal
 
 

@@ -19,7 +19,7 @@ from mosaic.api.tables import html_table, make_frame
 from mosaic.contracts.errors import RunEnded, unknown_name_error
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.formatting import format_progress_line, short_id
-from mosaic.submission.run_settings import effective_settings
+from mosaic.submission.run_payloads import effective_settings
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -135,7 +135,7 @@ def config(context: CliContext, run: str) -> None:
 @pass_context
 def diff(context: CliContext, one: str, other: str) -> None:
     """Shows which settings of two runs differ. A setting that was not given counts with its default."""
-    from mosaic.submission.run_settings import effective_settings
+    from mosaic.submission.run_payloads import effective_settings
 
     trainer = context.trainer()
     views = [trainer.get(one), trainer.get(other)]

@@ -16,7 +16,16 @@ from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, UnknownName, decode_problems, error_class
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
-from mosaic.contracts.views import DaemonStatus, EpisodeRow, Evaluation, RunView, Verdict, WandbStatus
+from mosaic.contracts.views import (
+    CheckpointInfo,
+    DaemonStatus,
+    EnvironmentListing,
+    EpisodeRow,
+    Evaluation,
+    RunView,
+    Verdict,
+    WandbStatus,
+)
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
@@ -338,6 +347,15 @@ class TrainerClient:
     def ask_worker(self, worker: str, question: Json) -> Json:
         """A question to the worker's checker, such as `{"ask": "environments"}`."""
         return _parse_json(self._call("AskWorker", pb.AskRequest(worker=worker, question_json=json.dumps(question))))
+
+    def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
+        """The environments of a worker, also those that are not installed; all, or those of one family."""
+        question = {"ask": "environments"} | ({"family": family} if family else {})
+        return [EnvironmentListing.model_validate(row) for row in self.ask_worker(worker, question)["environments"]]
+
+    def inspect_checkpoint(self, worker: str, path: str) -> CheckpointInfo:
+        """The worker's description of a checkpoint folder, a run folder or a model file on the trainer's machine."""
+        return CheckpointInfo.model_validate(self.ask_worker(worker, {"ask": "checkpoint", "path": path})["checkpoint"])
 
     def status(self) -> DaemonStatus:
         """The daemon's own state."""

@@ -100,6 +100,39 @@ class DaemonStatus(View):
     log: str = ""
 
 
+class EnvironmentListing(View):
+    """An environment that a worker can train on, perhaps after an installation."""
+
+    id: str
+    family: str
+    is_installed: bool
+    extra: str | None = None
+    """The extra of `mosaic-rl` that installs it; null where none does."""
+    max_episode_steps: int | None = None
+
+    @property
+    def install_hint(self) -> str:
+        """The command that installs it; empty if no extra does."""
+        return f"pip install 'mosaic-rl[{self.extra}]'" if self.extra else ""
+
+
+class CheckpointInfo(View):
+    """A worker's description of a checkpoint or model file."""
+
+    kind: str = "checkpoint"
+    """`checkpoint` or `cleanrl_model`."""
+    path: str = ""
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    step: int | None = None
+    run_id: str | None = None
+    """The run that saved it."""
+    saved_at: float | None = None
+    score: float | None = None
+    """The mean return when it was saved."""
+
+
 class EnvironmentInfo(View):
     """An environment as the worker made it for the dry run."""
 

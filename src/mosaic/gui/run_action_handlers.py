@@ -17,7 +17,7 @@ from mosaic.formatting import run_title, short_id
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
-from mosaic.submission.run_settings import effective_settings
+from mosaic.submission.run_payloads import effective_settings
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView

@@ -306,6 +306,8 @@ def _style_sheet(t: Tokens) -> str:
     QLabel[monospace="true"] {{ font-family: "{monospace_font().family()}"; font-size: {_points - 0.5}pt; }}
     QLabel[muted="true"] {{ color: {t.muted}; }}
     QLabel[accent="true"] {{ color: {t.accent}; }}
+    QLabel[note="true"] {{ font-size: {_points - 1}pt; }}
+    QLabel[good="true"] {{ color: {t.good}; }}
     QLabel[error="true"] {{ color: {t.bad}; }}
     QFrame[card="true"] {{ background: {t.surface}; border: 1px solid {t.line}; border-radius: 6px; }}
     QFrame[chip="true"] {{ background: {t.raised}; border: 0; border-radius: 4px; }}

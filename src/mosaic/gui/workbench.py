@@ -12,15 +12,15 @@ from mosaic.contracts.folder import Workspace
 from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.models.environment_choices import WorkerEnvironments
 from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import Notes, Runs
 from mosaic.gui.models.series import RunSeries
-from mosaic.gui.models.training import Training, WorkerEnvironments
+from mosaic.gui.models.training import Training
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import DaemonStatus, RunView
 
-Json = dict[str, Any]
 MAX_CACHED_SERIES = 64
 
 

@@ -1,4 +1,4 @@
-"""From what a person asked for to the payload that is submitted. Nothing here reads or writes anything."""
+"""Builds payloads from options and settings, changes them, and reads the settings in them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,36 @@ import copy
 import json
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import RESERVED_EXTRAS
 from mosaic.contracts.folder import to_file_name
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH, set_option
 from mosaic.contracts.run_kind import RunKind
+from mosaic.submission.algorithm_schema import load_algorithms
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 CORE_FIELD_NAMES = tuple(option.name for option in OPTIONS.values() if option.is_core)
 """Fields of the worker's config itself; all other settings of an algorithm are its `algo_params`."""
 TRAIN_OPTION_NAMES = tuple(option.name for option in OPTIONS.values() if option.has_flag)
 MAX_SEEDS = 1000
+FORM_STATE_PREFIX = "metadata.ui."
+"""What a form stored for itself; it does not make runs different."""
+_ATTACHED_PREFIXES = tuple(f"{CONFIG_PATH}.{name}" for name in ("argv", "cwd", "attached", "probe."))
+"""How an attached run is followed; these are not settings of its program."""
 
 
-def build_train_payload(worker: str, algo: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> Json:
+def build_train_payload(
+    worker: str, algo: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """`settings` are the options and the algorithm's settings that were given, by name.
 
     What was not given stays out, so that the default applies. Of `defaults`, only those of CORE_FIELD_NAMES are used.
     """
-    config: Json = {"algo": algo}
+    config: dict[str, Any] = {"algo": algo}
     for name in CORE_FIELD_NAMES:
         value = settings.get(name, defaults.get(name))
         if value is not None:
@@ -39,23 +47,23 @@ def build_train_payload(worker: str, algo: str, settings: Mapping[str, Any], def
     return build_payload({"id": worker, "config": config}, given)
 
 
-def build_payload(worker: Json, options: Mapping[str, Any] | None = None) -> Json:
+def build_payload(worker: dict[str, Any], options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """`options` by name; those that are None or empty were not given."""
-    payload: Json = {"metadata": {"worker": worker}, "artifacts": {}}
+    payload: dict[str, Any] = {"metadata": {"worker": worker}, "artifacts": {}}
     for name, value in (options or {}).items():
         if value is not None and value != ():
             set_option(payload, OPTIONS[name], value)
     return payload
 
 
-def with_seed(payload: Json, seed: int, group: str) -> Json:
+def with_seed(payload: dict[str, Any], seed: int, group: str) -> dict[str, Any]:
     """The same run for another seed, as a member of a group."""
-    made = copy.deepcopy(payload)
-    made["metadata"]["worker"]["config"]["seed"] = seed
-    made["metadata"]["group"] = group
-    if made.get("run_name"):
-        made["run_name"] += f"-{seed}"
-    return made
+    member = copy.deepcopy(payload)
+    member["metadata"]["worker"]["config"]["seed"] = seed
+    member["metadata"]["group"] = group
+    if member.get("run_name"):
+        member["run_name"] += f"-{seed}"
+    return member
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -80,43 +88,23 @@ def default_group_name(algo: str, env_id: str, now: float) -> str:
 
 
 def build_eval_payload(
-    trained_payload: Json,
-    policy_path: str,
-    episodes: int,
-    has_video: bool = False,
-    seed_override: int | None = None,
-    tags: tuple[str, ...] = (),
-    is_repeated: bool = False,
-    *,
-    is_stochastic: bool = False,
-    video_mode: str | None = None,
-    grid_limit: int | None = None,
-) -> Json:
-    """Evaluates the policy of a run, whose payload is `trained`, as a run of its own.
+    worker: Mapping[str, Any], policy_path: str, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Evaluates a policy, as a run of its own.
 
-    Algorithm and environment are those of `trained`; what it does not say is the checkpoint's own. `is_repeated`: batch
-    after batch of that many episodes, until it is stopped. `is_stochastic`: actions are drawn as in training.
+    `worker`: the section of the payload that trained it; what its config does not state is the checkpoint's own.
     """
-    worker = trained_payload["metadata"]["worker"]
     config = {key: worker["config"][key] for key in ("algo", "env_id", "seed") if key in worker["config"]}
-    options = {
-        "kind": str(RunKind.POLICY_EVAL),
-        "policy_path": policy_path,
-        "eval_batch_size": episodes,
-        "eval_repeat": is_repeated or None,
-        "eval_stochastic": is_stochastic or None,
-        "seed_override": seed_override,
-        "eval_capture_video": has_video,
-        "video_mode": video_mode,
-        "grid_limit": grid_limit,
-        "tags": tags,
-    }
-    payload = build_payload({"id": worker["id"], "config": config}, options)
-    payload["metadata"]["ui"] = {"eval_batch_size": episodes, "eval_repeat": is_repeated}
+    given = {name: value for name, value in (options or {}).items() if value is not False}
+    given = {"eval_batch_size": OPTIONS["eval_batch_size"].default, "eval_capture_video": False, **given}
+    required = {"kind": str(RunKind.POLICY_EVAL), "policy_path": policy_path}
+    payload = build_payload({"id": worker["id"], "config": config}, required | given)
+    is_repeated = given.get("eval_repeat", False)
+    payload["metadata"]["ui"] = {"eval_batch_size": given["eval_batch_size"], "eval_repeat": is_repeated}
     return payload
 
 
-# --- changing and comparing
+# --- changing
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -141,7 +129,7 @@ def setting_path(key: str) -> tuple[str, ...]:
     return tuple(RESERVED_EXTRAS.get(key, f"{CONFIG_PATH}.algo_params.{key}").split("."))
 
 
-def apply_assignments(payload: Json, assignments: Iterable[tuple[str, Any]]) -> Json:
+def apply_assignments(payload: dict[str, Any], assignments: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A copy of the payload with these settings."""
     changed = copy.deepcopy(payload)
     for key, value in assignments:
@@ -155,14 +143,17 @@ def apply_assignments(payload: Json, assignments: Iterable[tuple[str, Any]]) -> 
     return changed
 
 
-def flatten_settings(payload: Json, defaults: Mapping[str, Any] | None = None) -> Json:
+# --- reading settings
+
+
+def flatten_settings(payload: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Every setting by the name that `--set` takes. `defaults` are the algorithm's."""
-    flat: Json = {}
+    flat = dict(defaults or {})
     _flatten_into(payload, (), flat)
-    return {**(defaults or {}), **flat}
+    return flat
 
 
-def _flatten_into(value: Any, path: tuple[str, ...], target: Json) -> None:
+def _flatten_into(value: Any, path: tuple[str, ...], target: dict[str, Any]) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             _flatten_into(inner, (*path, key), target)
@@ -172,7 +163,32 @@ def _flatten_into(value: Any, path: tuple[str, ...], target: Json) -> None:
     target[option.name if option else path[-1] if is_setting else ".".join(path)] = value
 
 
-def diff_settings(one: Json, other: Json) -> dict[str, tuple[Any, Any]]:
-    """By setting, in order: its value here and there; None where it is not set."""
+def diff_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """By setting, in order: its value in each; None where it is not set."""
     keys = sorted(set(one) | set(other))
     return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}
+
+
+def effective_settings(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of a payload, with the defaults of those that it does not set. Reads the workers' schemas."""
+    config = payload["metadata"]["worker"]["config"]
+    algorithm = load_algorithms().get(config.get("algo", ""))
+    defaults = (
+        {field.name: field.default for field in algorithm.fields if field.default is not None} if algorithm else {}
+    )
+    ignored = (FORM_STATE_PREFIX, *(_ATTACHED_PREFIXES if config.get("attached") is True else ()))
+    given = {name: value for name, value in flatten_settings(payload).items() if not name.startswith(ignored)}
+    return defaults | given
+
+
+def grouping_fields(view: RunView) -> dict[str, Any]:
+    """What runs are grouped by besides their settings. A worker's defaults are known only from the run's view."""
+    fields = {"algo": view.algo, "env_id": view.env_id, "seed": view.seed, "group": view.group}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def comparison_settings(view: RunView | None, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run by the names that people group by."""
+    known = {} if view is None else grouping_fields(view)
+    settings = effective_settings(payload)
+    return known | {name.removeprefix(f"{CONFIG_PATH}."): value for name, value in settings.items()}

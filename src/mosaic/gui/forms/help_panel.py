@@ -12,10 +12,10 @@ from PySide6.QtGui import (
     QTextOption,
     QTextTable,
 )
-from PySide6.QtWidgets import QTextBrowser, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QTextBrowser, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import column, with_object_name
 from mosaic.submission.algorithm_schema import Algorithm
 
 
@@ -28,9 +28,7 @@ class HelpPanel(QWidget):
         self.browser.setFrameShape(QTextBrowser.Shape.NoFrame)
         self.browser.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.browser.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.addWidget(self.browser)
+        column(self.browser, parent=self)
         self.setMinimumWidth(240)
 
     def show_algorithm(self, algorithm: Algorithm) -> None:
@@ -65,25 +63,25 @@ def _shrink_headings(document: QTextDocument) -> None:
     while block.isValid():
         level = block.blockFormat().headingLevel()
         if level:
-            looks = QTextCharFormat()
+            char_format = QTextCharFormat()
             font = theme.heading_font() if level == 1 else theme.section_font()
-            looks.setFontPointSize(font.pointSizeF())
-            looks.setFontWeight(font.weight())
-            looks.setProperty(QTextFormat.Property.FontSizeAdjustment.value, 0)
+            char_format.setFontPointSize(font.pointSizeF())
+            char_format.setFontWeight(font.weight())
+            char_format.setProperty(QTextFormat.Property.FontSizeAdjustment.value, 0)
             cursor = QTextCursor(block)
             cursor.select(QTextCursor.SelectionType.BlockUnderCursor)
-            cursor.mergeCharFormat(looks)
+            cursor.mergeCharFormat(char_format)
         block = block.next()
 
 
 def _style_table(table: QTextTable) -> None:
     """As wide as the panel, without a box."""
-    looks = table.format()
-    looks.setWidth(QTextLength(QTextLength.Type.PercentageLength, 100))
-    looks.setBorder(0)
-    looks.setCellSpacing(0)
-    looks.setCellPadding(4)
-    table.setFormat(looks)
+    table_format = table.format()
+    table_format.setWidth(QTextLength(QTextLength.Type.PercentageLength, 100))
+    table_format.setBorder(0)
+    table_format.setCellSpacing(0)
+    table_format.setCellPadding(4)
+    table.setFormat(table_format)
     small = QTextCharFormat()
     small.setFontPointSize(theme.note_font().pointSizeF())
     cursor = table.firstCursorPosition()

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, QStringListModel, Qt, QTimer, Signal
-from PySide6.QtWidgets import QComboBox, QCompleter, QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QWidget
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QObject, QSignalBlocker, QTimer, Signal
+from PySide6.QtWidgets import QFileDialog, QLineEdit, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
 from mosaic.formatting import run_title
 from mosaic.gui import theme
-from mosaic.gui.forms.field_rows import guard_wheel
-from mosaic.gui.forms.special_rows import LabelledRow
+from mosaic.gui.forms.form_rows import LabelledRow, form_combo, make_searchable, widget_row
 from mosaic.gui.models.policy_form import describe_checkpoint, runs_with_policy, telemetry_of
-from mosaic.gui.views.widgets import muted_label, with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.views.widgets import button, muted_label, set_properties, with_object_name
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import CheckpointInfo
 
 INSPECT_DELAY_MS = 300
-"""After the last key, so that not every letter of a path is asked about."""
+"""After the last key, so that not every prefix of a path is inspected."""
 
 
 class PolicySource(QObject):
     """Its parts (`rows`, `info_label`) are placed by the form."""
 
     path_chosen = Signal(str, str)
-    """The worker and a path: nothing is known of it yet."""
+    """The worker and a path that is not inspected yet."""
     checkpoint_inspected = Signal(object, object)
-    """The worker's description of it, and the video settings of the run that trained it."""
+    """The CheckpointInfo, and the video settings of the run that trained it."""
 
     def __init__(self, workbench: Workbench, worker: str, form: QWidget) -> None:
         super().__init__(form)
@@ -34,35 +39,27 @@ class PolicySource(QObject):
         self._worker = worker
         self._request_number = 0
         self.rows = [self._run_row(), self._which_row(), self._path_row()]
-        self.info_label = muted_label("", "policy.said")
+        self.info_label = muted_label("", "policy.info")
         self.info_label.setContentsMargins(16, 0, 0, 0)
         self._inspect_timer = QTimer(self, singleShot=True, interval=INSPECT_DELAY_MS)
         self._inspect_timer.timeout.connect(self._inspect)
         workbench.runs.reset.connect(self.list_runs)
         workbench.runs.changed.connect(self._on_runs_changed)
         self._show_info("")
+        self.list_runs()
 
     @property
     def path(self) -> str:
         return self._path.text().strip()
 
     def _run_row(self) -> LabelledRow:
-        self._runs = with_object_name(guard_wheel(QComboBox()), "policy.run")
-        self._runs.setEditable(True)
-        self._runs.setInsertPolicy(QComboBox.InsertPolicy.NoInsert)
-        self._runs.setMinimumContentsLength(32)
-        self._runs.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self._run_names = QStringListModel(self)
-        completer = QCompleter(self._run_names, self)
-        completer.setFilterMode(Qt.MatchFlag.MatchContains)
-        completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
-        self._runs.setCompleter(completer)
+        self._runs = form_combo("policy.run")
+        self._run_names = make_searchable(self._runs, 32)
         self._runs.activated.connect(self._on_run_chosen)
-        completer.activated.connect(lambda text: self._on_run_chosen(self._runs.findText(text)))
         return LabelledRow("Run", self._runs, is_wide=True)
 
     def _which_row(self) -> LabelledRow:
-        self._which = with_object_name(guard_wheel(QComboBox()), "policy.which")
+        self._which = form_combo("policy.which")
         self._which.addItem("The last checkpoint", "")
         self._which.addItem("The best checkpoint", "checkpoints/best")
         self._which.activated.connect(lambda _: self._on_run_chosen(self._runs.currentIndex()))
@@ -72,37 +69,27 @@ class PolicySource(QObject):
         self._path = with_object_name(QLineEdit(), "policy.path")
         self._path.setPlaceholderText("A checkpoint folder, a run folder or a .cleanrl_model file")
         self._path.textEdited.connect(self._on_path_edited)
-        file_button = with_object_name(QPushButton("File…"), "policy.file")
-        file_button.setToolTip("Choose a .cleanrl_model file")
-        file_button.clicked.connect(lambda: self._open_file_dialog(QFileDialog.FileMode.ExistingFile))
-        folder_button = with_object_name(QPushButton("Folder…"), "policy.folder")
-        folder_button.setToolTip("Choose the folder of a checkpoint or of a run")
-        folder_button.clicked.connect(lambda: self._open_file_dialog(QFileDialog.FileMode.Directory))
-        self._pickers = (file_button, folder_button)
-        box = QWidget()
-        row = QHBoxLayout(box)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(theme.GAP)
-        row.addWidget(self._path, 1)
-        row.addWidget(file_button)
-        row.addWidget(folder_button)
-        return LabelledRow("or its path", box, is_wide=True)
+        choose_file = partial(self._open_file_dialog, QFileDialog.FileMode.ExistingFile)
+        choose_folder = partial(self._open_file_dialog, QFileDialog.FileMode.Directory)
+        self._pickers = (
+            button("File…", "policy.file", choose_file, "Choose a .cleanrl_model file"),
+            button("Folder…", "policy.folder", choose_folder, "Choose the folder of a checkpoint or of a run"),
+        )
+        return LabelledRow("or its path", widget_row((self._path, 1), *self._pickers), is_wide=True)
 
     # --- from a run
 
     def list_runs(self) -> None:
-        """Also after a change of theme: the icons are others then."""
         views = runs_with_policy(self._workbench.runs.all())
         chosen, text = self._runs.currentData(), self._runs.currentText()
-        self._runs.blockSignals(True)
-        self._runs.clear()
-        for view in views:
-            self._runs.addItem(theme.state_icon(view.status), run_title(view), view.run_id)
-        self._run_names.setStringList([run_title(view) for view in views])
-        self._runs.setCurrentIndex(self._runs.findData(chosen) if chosen else -1)
-        if not chosen:
-            self._runs.setEditText(text)
-        self._runs.blockSignals(False)
+        with QSignalBlocker(self._runs):
+            self._runs.clear()
+            for view in views:
+                self._runs.addItem(theme.state_icon(view.status), run_title(view), view.run_id)
+            self._run_names.setStringList([run_title(view) for view in views])
+            self._runs.setCurrentIndex(self._runs.findData(chosen) if chosen else -1)
+            if not chosen:
+                self._runs.setEditText(text)
         edit = self._runs.lineEdit()
         if edit is not None:
             edit.setPlaceholderText("Choose a run, or type to search" if views else "No run has saved a checkpoint yet")
@@ -117,7 +104,7 @@ class PolicySource(QObject):
             self.list_runs()
 
     def choose_run(self, run_id: str) -> None:
-        """Where it has a policy."""
+        """Select this run if it has a policy."""
         index = self._runs.findData(run_id)
         if index >= 0:
             self._on_run_chosen(index)
@@ -159,7 +146,7 @@ class PolicySource(QObject):
         self.show_path(self._worker, path)
 
     def show_path(self, worker: str, path: str) -> None:
-        """Without telling of it, but what it is is asked."""
+        """Show a path and inspect it, without a signal."""
         self._worker = worker
         self._path.setText(path)
         self._path.setCursorPosition(len(path))
@@ -168,7 +155,7 @@ class PolicySource(QObject):
     def take_focus(self) -> None:
         self._path.setFocus()
 
-    # --- what it is
+    # --- inspection
 
     def _inspect(self) -> None:
         """Ask the worker to describe the checkpoint; an answer that comes too late is dropped."""
@@ -181,7 +168,7 @@ class PolicySource(QObject):
             return
         self._show_info("Reading the checkpoint…")
 
-        def take(answer: tuple[Json, Json]) -> None:
+        def take(answer: tuple[CheckpointInfo, dict[str, Any]]) -> None:
             if number == self._request_number:
                 self._show_info(describe_checkpoint(answer[0]))
                 self.checkpoint_inspected.emit(*answer)
@@ -195,16 +182,13 @@ class PolicySource(QObject):
     def _show_info(self, text: str, is_bad: bool = False) -> None:
         self.info_label.setText(text)
         self.info_label.setVisible(bool(text))
-        self.info_label.setProperty("error", is_bad)
-        self.info_label.setProperty("muted", not is_bad)
-        self.info_label.style().unpolish(self.info_label)
-        self.info_label.style().polish(self.info_label)
+        set_properties(self.info_label, error=is_bad, muted=not is_bad)
 
 
-def _inspect_checkpoint(trainer: TrainerClient, worker: str, path: str) -> tuple[Json, Json]:
-    facts: Json = trainer.ask_worker(worker, {"ask": "checkpoint", "path": path})["checkpoint"]
+def _inspect_checkpoint(trainer: TrainerClient, worker: str, path: str) -> tuple[CheckpointInfo, dict[str, Any]]:
+    info = trainer.inspect_checkpoint(worker, path)
     try:
-        payload = trainer.config(str(facts["run_id"])) if facts.get("run_id") else {}
+        payload = trainer.config(info.run_id) if info.run_id else {}
     except MosaicError:  # its run is of another workspace, or has been deleted
         payload = {}
-    return facts, telemetry_of(payload)
+    return info, telemetry_of(payload)

@@ -1,11 +1,11 @@
-"""Configurations kept by name: save, load, delete."""
+"""The menu of named configurations: save, load, delete."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from PySide6.QtCore import QObject
-from PySide6.QtWidgets import QInputDialog, QMenu, QMessageBox, QToolButton, QWidget
+from PySide6.QtWidgets import QInputDialog, QMenu, QMessageBox, QToolButton
 
 from mosaic.contracts.errors import BadInput
 from mosaic.gui.models.training import Training
@@ -29,7 +29,7 @@ class PresetsMenu(QObject):
     def fill(self) -> None:
         self.menu.clear()
         self.menu.addAction("Save as preset…", self.ask_name)
-        names = list(self._training.presets())
+        names = self._training.preset_names()
         self.menu.addSeparator()
         if not names:
             self.menu.addAction("No presets yet").setEnabled(False)
@@ -42,7 +42,7 @@ class PresetsMenu(QObject):
             delete.addAction(name, partial(self.ask_delete, name))
 
     def ask_name(self) -> None:
-        dialog = with_object_name(QInputDialog(self._window()), "train.presets.name")
+        dialog = with_object_name(QInputDialog(self._button.window()), "train.presets.name")
         dialog.setWindowTitle("Save as preset")
         dialog.setLabelText("Name of the preset; one with the same name is replaced:")
         dialog.setTextValue(self._training.draft.algorithm)
@@ -62,7 +62,7 @@ class PresetsMenu(QObject):
             self._workbench.show_error(error)
 
     def ask_delete(self, name: str) -> None:
-        box = with_object_name(QMessageBox(self._window()), "train.presets.delete")
+        box = with_object_name(QMessageBox(self._button.window()), "train.presets.delete")
         box.setWindowTitle("Delete preset")
         box.setText(f"Delete the preset {name!r}?")
         box.setInformativeText("Runs that were made with it stay.")
@@ -71,6 +71,3 @@ class PresetsMenu(QObject):
         delete.clicked.connect(lambda: self._training.delete_preset(name))
         box.finished.connect(box.deleteLater)
         box.open()
-
-    def _window(self) -> QWidget:
-        return self._button.window()

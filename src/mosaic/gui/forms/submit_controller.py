@@ -1,30 +1,51 @@
-"""Asks the trainer about what a form holds, waits, and shows the answer: "Dry run" and "Submit" of every form."""
+"""The "Dry run" and "Submit" buttons of a form, and the line that shows the worker's verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QPushButton, QWidget
+from PySide6.QtWidgets import QWidget
 
-from mosaic.gui.forms.verdict_line import VerdictLine, format_accepted, format_dry_run_note, format_refusal_note
-from mosaic.gui.views.widgets import accent_button, with_object_name
+from mosaic.gui import theme
+from mosaic.gui.bridge import Callback
+from mosaic.gui.views.widgets import IconLabel, accent_button, button, row, selectable_label, set_properties
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.algorithm_schema import Algorithm
+from mosaic.submission.verdict_table import verdict_rows
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView, Verdict
+    from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 
-Callback = Callable[[Any], None]
 AsyncCall = Callable[[Callback, Callback, QObject], None]
-"""Puts a question: what gets the answer, what gets the error, and whose question it is."""
+"""Makes a call; the arguments receive the result and the error, and own the call."""
+VERDICT_ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}
+
+
+class VerdictLine(QWidget):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._icon = IconLabel()
+        self.label = selectable_label(name)
+        row((self._icon, Qt.AlignmentFlag.AlignTop), (self.label, 1), parent=self, margins=(0, 4, 0, 0))
+        self.hide()
+
+    def show_text(self, text: str, kind: str) -> None:
+        """`kind`: good, bad, or muted while waiting."""
+        self.label.setText(text)
+        self._icon.set_icon(theme.icon(VERDICT_ICONS[kind], kind))
+        set_properties(self.label, good=kind == "good", error=kind == "bad", muted=kind == "muted")
+        self.setVisible(bool(text))
+
+    def clear(self) -> None:
+        self.show_text("", "muted")
 
 
 class SubmitController(QObject):
     rejected = Signal(object)
-    """The error, for the form to show where it belongs; the line shows it already."""
+    """The error, for the form to show at its field; the line shows it already."""
 
     def __init__(
         self, workbench: Workbench, form: QWidget, prefix: str, submit: str, tooltip: str, dry_run_tooltip: str
@@ -33,61 +54,65 @@ class SubmitController(QObject):
         self._workbench = workbench
         self.is_busy = False
         self.line = VerdictLine(f"{prefix}.verdict")
-        self.dry_run_button = with_object_name(QPushButton("Dry run"), f"{prefix}.dry_run")
-        self.dry_run_button.setToolTip(dry_run_tooltip)
+        self.dry_run_button = button("Dry run", f"{prefix}.dry_run", tip=dry_run_tooltip)
         self.submit_button = accent_button(submit, f"{prefix}.submit")
         self.submit_button.setToolTip(f"{tooltip} (Ctrl+Return)")
         keys = QShortcut(QKeySequence("Ctrl+Return"), form, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
         keys.activated.connect(self.submit_button.click)
 
     def dry_run(self, title: str, ask: AsyncCall, algorithm: Algorithm | None = None) -> None:
-        """A dry run of `what`. Its verdict goes to the notes, too."""
+        """Show the verdict, and add it to the notes under this title."""
         notes = self._workbench.notes
 
         def take(verdict: Verdict) -> None:
-            self._stop_waiting()
+            self._set_busy(False)
             self.line.show_text(format_accepted(verdict.summary), "good")
-            notes.append_scratch(format_dry_run_note(title, verdict.summary, algorithm))
+            rows = verdict_rows(verdict.summary, algorithm)
+            lines = [f"  {name}: {'; '.join(value.splitlines())}" for name, value in rows]
+            notes.append_scratch("\n".join([f"Dry run: {title}: accepted.", *lines]))
 
         def refuse(error: Exception) -> None:
-            notes.append_scratch(format_refusal_note(title, error))
+            notes.append_scratch(f"Dry run: {title}: refused. {error}")
             self._on_error(error)
 
         ask(take, refuse, self)
-        self._start_waiting("Asking the worker…")
+        self._set_busy(True, "Asking the worker…")
 
     def submit_runs(self, ask: AsyncCall) -> None:
-        """The answer is the views of the runs that were made."""
+        """The result of the call is the views of the created runs."""
 
         def take(views: list[RunView]) -> None:
-            self._stop_waiting()
+            self._set_busy(False)
             self.line.clear()
             show_submitted_runs(self._workbench, views)
 
         ask(take, self._on_error, self)
-        self._start_waiting("Submitting…")
+        self._set_busy(True, "Submitting…")
 
     def _on_error(self, error: Exception) -> None:
-        self._stop_waiting()
+        self._set_busy(False)
         self.line.show_text(str(error), "bad")
         self.rejected.emit(error)
 
-    def _start_waiting(self, text: str) -> None:
-        self._set_busy(True)
-        self.line.show_text(text, "muted")
-
-    def _stop_waiting(self) -> None:
-        self._set_busy(False)
-
-    def _set_busy(self, is_busy: bool) -> None:
+    def _set_busy(self, is_busy: bool, text: str = "") -> None:
         self.is_busy = is_busy
         self.dry_run_button.setEnabled(not is_busy)
         self.submit_button.setEnabled(not is_busy)
+        if text:
+            self.line.show_text(text, "muted")
+
+
+def format_accepted(summary: VerdictSummary) -> str:
+    """One line: `This would run: observations Box(4,), actions Discrete(2). Nothing was started.`"""
+    env = summary.environment
+    parts = {"observations": env.observation_space, "actions": env.action_space, "backend": summary.backend}
+    details = ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+    return f"This would run{': ' if details else ''}{details}. Nothing was started."
 
 
 def show_submitted_runs(workbench: Workbench, views: list[RunView]) -> None:
     """Select the first of the new runs."""
     workbench.runs.update(views)
-    many = f"{len(views)} runs in group {views[0].group}" if len(views) > 1 else "The run"
-    workbench.show_message(f"{many} {'are' if len(views) > 1 else 'is'} submitted.", "good")
+    subject = f"{len(views)} runs in group {views[0].group} are" if len(views) > 1 else "The run is"
+    workbench.show_message(f"{subject} submitted.", "good")
     workbench.select(views[0].run_id)

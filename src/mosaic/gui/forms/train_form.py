@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.forms.field_rows import FieldRow, guard_wheel
-from mosaic.gui.forms.special_rows import EnvironmentRow, LabelledRow, SeedRow, create_row
+from mosaic.gui.forms.form_rows import EnvironmentRow, FieldRow, LabelledRow, SeedRow, create_row, form_combo
 from mosaic.gui.models.draft import field_text, problems
-from mosaic.gui.models.environment_choices import environment_problem
+from mosaic.gui.models.environment_choices import WorkerEnvironments, environment_problem
 from mosaic.gui.models.form_layout import FormSection, algorithms_by_worker, field_label
-from mosaic.gui.models.training import Training, WorkerEnvironments
-from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.models.training import Training
+from mosaic.gui.views.widgets import column, muted_label, section_label
 
 PREFIX = "train"
 MIN_TWO_COLUMN_WIDTH = 840
@@ -39,13 +38,13 @@ class TrainForm(QScrollArea):
         self._columns_layout.setContentsMargins(0, theme.GAP, theme.MARGIN, theme.MARGIN)
         self._columns_layout.setSpacing(2 * theme.MARGIN)
         self.setWidget(body)
-        self._worker = with_object_name(guard_wheel(QComboBox()), "train.worker")
+        self._worker = form_combo("train.worker")
         self._worker.addItems(list(algorithms_by_worker()))
-        self._algorithm = with_object_name(guard_wheel(QComboBox()), "train.algorithm")
+        self._algorithm = form_combo("train.algorithm")
         self._choice_rows = (LabelledRow("Worker", self._worker), LabelledRow("Algorithm", self._algorithm))
-        self._kept_label = muted_label("", "train.rest")
+        self._rest_label = muted_label("", "train.rest")
         self._left, self._right = self._add_column(3), self._add_column(2)
-        self._left.addWidget(_heading("What to train"))
+        self._left.addWidget(section_label("What to train"))
         for row in self._choice_rows:
             self._left.addWidget(row)
         self._bodies: dict[QVBoxLayout, _ColumnBody] = {}
@@ -62,16 +61,14 @@ class TrainForm(QScrollArea):
     # --- building
 
     def _add_column(self, stretch: int) -> QVBoxLayout:
-        column = QWidget()
-        column.setMaximumWidth(MAX_COLUMN_WIDTH)
-        column.setMinimumWidth(MIN_COLUMN_WIDTH)
-        # What the rows would like would win over the stretch; what they need is NARROWEST.
-        column.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        stack = QVBoxLayout(column)
-        stack.setContentsMargins(0, 0, 0, 0)
-        stack.setSpacing(theme.GAP)
+        widget = QWidget()
+        widget.setMaximumWidth(MAX_COLUMN_WIDTH)
+        widget.setMinimumWidth(MIN_COLUMN_WIDTH)
+        # Otherwise the size hints of the rows would override the stretch factors.
+        widget.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        stack = column(parent=widget)
         stack.setAlignment(Qt.AlignmentFlag.AlignTop)
-        self._columns_layout.addWidget(column, stretch)
+        self._columns_layout.addWidget(widget, stretch)
         return stack
 
     def _build(self) -> None:
@@ -83,13 +80,13 @@ class TrainForm(QScrollArea):
         core = FormSection("", layout.core)
         self._build_column(self._left, (core, *layout.left), self._choice_rows)
         self._build_column(self._right, layout.right)
-        self._right.removeWidget(self._kept_label)
-        self._right.addWidget(self._kept_label)
+        self._right.removeWidget(self._rest_label)
+        self._right.addWidget(self._rest_label)
         self._show_choice()
-        for row in self._rows.values():  # what stayed, even where somebody types
+        for row in self._rows.values():  # those that were not rebuilt, even the one with the focus
             row.show_text(field_text(self._training.draft, row.field))
         if self._pending_sections:
-            # The form as it was stays in sight while another one is built; the first one has nothing to show so far.
+            # The old form stays visible while another one is built; the first one has nothing to show yet.
             self.setUpdatesEnabled(is_first)
             for body in self._bodies.values():
                 body.setVisible(not is_first)
@@ -98,9 +95,9 @@ class TrainForm(QScrollArea):
             self.refresh()
 
     def _build_column(
-        self, column: QVBoxLayout, sections: tuple[FormSection, ...], above: Sequence[LabelledRow] = ()
+        self, stack: QVBoxLayout, sections: tuple[FormSection, ...], above: Sequence[LabelledRow] = ()
     ) -> None:
-        old = self._bodies.get(column)
+        old = self._bodies.get(stack)
         if old is not None and old.sections == sections:
             return
         if old is not None:
@@ -112,13 +109,13 @@ class TrainForm(QScrollArea):
         body = _ColumnBody(sections)
         for row in above:
             row.label.setFixedWidth(body.label_width)
-        column.addWidget(body)
-        self._bodies[column] = body
+        stack.addWidget(body)
+        self._bodies[stack] = body
         self._pending_sections += [(body, section) for section in sections]
 
     def _build_next(self) -> None:
         body, section = self._pending_sections.pop(0)
-        made = []
+        rows = []
         for field in section.fields:
             row = create_row(field, PREFIX)
             row.label.setFixedWidth(body.label_width)
@@ -126,8 +123,8 @@ class TrainForm(QScrollArea):
             if isinstance(row, SeedRow):
                 row.seeds_edited.connect(self._on_seeds_edited)
             self._rows[field.name] = row
-            made.append(row)
-        body.add(section.title, made)
+            rows.append(row)
+        body.add(section.title, rows)
         if self._pending_sections:
             return
         self._build_timer.stop()
@@ -140,15 +137,15 @@ class TrainForm(QScrollArea):
     def _order_tabs(self) -> None:
         """Down the left column, then down the right one, whichever was built later."""
         before: QWidget = self._algorithm
-        for column in (self._left, self._right):
-            for widget in self._bodies[column].findChildren(QWidget):
+        for stack in (self._left, self._right):
+            for widget in self._bodies[stack].findChildren(QWidget):
                 is_here = widget.window() is self.window()  # the list of a combo box is a window of its own
                 if is_here and widget.focusPolicy() & Qt.FocusPolicy.TabFocus and widget.focusProxy() is None:
                     self.setTabOrder(before, widget)
                     before = widget
 
     def finish_building(self) -> None:
-        """Builds what is still waiting."""
+        """Build the sections that are still pending."""
         while self._pending_sections:
             self._build_next()
 
@@ -156,16 +153,13 @@ class TrainForm(QScrollArea):
 
     def _show_choice(self) -> None:
         draft = self._training.draft
-        for combo in (self._worker, self._algorithm):
-            combo.blockSignals(True)
-        self._worker.setCurrentText(draft.worker)
-        names = algorithms_by_worker()[draft.worker]
-        if [self._algorithm.itemText(index) for index in range(self._algorithm.count())] != list(names):
-            self._algorithm.clear()
-            self._algorithm.addItems(list(names))
-        self._algorithm.setCurrentText(draft.algorithm)
-        for combo in (self._worker, self._algorithm):
-            combo.blockSignals(False)
+        with QSignalBlocker(self._worker), QSignalBlocker(self._algorithm):
+            self._worker.setCurrentText(draft.worker)
+            names = list(algorithms_by_worker()[draft.worker])
+            if [self._algorithm.itemText(index) for index in range(self._algorithm.count())] != names:
+                self._algorithm.clear()
+                self._algorithm.addItems(names)
+            self._algorithm.setCurrentText(draft.algorithm)
 
     def _on_worker_chosen(self, worker: str) -> None:
         self._training.choose_algorithm(worker, algorithms_by_worker()[worker][0])
@@ -174,10 +168,9 @@ class TrainForm(QScrollArea):
         self._training.choose_algorithm(self._worker.currentText(), algorithm)
 
     def _show_environments(self) -> None:
-        found = self._environments.for_worker(self._training.draft.worker)
         row = self._rows.get("env_id")
         if isinstance(row, EnvironmentRow):
-            row.show_choices(found)
+            row.show_choices(self._environments.for_worker(self._training.draft.worker))
         self.refresh()
 
     # --- editing
@@ -206,36 +199,31 @@ class TrainForm(QScrollArea):
     def problems(self) -> dict[str, str]:
         draft = self._training.draft
         layout = self._training.layout
-        found = problems(layout, draft)
+        by_field = problems(layout, draft)
         env_id = field_text(draft, layout.fields["env_id"]).strip()
         problem = environment_problem(env_id, self._environments.for_worker(draft.worker))
-        return {"env_id": problem, **found} if problem and "env_id" not in found else found
+        return {"env_id": problem, **by_field} if problem and "env_id" not in by_field else by_field
 
     def refresh(self) -> None:
         draft = self._training.draft
-        found = {**self._field_errors, **self.problems()}
+        messages = {**self._field_errors, **self.problems()}
         for name, row in self._rows.items():
             is_changed = name in draft.texts
             if isinstance(row, SeedRow):
                 is_changed = is_changed or draft.seeds is not None
                 row.show_seeds(field_text(draft, row.field), draft.seeds)
-            elif not row.input.hasFocus():  # whoever types there is not interrupted
+            elif not row.input.hasFocus():  # typing is not interrupted
                 row.show_text(field_text(draft, row.field))
-            row.show_state(is_changed, found.get(name, ""))
+            row.show_state(is_changed, messages.get(name, ""))
             if isinstance(row, SeedRow):
                 row.show_count(draft.seeds)
-        kept = ", ".join(sorted(_leaf_names(draft.rest)))
-        self._kept_label.setText(f"Kept from the run that was opened: {kept}. Reset all drops it." if kept else "")
-        self._kept_label.setVisible(bool(kept))
+        names = ", ".join(sorted(_leaf_names(draft.rest)))
+        self._rest_label.setText(f"Kept from the run that was opened: {names}. Reset all drops it." if names else "")
+        self._rest_label.setVisible(bool(names))
 
     def focused_field(self) -> str:
         """The name of the setting that has the focus; empty where none has."""
         return next((name for name, row in self._rows.items() if row.isAncestorOf(self.focusWidget() or self)), "")
-
-    def restyle(self) -> None:
-        for row in self._rows.values():
-            row.restyle()
-        self.refresh()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         is_narrow = event.size().width() < MIN_TWO_COLUMN_WIDTH
@@ -243,12 +231,6 @@ class TrainForm(QScrollArea):
         if self._columns_layout.direction() != wanted:
             self._columns_layout.setDirection(wanted)
         super().resizeEvent(event)
-
-
-def _heading(title: str) -> QLabel:
-    heading = QLabel(title)
-    heading.setFont(theme.section_font())
-    return heading
 
 
 class _ColumnBody(QWidget):
@@ -261,15 +243,13 @@ class _ColumnBody(QWidget):
         self.names = [field.name for field in fields]
         metrics = self.fontMetrics()
         self.label_width = max(metrics.horizontalAdvance(field_label(field)) for field in fields) + theme.GAP
-        self._stack = QVBoxLayout(self)
-        self._stack.setContentsMargins(0, 0, 0, 0)
-        self._stack.setSpacing(theme.GAP)
+        self._stack = column(parent=self)
 
     def add(self, title: str, rows: Sequence[QWidget]) -> None:
         if title and self._stack.count():
             self._stack.addSpacing(theme.GAP)
         if title:
-            self._stack.addWidget(_heading(title))
+            self._stack.addWidget(section_label(title))
         for row in rows:
             self._stack.addWidget(row)
 

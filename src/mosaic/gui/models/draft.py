@@ -1,4 +1,4 @@
-"""The content of the train form: validated as it is typed, and turned into payloads. No widget here."""
+"""The content of the train form: validated as it is typed, and converted to payloads and back. No widget here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.extras import translate_extras
-from mosaic.contracts.options import OPTIONS_BY_PATH
+from mosaic.contracts.options import OPTIONS, OPTIONS_BY_PATH
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.models.form_layout import FormLayout, format_value, get_layout
 from mosaic.submission.algorithm_schema import load_algorithms
@@ -24,26 +24,24 @@ from mosaic.submission.run_payloads import (
     with_seed,
 )
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Draft:
     worker: str
     algorithm: str
     texts: Mapping[str, str] = field(default_factory=dict)
-    """What was written into fields that do not have their default, by name."""
+    """The texts of fields that do not have their default, by name."""
     seeds: str | None = None
-    """Several of them as written, such as 1-5; None: one run with the field's seed."""
-    rest: Json = field(default_factory=dict)
+    """Several seeds as written, such as 1-5; None: one run with the field's seed."""
+    rest: Mapping[str, Any] = field(default_factory=dict)
     """The parts of an opened payload that the form has no fields for; they are submitted unchanged."""
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Draft | None:
-        """None where it is not what `to_json` gave."""
+        """None where it is not what `to_json` returned."""
         try:
             draft = cls(**data)
             texts = {str(name): str(text) for name, text in draft.texts.items()}
@@ -52,8 +50,8 @@ class Draft:
         return replace(draft, texts=texts) if isinstance(draft.rest, dict) else None
 
     def with_text(self, setting: SettingField, text: str) -> Draft:
-        """A field that has its default again is not kept."""
-        texts = {name: kept for name, kept in self.texts.items() if name != setting.name}
+        """A field that has its default again is left out."""
+        texts = {name: other for name, other in self.texts.items() if name != setting.name}
         if not is_default(setting, text):
             texts[setting.name] = text
         return replace(self, texts=texts)
@@ -63,13 +61,10 @@ class Draft:
 
 
 def parse_value(setting: SettingField, text: str) -> Any:
-    """The value that was written; an empty field has its default, or is unset where it may be."""
-    written = text.strip()
-    if not written:
+    """The value of a field; an empty one has its default, or is unset if it is optional."""
+    if not text.strip():
         return None if setting.is_optional else setting.default
-    if setting.type == "text":
-        return text
-    return setting.parse(written)
+    return text if setting.type == "text" else setting.parse(text.strip())
 
 
 def is_default(setting: SettingField, text: str) -> bool:
@@ -85,9 +80,13 @@ def field_problem(setting: SettingField, text: str) -> str:
         value = parse_value(setting, text)
     except BadInput:
         return f"Expected {setting.expected_values}."
-    if value is None and not setting.is_optional:
-        return "Required."
-    return ""
+    return "Required." if value is None and not setting.is_optional else ""
+
+
+def raise_first_problem(problems: Mapping[str, str]) -> None:
+    if problems:
+        name, problem = next(iter(problems.items()))
+        raise BadInput(f"{name}: {problem}")
 
 
 def seeds_problem(text: str) -> str:
@@ -107,25 +106,24 @@ def field_text(draft: Draft, setting: SettingField) -> str:
 
 def problems(layout: FormLayout, draft: Draft) -> dict[str, str]:
     """By field, in the form's order."""
-    found = {name: field_problem(of, field_text(draft, of)) for name, of in layout.fields.items()}
+    by_field = {name: field_problem(field, field_text(draft, field)) for name, field in layout.fields.items()}
     if draft.seeds is not None:
-        found["seed"] = seeds_problem(draft.seeds)
-    return {name: problem for name, problem in found.items() if problem}
+        by_field["seed"] = seeds_problem(draft.seeds)
+    return {name: problem for name, problem in by_field.items() if problem}
 
 
-def changed_values(layout: FormLayout, draft: Draft) -> Json:
+def changed_values(layout: FormLayout, draft: Draft) -> dict[str, Any]:
     """The values of all fields that do not have their default."""
     fields = layout.fields
-    return {name: parse_value(of, draft.texts[name]) for name, of in fields.items() if name in draft.texts}
+    return {name: parse_value(field, draft.texts[name]) for name, field in fields.items() if name in draft.texts}
 
 
-def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[Json]:
-    """One for each seed. Raises BadInput where a field is wrong."""
-    wrong = problems(layout, draft)
-    if wrong:
-        name, problem = next(iter(wrong.items()))
-        raise BadInput(f"{name}: {problem}")
-    payload = _build_payload(layout, draft)
+def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[dict[str, Any]]:
+    """One for each seed. Raises BadInput where a field is invalid."""
+    raise_first_problem(problems(layout, draft))
+    defaults = {field.name: field.default for field in layout.core}
+    payload = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
+    payload = _deep_merge(draft.rest, payload)
     if draft.seeds is None:
         return [payload]
     env_id = payload["metadata"]["worker"]["config"].get("env_id", "")
@@ -133,53 +131,46 @@ def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[Json]:
     return [with_seed(payload, seed, group) for seed in parse_seeds(draft.seeds)]
 
 
-def _build_payload(layout: FormLayout, draft: Draft) -> Json:
-    defaults = {of.name: of.default for of in layout.core}
-    payload = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
-    return _deep_merge(draft.rest, payload)
-
-
-def _deep_merge(under: Json, over: Json) -> Json:
-    merged = copy.deepcopy(under)
+def _deep_merge(under: Mapping[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = copy.deepcopy(dict(under))
     for key, value in over.items():
         is_both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _deep_merge(merged[key], value) if is_both else value
     return merged
 
 
-def draft_from_payload(payload: Json) -> Draft:
-    """The form as this payload would have it filled. Raises BadInput where no form can show it."""
-    rest = copy.deepcopy(translate_extras(payload).data)
-    chosen = rest.get("metadata", {}).get("worker", {})
-    config = chosen.get("config", {})
-    worker, algorithm = str(chosen.pop("id", "")), str(config.pop("algo", ""))
+def draft_from_payload(payload: dict[str, Any]) -> Draft:
+    """The draft that builds this payload. Raises BadInput where no form can show it."""
+    rest = translate_extras(payload).data
+    worker = str(_pop_path(rest, ("metadata", "worker", "id"), ""))
+    algorithm = str(_pop_path(rest, OPTIONS["algo"].keys, ""))
     layout = get_layout(worker, algorithm)
     draft = Draft(worker, algorithm)
-    for name, of in layout.fields.items():
-        found = _pop_path(rest, setting_path(name))
-        if found:
-            draft = draft.with_text(of, format_value(found[0]))
-    _pop_path(rest, ("resources", "gpus", "mandatory"))
+    for name, setting in layout.fields.items():
+        value = _pop_path(rest, setting_path(name), setting.default)
+        if value != setting.default:
+            draft = draft.with_text(setting, format_value(value))
+    _pop_path(rest, ("resources", "gpus", "mandatory"), None)
     return replace(draft, rest=_drop_empty(rest))
 
 
-def _pop_path(data: Json, path: tuple[str, ...]) -> list[Any]:
-    """Takes the value out of there; empty where there is none."""
+def _pop_path(data: dict[str, Any], path: tuple[str, ...], default: Any) -> Any:
+    """Remove the value at a path and return it, or `default` where there is none."""
     *parents, last = path
-    at: Any = data
+    section: Any = data
     for parent in parents:
-        at = at.get(parent)
-        if not isinstance(at, dict):
-            return []
-    return [at.pop(last)] if last in at else []
+        section = section.get(parent)
+        if not isinstance(section, dict):
+            return default
+    return section.pop(last, default)
 
 
-def _drop_empty(data: Json) -> Json:
-    kept = {key: _drop_empty(value) if isinstance(value, dict) else value for key, value in data.items()}
-    return {key: value for key, value in kept.items() if value != {}}
+def _drop_empty(data: dict[str, Any]) -> dict[str, Any]:
+    pruned = {key: _drop_empty(value) if isinstance(value, dict) else value for key, value in data.items()}
+    return {key: value for key, value in pruned.items() if value != {}}
 
 
-# --- words about it
+# --- as text
 
 
 def to_command_line(layout: FormLayout, draft: Draft) -> str:
@@ -212,18 +203,18 @@ def _to_flags(setting: SettingField, value: Any) -> list[str]:
 
 def _command_name(layout: FormLayout) -> str:
     wanted = (layout.algorithm.worker.id, layout.algorithm.name)
-    return next(key for key, found in load_algorithms().items() if (found.worker.id, found.name) == wanted)
+    return next(key for key, one in load_algorithms().items() if (one.worker.id, one.name) == wanted)
 
 
 def find_field_error(error: Exception, names: Collection[str], changed: Collection[str] = ()) -> tuple[str, str] | None:
     """Return the field that a refusal concerns and its message; of several fields, one that was changed."""
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for path, problem in error.problems if isinstance(error, MosaicError) else ():
         name = OPTIONS_BY_PATH[path].name if path in OPTIONS_BY_PATH else path.rpartition(".")[2]
         if name in names:
-            found.setdefault(name, f"{problem[:1].upper()}{problem[1:].removesuffix('.')}.")
-    chosen = next((name for name in found if name in changed), next(iter(found), None))
-    return None if chosen is None else (chosen, found[chosen])
+            messages.setdefault(name, f"{problem[:1].upper()}{problem[1:].removesuffix('.')}.")
+    chosen = next((name for name in messages if name in changed), next(iter(messages), None))
+    return None if chosen is None else (chosen, messages[chosen])
 
 
 def summary_line(draft: Draft, layout: FormLayout) -> str:

@@ -1,60 +1,80 @@
-"""Environments as a person chooses among them. No widget here."""
+"""The environments of each worker, as a form offers them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-Json = dict[str, Any]
+from PySide6.QtCore import QObject, Signal
+
+from mosaic.gui.bridge import Bridge
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import EnvironmentListing
 
 _TITLES = {"box2d": "Box2D", "mujoco": "MuJoCo", "minigrid": "MiniGrid", "pettingzoo": "PettingZoo"}
 ALL_FAMILIES = "All families"
 
 
-@dataclass(frozen=True)
-class EnvironmentChoice:
-    id: str
-    family: str
-    is_installed: bool
-    hint: str
-    """What to do before it can be chosen; empty where nothing is in the way."""
+def sort_environments(listings: Iterable[EnvironmentListing]) -> list[EnvironmentListing]:
+    """Those that are installed first, each family together."""
+    return sorted(listings, key=lambda listing: (not listing.is_installed, listing.family, listing.id.lower()))
 
 
-def parse_choices(rows: Iterable[Json]) -> list[EnvironmentChoice]:
-    """What can be chosen first, each family together."""
-    found = [
-        EnvironmentChoice(str(one["id"]), str(one["family"]), bool(one["is_installed"]), _install_hint(one))
-        for one in rows
-    ]
-    return sorted(found, key=lambda one: (not one.is_installed, one.family, one.id.lower()))
-
-
-def _install_hint(row: Json) -> str:
-    if row["is_installed"]:
-        return ""
-    return f"pip install 'mosaic-rl[{row['extra']}]'" if row.get("extra") else "not in this version"
+def unavailable_hint(listing: EnvironmentListing) -> str:
+    """What to do before it can be chosen; empty where nothing is missing."""
+    return "" if listing.is_installed else listing.install_hint or "not in this version"
 
 
 def family_title(name: str) -> str:
-    if name in _TITLES:
-        return _TITLES[name]
     words = name.replace("_", " ")
-    return words[:1].upper() + words[1:]
+    return _TITLES.get(name, words[:1].upper() + words[1:])
 
 
-def families(choices: Iterable[EnvironmentChoice]) -> list[tuple[str, bool]]:
-    """Names, and whether anything of the family can be chosen; those that can come first."""
+def families(listings: Iterable[EnvironmentListing]) -> list[tuple[str, bool]]:
+    """Names, and whether an environment of the family is installed; families that have one come first."""
     usable: dict[str, bool] = {}
-    for one in choices:
-        usable[one.family] = usable.get(one.family, False) or one.is_installed
+    for listing in listings:
+        usable[listing.family] = usable.get(listing.family, False) or listing.is_installed
     return sorted(usable.items(), key=lambda item: (not item[1], family_title(item[0]).lower()))
 
 
-def environment_problem(env_id: str, choices: Iterable[EnvironmentChoice]) -> str:
+def environment_problem(env_id: str, listings: Iterable[EnvironmentListing]) -> str:
     """Return why a listed environment cannot be used; one that is not listed is checked by the worker."""
-    for one in choices:
-        if one.id == env_id and not one.is_installed:
-            is_later = not one.hint.startswith("pip")
-            return f"Is {one.hint}." if is_later else f"Is not installed: {one.hint}"
-    return ""
+    listing = next((listing for listing in listings if listing.id == env_id and not listing.is_installed), None)
+    if listing is None:
+        return ""
+    return f"Is not installed: {listing.install_hint}" if listing.install_hint else f"Is {unavailable_hint(listing)}."
+
+
+class WorkerEnvironments(QObject):
+    """The environments of each worker, requested once and again after a reconnection."""
+
+    environments_loaded = Signal(str)
+    """The worker whose environments are known now."""
+
+    def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self._known: dict[str, list[EnvironmentListing]] = {}
+        self._requested: set[str] = set()
+        bridge.connected.connect(lambda _: self._retry_missing())
+
+    def for_worker(self, worker: str) -> list[EnvironmentListing]:
+        """Empty until they are known; then `environments_loaded` is emitted."""
+        if worker not in self._requested:
+            self._requested.add(worker)
+            self._request(worker)
+        return self._known.get(worker, [])
+
+    def _retry_missing(self) -> None:
+        for worker in self._requested - set(self._known):
+            self._request(worker)
+
+    def _request(self, worker: str) -> None:
+        def take(listings: list[EnvironmentListing]) -> None:
+            self._known[worker] = sort_environments(listings)
+            self.environments_loaded.emit(worker)
+
+        # A worker that lists none is not an error: the field then accepts any id.
+        self._bridge.ask(lambda trainer: trainer.environments(worker), take, None, self)

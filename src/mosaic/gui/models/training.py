@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.gui.bridge import Bridge
+from mosaic.gui.bridge import Bridge, Callback
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
-from mosaic.gui.models.environment_choices import EnvironmentChoice, parse_choices
 from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
-
-Json = dict[str, Any]
-Callback = Callable[[Any], None]
 
 SAVE_DELAY_MS = 500
 DEFAULT_ALGORITHM = "ppo"
@@ -36,34 +31,28 @@ class PartlySubmitted(MosaicError):
 
 class Training(QObject):
     draft_replaced = Signal()
-    """Another draft is here: a preset, a payload, another algorithm."""
+    """The draft is another one: a preset, a payload, another algorithm."""
     draft_edited = Signal()
     """A field of it has changed."""
-    presets_changed = Signal()
 
     def __init__(self, bridge: Bridge, settings: GuiSettings, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bridge = bridge
         self._settings = settings
         self._draft: Draft | None = None
-        self._layout: FormLayout | None = None
         self._save_timer = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
         self._save_timer.timeout.connect(self.save)
 
     @property
     def draft(self) -> Draft:
         if self._draft is None:
-            self._draft = (
-                _draft_if_available(Draft.from_json(self._settings.get_for_workspace("train_draft"))) or default_draft()
-            )
+            stored = self._settings.get_for_workspace("train_draft")
+            self._draft = _draft_if_available(Draft.from_json(stored)) or default_draft()
         return self._draft
 
     @property
     def layout(self) -> FormLayout:
-        draft = self.draft
-        if self._layout is None:
-            self._layout = get_layout(draft.worker, draft.algorithm)
-        return self._layout
+        return get_layout(self.draft.worker, self.draft.algorithm)
 
     def edit(self, draft: Draft) -> None:
         """The same form with another value in it."""
@@ -74,12 +63,11 @@ class Training(QObject):
 
     def replace(self, draft: Draft) -> None:
         self._draft = draft
-        self._layout = None
         self._save_timer.start()
         self.draft_replaced.emit()
 
     def choose_algorithm(self, worker: str, algorithm: str) -> None:
-        """What was written stays where the other algorithm has the same setting."""
+        """Texts are kept for settings that the other algorithm has too."""
         draft = self.draft
         if (worker, algorithm) != (draft.worker, draft.algorithm):
             self.replace(Draft(worker, algorithm, draft.texts, draft.seeds, draft.rest))
@@ -87,7 +75,7 @@ class Training(QObject):
     def reset(self) -> None:
         self.replace(Draft(self.draft.worker, self.draft.algorithm))
 
-    def load_payload(self, payload: Json) -> None:
+    def load_payload(self, payload: dict[str, Any]) -> None:
         """Raises BadInput where no form can show it."""
         self.replace(draft_from_payload(payload))
 
@@ -104,38 +92,37 @@ class Training(QObject):
         self._bridge.ask(lambda trainer: trainer.check(first), on_result, on_error, owner)
 
     def submit(self, on_result: Callback, on_error: Callback, owner: QObject) -> None:
-        """`then` gets the views of the runs that were created. Raises BadInput where a field is wrong."""
+        """`on_result` receives the views of the created runs. Raises BadInput where a field is invalid."""
         payloads = build_payloads(self.layout, self.draft, time.time())
         self.save()
         self._bridge.ask(lambda trainer: _submit_all(trainer, payloads), on_result, on_error, owner)
 
     # --- presets
 
-    def presets(self) -> dict[str, Json]:
-        found = self._settings.get("presets", {})
-        return dict(sorted(found.items())) if isinstance(found, dict) else {}
+    def _presets(self) -> dict[str, object]:
+        presets = self._settings.get("presets", {})
+        return presets if isinstance(presets, dict) else {}
+
+    def preset_names(self) -> list[str]:
+        return sorted(self._presets())
 
     def save_preset(self, name: str) -> None:
-        self._put_presets(self.presets() | {name: self.draft.to_json()})
+        self._settings.put("presets", self._presets() | {name: self.draft.to_json()})
 
     def delete_preset(self, name: str) -> None:
-        self._put_presets({other: preset for other, preset in self.presets().items() if other != name})
+        self._settings.put("presets", {key: preset for key, preset in self._presets().items() if key != name})
 
     def load_preset(self, name: str) -> None:
-        draft = _draft_if_available(Draft.from_json(self.presets().get(name)))
+        draft = _draft_if_available(Draft.from_json(self._presets().get(name)))
         if draft is None:
             raise BadInput(
                 f"The preset {name!r} is for an algorithm that is not here. Delete it, or install its worker."
             )
         self.replace(draft)
 
-    def _put_presets(self, presets: dict[str, Json]) -> None:
-        self._settings.put("presets", presets)
-        self.presets_changed.emit()
-
 
 def default_draft() -> Draft:
-    """For the first algorithm that is worth a try."""
+    """A draft without changes, for PPO where a worker has it."""
     known = algorithms_by_worker()
     if not known:
         raise BadInput("No worker with algorithms is installed: pip install 'mosaic-rl[train]'")
@@ -147,7 +134,7 @@ def _draft_if_available(draft: Draft | None) -> Draft | None:
     return draft if draft is not None and draft.algorithm in algorithms_by_worker().get(draft.worker, ()) else None
 
 
-def _submit_all(trainer: TrainerClient, payloads: list[Json]) -> list[RunView]:
+def _submit_all(trainer: TrainerClient, payloads: list[dict[str, Any]]) -> list[RunView]:
     views: list[RunView] = []
     for payload in payloads:
         try:
@@ -157,36 +144,3 @@ def _submit_all(trainer: TrainerClient, payloads: list[Json]) -> list[RunView]:
                 raise
             raise PartlySubmitted(views, len(payloads), error) from error
     return views
-
-
-class WorkerEnvironments(QObject):
-    """The environments of each worker, requested once and again after a reconnection."""
-
-    environments_loaded = Signal(str)
-    """The worker whose environments are known now."""
-
-    def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._bridge = bridge
-        self._known: dict[str, list[EnvironmentChoice]] = {}
-        self._requested: set[str] = set()
-        bridge.connected.connect(lambda _: self._retry_missing())
-
-    def for_worker(self, worker: str) -> list[EnvironmentChoice]:
-        """Empty until they are known; then `listed` tells."""
-        if worker not in self._requested:
-            self._requested.add(worker)
-            self._request(worker)
-        return self._known.get(worker, [])
-
-    def _retry_missing(self) -> None:
-        for worker in self._requested - set(self._known):
-            self._request(worker)
-
-    def _request(self, worker: str) -> None:
-        def take(answer: Json) -> None:
-            self._known[worker] = parse_choices(answer["environments"])
-            self.environments_loaded.emit(worker)
-
-        # A worker that lists none is no error: the field then takes any id.
-        self._bridge.ask(lambda trainer: trainer.ask_worker(worker, {"ask": "environments"}), take, None, self)

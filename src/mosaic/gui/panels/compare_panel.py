@@ -20,7 +20,7 @@ from mosaic.gui.views.chart import Chart, SmoothingSlider
 from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.tables import ReadOnlyTable, show_probabilities, show_results, show_settings
 from mosaic.gui.views.video_player import VideoPair
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 from mosaic.statistics.comparison import (
     NO_GROUPING,
     ComparedRun,
@@ -31,7 +31,7 @@ from mosaic.statistics.comparison import (
     strip_common_parts,
     suggest_grouping_key,
 )
-from mosaic.submission.run_settings import comparison_settings, grouping_fields
+from mosaic.submission.run_payloads import comparison_settings, grouping_fields
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -50,7 +50,7 @@ class ComparePage(QWidget):
         self._workbench = workbench
         self._series: dict[str, RunSeries] = {}
         """The runs of the comparison, in order, with their points."""
-        self._settings: dict[str, Json] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
         self._needs_refresh = False
         self._is_busy = False
         self._build()
@@ -175,7 +175,7 @@ class ComparePage(QWidget):
         if run_ids.intersection(self._series):
             self.show_runs([run_id for run_id in self._series if run_id not in run_ids])
 
-    def _on_settings_loaded(self, settings: dict[str, Json]) -> None:
+    def _on_settings_loaded(self, settings: dict[str, dict[str, Any]]) -> None:
         self._settings |= settings
         self._list_keys()
         self._fill_diff()
@@ -206,7 +206,7 @@ class ComparePage(QWidget):
             self.key, [(GROUP_KEY_TITLES.get(key, key), key) for key in choices], suggest_grouping_key(settings)
         )
 
-    def _settings_of(self, run_id: str) -> Json:
+    def _settings_of(self, run_id: str) -> dict[str, Any]:
         view = self._workbench.runs.get_or_placeholder(run_id)
         return grouping_fields(view) | self._settings.get(run_id, {})
 
@@ -293,7 +293,7 @@ class ComparePage(QWidget):
 
 
 def _comparison_entry(
-    view: RunView, settings: Json, tags: dict[str, GrowingPoints], tag: str, axis: str
+    view: RunView, settings: dict[str, Any], tags: dict[str, GrowingPoints], tag: str, axis: str
 ) -> ComparedRun:
     curve = ChartCurve()
     CurveFeed(tags, tag, curve).update(axis)
@@ -302,7 +302,7 @@ def _comparison_entry(
     return ComparedRun(view.run_id, run_title(view), settings, curve.x, curve.y, values)
 
 
-def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, Json]:
+def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, dict[str, Any]]:
     return {run_id: comparison_settings(None, trainer.config(run_id)) for run_id in run_ids}
 
 

@@ -17,18 +17,17 @@ from mosaic.gui.models.form_layout import get_layout
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.tables import ReadOnlyTable
 from mosaic.gui.views.text_views import JsonView
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 from mosaic.statistics.comparison import format_value
 from mosaic.submission.algorithm_schema import load_algorithms
-from mosaic.submission.run_payloads import flatten_settings
-from mosaic.submission.run_settings import FORM_STATE_PREFIX
+from mosaic.submission.run_payloads import FORM_STATE_PREFIX, flatten_settings
 
 
 @dataclass(frozen=True)
 class ConfigDetails:
     """A payload, with its description by the schema."""
 
-    payload: Json
+    payload: dict[str, Any]
     changed_settings: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """By setting: what it is, and what it would be by default (None where it is unknown)."""
     command: str = ""
@@ -40,7 +39,7 @@ def read_config(trainer: TrainerClient, run_id: str) -> ConfigDetails:
     return ConfigDetails(payload, changed_settings(payload), _build_command(payload))
 
 
-def changed_settings(payload: Json) -> dict[str, tuple[Any, Any]]:
+def changed_settings(payload: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings that differ from the algorithm's defaults. Reads the workers' schemas."""
     algorithm = load_algorithms().get(str(payload["metadata"]["worker"]["config"].get("algo", "")))
     defaults = {one.name: one.default for one in algorithm.fields} if algorithm else {}
@@ -54,7 +53,7 @@ def changed_settings(payload: Json) -> dict[str, tuple[Any, Any]]:
     return changed
 
 
-def _build_command(payload: Json) -> str:
+def _build_command(payload: dict[str, Any]) -> str:
     try:
         draft = draft_from_payload(payload)
         return to_command_line(get_layout(draft.worker, draft.algorithm), draft)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSignalBlocker
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QScrollArea, QWidget
+from PySide6.QtWidgets import QCheckBox, QLabel, QScrollArea, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.forms.field_rows import EDITOR_WIDTH, FieldRow, guard_wheel
+from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, form_combo
 from mosaic.gui.forms.policy_source import PolicySource
-from mosaic.gui.forms.special_rows import EnvironmentRow, LabelledRow
 from mosaic.gui.forms.submit_controller import SubmitController
 from mosaic.gui.models.draft import find_field_error, is_default
 from mosaic.gui.models.form_layout import algorithms_by_worker, field_label, format_value
@@ -28,7 +29,10 @@ from mosaic.gui.models.policy_form import (
     with_checkpoint_info,
 )
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import CheckpointInfo
 
 MAX_FORM_WIDTH = 760
 OBJECT_NAME_PREFIX = "policy"
@@ -43,7 +47,7 @@ class PolicyPage(QWidget):
         self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
-    def _on_form_requested(self, payload: Json | None) -> None:
+    def _on_form_requested(self, payload: dict[str, Any] | None) -> None:
         if payload is not None and is_evaluation(payload):
             self._pending_draft = draft_from_evaluation(payload)
             self._workbench.page_requested.emit("policy")
@@ -65,12 +69,6 @@ class PolicyPage(QWidget):
                 self._column.addWidget(ui.EmptyState("Nothing to load policies with", text))
         self._apply_pending_draft()
         super().showEvent(event)
-
-
-def _section_label(title: str) -> QLabel:
-    label = QLabel(title)
-    label.setProperty("section", True)
-    return label
 
 
 class PolicyView(QWidget):
@@ -103,8 +101,6 @@ class PolicyView(QWidget):
             margins=ui.PAGE_MARGINS,
         )
         workbench.environments.environments_loaded.connect(lambda _: self._show_environments())
-        workbench.theme_changed.connect(self._apply_theme)
-        self._apply_theme()
         self._refresh()
 
     # --- building
@@ -116,14 +112,14 @@ class PolicyView(QWidget):
         for each in rows:
             each.label.setFixedWidth(width)
         body = ui.widget_column(
-            _section_label("Policy"),
+            ui.section_label("Policy"),
             *self._source.rows,
             self._source.info_label,
             theme.GAP,
-            _section_label("Trained on"),
+            ui.section_label("Trained on"),
             *about,
             theme.GAP,
-            _section_label("Evaluation"),
+            ui.section_label("Evaluation"),
             *how,
             ui.Stretch(),
             margins=(0, theme.GAP, theme.MARGIN, theme.MARGIN),
@@ -132,7 +128,7 @@ class PolicyView(QWidget):
         return ui.scroll_area(body, "policy.scroll", is_vertical_only=True)
 
     def _build_policy_rows(self) -> list[LabelledRow | FieldRow]:
-        self._algorithm = ui.with_object_name(guard_wheel(QComboBox()), "policy.algorithm")
+        self._algorithm = form_combo("policy.algorithm")
         self._algorithm.setMinimumWidth(EDITOR_WIDTH)
         self._algorithm.activated.connect(lambda _: self._on_algorithm_chosen())
         self._seed = ui.with_object_name(QLabel("–"), "policy.seed")
@@ -140,7 +136,6 @@ class PolicyView(QWidget):
         self._override.setToolTip("Use another environment with the same spaces, or one that the file does not state")
         self._override.toggled.connect(self._on_override_toggled)
         self._environment = EnvironmentRow(ENVIRONMENT_FIELD, OBJECT_NAME_PREFIX)
-        self._environment.set_object_names(OBJECT_NAME_PREFIX)
         self._environment.edited.connect(self._on_environment_edited)
         self._rows["env_id"] = self._environment
         algorithm, seed = LabelledRow("Algorithm", self._algorithm), LabelledRow("Seed", self._seed)
@@ -158,12 +153,12 @@ class PolicyView(QWidget):
 
     def _on_policy_chosen(self, worker: str, path: str) -> None:
         self._draft = replace(
-            self._draft, worker=worker, path=path, checkpoint_info={}, telemetry={}, env_id=None, algo=None
+            self._draft, worker=worker, path=path, checkpoint_info=None, telemetry={}, env_id=None, algo=None
         )
         self._show_texts()
 
-    def _on_policy_inspected(self, metadata: Json, telemetry: Json) -> None:
-        self._draft = with_checkpoint_info(self._draft, metadata, telemetry)
+    def _on_policy_inspected(self, info: CheckpointInfo, telemetry: Mapping[str, Any]) -> None:
+        self._draft = with_checkpoint_info(self._draft, info, telemetry)
         self._show_texts()
 
     def fill(self, draft: PolicyDraft) -> None:
@@ -181,7 +176,7 @@ class PolicyView(QWidget):
     # --- editing
 
     def _on_override_toggled(self, is_on: bool) -> None:
-        env_id = str(self._draft.checkpoint_info.get("env_id") or "") if is_on else None
+        env_id = self._draft.trained_env_id if is_on else None
         self._draft = replace(self._draft, env_id=env_id, algo=None)
         self._on_draft_changed()
 
@@ -217,7 +212,7 @@ class PolicyView(QWidget):
             self._override.setChecked(is_override)
         self._show_algorithms()
         self._algorithm.setEnabled(is_override)
-        self._seed.setText(format_value(draft.checkpoint_info.get("seed")) or "–")
+        self._seed.setText(format_value(draft.seed) or "–")
         self._environment.setEnabled(is_override)
         if not self._environment.input.hasFocus():
             self._environment.show_text(draft.environment)
@@ -240,7 +235,7 @@ class PolicyView(QWidget):
 
     # --- doing
 
-    def _build_payload(self) -> Json | None:
+    def _build_payload(self) -> dict[str, Any] | None:
         """None, and the first problem is shown, where something is missing."""
         problems = policy_problems(self._draft)
         if problems:
@@ -276,9 +271,3 @@ class PolicyView(QWidget):
         self._show_environments()
         if not self._draft.path and self._workbench.selection:
             self._source.choose_run(self._workbench.selection)
-
-    def _apply_theme(self) -> None:
-        for field_row in self._rows.values():
-            field_row.restyle()
-        self._source.list_runs()
-        self._inquiry.line.restyle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSize, Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
@@ -21,7 +21,7 @@ from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPP
 from mosaic.gui.views import web
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.web import WebTab
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -44,7 +44,7 @@ if (location.search.includes("darkMode=true"))
 """Reads the files again every half minute, unless the user has set it otherwise; makes scroll bars follow the theme."""
 
 
-def find_logdir(view: RunView, payload: Json) -> Path:
+def find_logdir(view: RunView, payload: dict[str, Any]) -> Path:
     """Where the run's event files are."""
     folder = RunFolder(view.run_dir)
     directory = payload.get("artifacts", {}).get("tensorboard", {}).get("directory")

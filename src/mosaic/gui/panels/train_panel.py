@@ -20,7 +20,7 @@ from mosaic.gui.models.form_layout import field_label
 from mosaic.gui.models.policy_form import is_evaluation
 from mosaic.gui.models.training import PartlySubmitted
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 
 HELP_WIDTH = 380
 MIN_WIDTH_WITH_HELP = 1100
@@ -37,7 +37,7 @@ class TrainPage(QWidget):
         self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
-    def _on_form_requested(self, payload: Json | None) -> None:
+    def _on_form_requested(self, payload: dict[str, Any] | None) -> None:
         if payload is not None:
             if is_evaluation(payload):
                 return  # the policy form takes it
@@ -86,9 +86,9 @@ class TrainView(QWidget):
         self._inquiry.rejected.connect(self._on_rejected)
         self._training.draft_edited.connect(self._on_draft_edited)
         self._training.draft_replaced.connect(self._on_draft_replaced)
-        workbench.theme_changed.connect(self._apply_theme)
+        workbench.theme_changed.connect(self.columns.refresh)
+        workbench.theme_changed.connect(self.help.restyle)
         self._on_draft_replaced()
-        self._apply_theme()
 
     # --- building
 
@@ -141,11 +141,6 @@ class TrainView(QWidget):
         else:
             text = f"{changed} changed" if changed else "all defaults"
         self._count.setText(text)
-
-    def _apply_theme(self) -> None:
-        self.columns.restyle()
-        self.help.restyle()
-        self._inquiry.line.restyle()
 
     # --- help
 

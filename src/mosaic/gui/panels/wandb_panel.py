@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
@@ -21,7 +21,7 @@ from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.app_proxy import AppProxy
 from mosaic.gui.views.details_view import Detail, DetailsGrid
 from mosaic.gui.views.web import WebTab
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 from mosaic.sidecar import sync_state
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class WandbTab(WebTab):
         self.upload_process.start(self._command(), sync_state.upload_request([RunFolder(view.run_dir)]))
         self._refresh()
 
-    def _on_upload_message(self, message: Json) -> None:
+    def _on_upload_message(self, message: dict[str, Any]) -> None:
         for problem in message.pop("problems", ()):
             self._workbench.show_message(problem, "warning")
         if message.pop("is_last", False):

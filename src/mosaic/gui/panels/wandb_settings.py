@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
@@ -14,7 +14,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
 from mosaic.gui.models.child_process import JsonProcess
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 from mosaic.sidecar import wandb_connection
 from mosaic.sidecar.wandb_environment import (
     PROXY_SECRET_NAMES,
@@ -182,7 +182,7 @@ class WandbSettingsForm(QWidget):
 
     # --- the connection test
 
-    def _start_check(self, wandb: Json) -> None:
+    def _start_check(self, wandb: dict[str, Any]) -> None:
         for name in self._check_rows:
             self._show_check(name, "", "…")
         self._check_results.show()
@@ -196,7 +196,7 @@ class WandbSettingsForm(QWidget):
         icon.set_icon(theme.icon(*CHECK_STATE_ICONS.get(state, ("mdi6.circle-outline", "muted"))))
         label.setText(text)
 
-    def _on_check_message(self, message: Json) -> None:
+    def _on_check_message(self, message: dict[str, Any]) -> None:
         name = str(message.get("name"))
         if name in self._check_rows:
             text = f"{message['found']}. {message['todo']}" if message["todo"] else str(message["found"])

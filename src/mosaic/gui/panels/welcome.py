@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_payloads import build_train_payload, with_seed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Example:
     seeds: tuple[int, ...] = ()
     """Several: one run each, as a group."""
 
-    def payloads(self) -> list[Json]:
+    def payloads(self) -> list[dict[str, Any]]:
         payload = build_train_payload("cleanrl", self.algo, {**self.settings, "tags": ("example",)}, {})
         return [with_seed(payload, seed, f"example-{self.id}") for seed in self.seeds] or [payload]
 
@@ -99,7 +99,7 @@ class WelcomePage(QWidget):
         )
         return card
 
-    def _open_form(self, payload: Json | None) -> None:
+    def _open_form(self, payload: dict[str, Any] | None) -> None:
         self._workbench.form_requested.emit(payload)
 
     def _submit(self, example: Example) -> None:

@@ -42,6 +42,14 @@ def with_object_name(target: ObjectT, name: str) -> ObjectT:
     return target
 
 
+def set_properties(widget: QWidget, **properties: bool) -> None:
+    """Set properties that the style sheet looks at, and apply it again."""
+    for name, value in properties.items():
+        widget.setProperty(name, value)
+    widget.style().unpolish(widget)
+    widget.style().polish(widget)
+
+
 # --- layouts
 
 
@@ -162,6 +170,13 @@ def muted_label(text: str, name: str = "") -> QLabel:
 def heading_label(text: str) -> QLabel:
     label = QLabel(text)
     label.setProperty("heading", True)
+    return label
+
+
+def section_label(text: str) -> QLabel:
+    """The heading of a group inside a page."""
+    label = QLabel(text)
+    label.setProperty("section", True)
     return label
 
 
