@@ -17,12 +17,11 @@ from tests.helpers.worker_runs import small, train_here
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.hub.description import PushRequest, PushResult
+from mosaic.hub.description import PushRequest, PushResult, PushState, requested_repo
 from mosaic.hub.hub_session import OnProgress, TransferProgress
 from mosaic.hub.pull import pull
 from mosaic.hub.push import push as push_policy
 from mosaic.hub.push import push_after_training
-from mosaic.hub.push_state import PushState, requested_repo
 from mosaic.journal import read_all
 
 SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")

@@ -138,6 +138,17 @@ def test_an_incomplete_recording_is_recorded_again_before_it_is_uploaded(
     assert len(server.history(RUN_ID)) == (state.entries[complete.name].records or 0) + 1
 
 
+def test_an_interrupted_sync_ends_the_upload(folder: RunFolder, server: WandbServer, tmp_path: Path) -> None:
+    def interrupt(state: SyncState) -> None:
+        if state.state == "syncing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sync_run(folder, environment(server.url, tmp_path / "home"), interrupt)
+    state = read_state(folder)  # the leak check would detect a remaining process
+    assert (state.state, state.error, state.process) == ("failed", sync_state.INTERRUPTED_MESSAGE, None)
+
+
 def test_a_run_that_cannot_be_uploaded_is_refused(folder: RunFolder, tmp_path: Path) -> None:
     untracked = create_run(tmp_path / "other", payload({"algo": "ppo", "env_id": "CartPole-v1"}), run_id="R2")
     with pytest.raises(BadInput, match="was not tracked"):

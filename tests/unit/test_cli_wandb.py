@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,12 @@ def test_a_run_without_wandb_data_is_reported() -> None:
 def fake_uploads(monkeypatch: pytest.MonkeyPatch, *states: Json) -> list[list[Path]]:
     requests: list[list[Path]] = []
 
-    def uploads(folders: Iterable[RunFolder]) -> Iterator[Json]:
+    def sync_runs(folders: Iterable[RunFolder], on_message: Callable[[Json], None]) -> None:
         requests.append([folder.path for folder in folders])
-        yield from states
+        for message in states:
+            on_message(message)
 
-    monkeypatch.setattr("mosaic.sidecar.sync_state.upload_runs", uploads)
+    monkeypatch.setattr("mosaic.sidecar.wandb_sync.sync_runs", sync_runs)
     return requests
 
 

@@ -17,11 +17,10 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import EvaluationSummary
-from mosaic.hub.description import HashedFile, PolicyDescription, PullResult, PushRequest
+from mosaic.hub.description import HashedFile, PolicyDescription, PullResult, PushRequest, PushState
 from mosaic.hub.hub_session import explain_hub_error
 from mosaic.hub.pull import check_loadable, create_run_folder, describe_cleanrl_repo, pull
 from mosaic.hub.push import HubBundle, build_bundle, model_card
-from mosaic.hub.push_state import PushState
 from mosaic.journal import read_all
 
 SUMMARY: dict[str, Any] = {

@@ -196,7 +196,7 @@ def _format_sync_result(state: WandbStatus) -> str:
 
 def _upload_runs(context: CliContext, states: Sequence[WandbStatus]) -> dict[str, WandbStatus]:
     from mosaic.contracts.views import WandbStatus as WandbStatusView
-    from mosaic.sidecar.sync_state import upload_runs
+    from mosaic.sidecar.wandb_sync import sync_runs
 
     folders = [RunFolder(context.workspace.run(state.run_id).path) for state in states]
     unfinished = {"state": "failed", "error": "The upload ended unexpectedly."}
@@ -205,7 +205,8 @@ def _upload_runs(context: CliContext, states: Sequence[WandbStatus]) -> dict[str
         return last
     started: dict[str, None] = {}
     with output.progress_bar("Uploading") as show:
-        for message in upload_runs(folders):
+
+        def show_message(message: dict[str, Any]) -> None:
             problems, is_last = message.pop("problems", []), message.pop("is_last", False)
             status = WandbStatusView.model_validate({**last[message["run_id"]].model_dump(), **message})
             if is_last:
@@ -216,6 +217,8 @@ def _upload_runs(context: CliContext, states: Sequence[WandbStatus]) -> dict[str
             sent, size = (sum(getattr(one, name) for one in status.runs.values()) for name in _BYTE_COUNTS)
             run = formatting.short_id(status.run_id)
             show(sent, size, f"Uploading run {run} ({len(started)} of {len(folders)})")
+
+        sync_runs(folders, show_message)
     return last
 
 

@@ -1,17 +1,20 @@
-"""`mosaic.json` of a repository: the policy in it and the hashes of its files; what is pushed and pulled."""
+"""What is pushed and pulled: `mosaic.json` of a repository and `hub/push.json` of a run. Without the Hub's library."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 
+from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import Contract
-from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.contracts.payload import EnvId, Payload, SafeName
 
 DESCRIPTION_FILE = "mosaic.json"
 CARD_FILE = "README.md"
@@ -20,6 +23,8 @@ EVALUATION_FILE = "evaluation.json"
 VIDEO_FILE = "replay.mp4"
 MODEL_SUFFIX = ".cleanrl_model"
 CHECKPOINT_FILES = ("manifest.json", "weights.safetensors", "state.npz")
+MAX_REPO_NAME_CHARS = 96
+"""The Hub's limit."""
 CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 
 Count = Annotated[int, Field(ge=0)]
@@ -132,3 +137,45 @@ def find_model_file(folder: RunFolder, checkpoint: Path) -> Path | None:
     is_last = folder.last_checkpoint.exists() and folder.last_checkpoint.resolve() == checkpoint.resolve()
     models = folder.models.glob(f"*/*{MODEL_SUFFIX}") if is_last else ()
     return max(models, key=lambda path: path.stat().st_mtime, default=None)
+
+
+class PushState(Contract):
+    """`hub/push.json` of a run."""
+
+    at: float = Field(default_factory=time.time)
+    state: Literal["pushed", "failed"]
+    repo: str
+    url: str | None = None
+    commit: str | None = None
+    step: int | None = None
+    problem: str | None = None
+    """Why it failed, in one sentence."""
+
+    @classmethod
+    def parse(cls, data: object) -> PushState | None:
+        """Decodes the file's content; None where it was never pushed."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError:
+            return None
+
+    def write(self, folder: RunFolder) -> None:
+        folder.hub.mkdir(exist_ok=True)
+        write_json(folder.hub / "push.json", self.to_json())
+
+    def to_json(self) -> dict[str, object]:
+        return self.model_dump(exclude_none=True)
+
+
+def requested_repo(payload: Payload) -> str | None:
+    """Returns the repository that CleanRL's own script would push to; None where `upload_model` is not set."""
+    config, model = payload.metadata.worker.config, payload.artifacts.model
+    algo, seed = config.get("algo"), config.get("seed")
+    if not model.upload or payload.is_evaluation or not isinstance(algo, str) or ":" in algo:
+        return None  # a user's script, whose name has a colon, uploads by itself
+    settings = config.get("algo_params")
+    experiment = settings.get("exp_name") if isinstance(settings, dict) else None
+    text = f"{config.get('env_id')}-{experiment or algo}" + (f"-seed{seed}" if seed is not None else "")
+    # Only the characters that the Hub allows.
+    name = re.sub(r"-{2,}|\.{2,}", "-", re.sub(r"[^A-Za-z0-9._-]", "-", text))[:MAX_REPO_NAME_CHARS].strip("-.")
+    return f"{model.hub_entity}/{name}" if model.hub_entity else name

@@ -26,10 +26,10 @@ from mosaic.hub.description import (
     PolicyDescription,
     PushRequest,
     PushResult,
+    PushState,
     find_model_file,
 )
 from mosaic.hub.hub_session import TIMEOUT_S, OnProgress, TransferProgress, hub_session
-from mosaic.hub.push_state import PushState
 from mosaic.journal import EventSink
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`wandb/sync.json`: what of a run is on W&B's server, and the process that uploads the rest. Standard library only.
+"""`wandb/sync.json`: what of a run is on W&B's server, and what is not. Standard library only.
 
 Every folder that wandb created in the run (`offline-run-…`) has an entry. Folders without an entry, such as those of a
 script that was run without a key, are added as offline.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,36 +192,11 @@ def _read_file(folder: RunFolder) -> SyncState:
         return SyncState(folder.run_id)
 
 
-# --- the process that uploads, for `mosaic wandb sync` and the window's Sync button
-
-
 def uploader_command() -> list[str]:
+    """Returns the command that uploads runs and prints their states, for the window."""
     return [sys.executable, "-m", "mosaic.sidecar", "sync"]
 
 
 def upload_request(folders: Iterable[RunFolder]) -> str:
     """For the standard input of the command."""
     return json.dumps([str(folder.path) for folder in folders])
-
-
-def upload_runs(folders: Iterable[RunFolder]) -> Iterator[dict[str, Any]]:
-    """Yields states in the form of `SyncState.to_json`; the last one of each run has `is_last`."""
-    process = subprocess.Popen(
-        uploader_command(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,  # Ctrl-C is handled by us
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        with process.stdin as stdin:
-            stdin.write(upload_request(folders))
-        with process.stdout as stdout:
-            yield from map(json.loads, stdout)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait()

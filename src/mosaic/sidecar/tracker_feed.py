@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Follower
 
-EventBody = dict[str, Any]
 MetricPoint = tuple[int, float, str, float]
 """Step, time, tag, value."""
 
@@ -51,10 +50,9 @@ class TrackerFeed:
         self._journal_from = journal_from
         self._followers: dict[Path, Follower] = {}
         self._keeper_follower = Follower(folder.keeper)
-        self._has_started = False
         self._last_valid_steps: list[float] = []
-        self._last_hello_index: float = math.inf
-        self._hello_count = 0
+        """By attempt, after what precedes the first one; empty while they are unknown."""
+        self._attempt = 0
         self._videos: set[Path] = set()
         self.step = 0
         self.outcome: str | None = None
@@ -62,8 +60,7 @@ class TrackerFeed:
 
     def read(self, is_over: bool = False) -> Iterator[TrackerItem]:
         """Yields what is new. `is_over`: a missing handshake will not come any more."""
-        self._has_started = self._has_started or self._start(is_over)
-        if not self._has_started:
+        if not self._last_valid_steps and not self._read_attempts(is_over):
             return
         for path in self._folder.journals():
             follower = self._followers.setdefault(path, Follower(path))
@@ -74,23 +71,26 @@ class TrackerFeed:
             yield from (_hardware_item(line.body) for line in lines if line.body["kind"] == Sample.KIND)
         yield from self._new_videos()
 
-    def _start(self, is_over: bool) -> bool:
+    def _read_attempts(self, is_over: bool) -> bool:
+        """Returns whether it is known which points of the attempts are valid."""
         hellos = list(_read_hellos(self._folder.journal))
+        count = len(hellos)
         if self._journal_from is not None:
             earlier = sum(end <= self._journal_from for _, end in hellos)
-            self._last_hello_index = earlier + 1  # what follows is for the next attempt's sidecar
-            if earlier and len(hellos) == earlier and not is_over:
+            if earlier and count == earlier and not is_over:
                 return False
-            hellos = hellos[: earlier + 1]
-        self._last_valid_steps = last_valid_steps([resumed_from for resumed_from, _ in hellos])
+            count = earlier + 1  # what follows is for the next attempt's sidecar
+        steps = last_valid_steps([resumed_from for resumed_from, _ in hellos[:count]])
+        self._last_valid_steps = [math.inf, *steps, *[math.inf] * (count - len(steps))]
         return True
 
-    def _convert_event(self, body: EventBody, is_main: bool) -> Iterable[TrackerItem]:
-        kind = body["kind"]
-        if is_main and kind == Hello.KIND:
-            self._hello_count += 1
-        if is_main and self._hello_count > self._last_hello_index:
-            return []
+    def _convert_event(self, body: Mapping[str, Any], is_main: bool) -> Iterable[TrackerItem]:
+        kind, last_step = body["kind"], math.inf
+        if is_main:  # other processes of a run write journals of their own, which are not resumed
+            self._attempt += kind == Hello.KIND
+            if self._attempt >= len(self._last_valid_steps):
+                return []
+            last_step = self._last_valid_steps[self._attempt]
         try:
             if kind == Finished.KIND and is_main:
                 self.outcome = str(body["outcome"])
@@ -99,27 +99,16 @@ class TrackerFeed:
             elif kind == ProgressReported.KIND:
                 self.step = max(self.step, int(body["global_step"]))
             elif kind == Metrics.KIND:
-                return group_by_step(self._valid_points(metric_points(body), is_main))
+                return group_by_step(point for point in _metric_points(body) if point[0] <= last_step)
             elif kind == Episodes.KIND:
                 return [
                     ScalarsItem(step, at, {RETURN_TAG: _float_or_nan(value), LENGTH_TAG: float(length)})
                     for _, _, step, at, value, length in body["rows"]
-                    if not is_main or step <= self._last_valid_step
+                    if step <= last_step
                 ]
         except (KeyError, TypeError, ValueError, AttributeError):
             pass  # an incomplete line of another program
         return []
-
-    def _valid_points(self, points: Iterable[MetricPoint], is_main: bool) -> Iterator[MetricPoint]:
-        return (point for point in points if not is_main or point[0] <= self._last_valid_step)
-
-    @property
-    def _last_valid_step(self) -> float:
-        return (
-            self._last_valid_steps[self._hello_count - 1]
-            if 0 < self._hello_count <= len(self._last_valid_steps)
-            else math.inf
-        )
 
     def _new_videos(self) -> list[TrackerItem]:
         """Videos get their final names when they are complete."""
@@ -139,7 +128,7 @@ def last_valid_steps(resumed_from_steps: list[int | None]) -> list[float]:
     return steps[::-1]
 
 
-def metric_points(body: EventBody) -> Iterator[MetricPoint]:
+def _metric_points(body: Mapping[str, Any]) -> Iterator[MetricPoint]:
     for tag, points in body["series"].items():
         for step, at, value in points:
             yield int(step), float(at), str(tag), _float_or_nan(value)
@@ -167,7 +156,7 @@ def _read_hellos(journal: Path) -> Iterator[tuple[int | None, int]]:
         yield from ((line.body.get("resumed_from"), line.end) for line in lines if line.body["kind"] == Hello.KIND)
 
 
-def _hardware_item(body: EventBody) -> HardwareItem:
+def _hardware_item(body: Mapping[str, Any]) -> HardwareItem:
     values = {"cpu": float(body["cpu_percent"]), "proc.memory.rssMB": float(body["rss_mb"])}
     for number, gpu in enumerate(body.get("gpus") or ()):
         values[f"gpu.{number}.gpu"] = gpu["util_percent"]

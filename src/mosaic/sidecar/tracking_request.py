@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from mosaic.contracts.extras import flatten_sections
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.formatting import short_id
-from mosaic.hub.push_state import requested_repo
+from mosaic.hub.description import requested_repo
 from mosaic.keeper.launch_spec import ProgramSpec
 from mosaic.secrets import secrets_path
 from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
@@ -58,27 +58,24 @@ class TrackingRequest:
 def parse_tracking_request(payload: Payload, run_id: str, environ: Mapping[str, str] = os.environ) -> TrackingRequest:
     config = payload.metadata.worker.config
     wandb, trackio = payload.artifacts.wandb, payload.artifacts.trackio
-    common: dict[str, Any] = {
-        "run_id": run_id,
-        "group": payload.metadata.group,
-        "tags": tuple(tag[:_MAX_TAG_CHARS] for tag in payload.metadata.tags),
-        "notes": payload.metadata.notes,
-        "job_type": "eval" if payload.is_evaluation else "train",
-        "config": flatten_config(payload),
-        "has_videos": environ.get(MONITOR_VARIABLE, "").strip().lower() not in _FALSE_VALUES,
-    }
-    name = payload.run_name or _default_name(config, run_id)
-    for_wandb = for_trackio = None
-    if wandb.enabled:
-        for_wandb = TrackedRunInfo(
-            name=wandb.run_name or name,
-            project=wandb.project or environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
-            entity=wandb.entity or environ.get("WANDB_ENTITY") or None,
-            **common,
-        )
-    if trackio.enabled:
-        for_trackio = TrackedRunInfo(name=name, project=trackio.project or DEFAULT_PROJECT, **common)
-    return TrackingRequest(for_wandb, for_trackio)
+    for_trackio = TrackedRunInfo(
+        run_id=run_id,
+        name=payload.run_name or _default_name(config, run_id),
+        project=trackio.project or DEFAULT_PROJECT,
+        group=payload.metadata.group,
+        tags=tuple(tag[:_MAX_TAG_CHARS] for tag in payload.metadata.tags),
+        notes=payload.metadata.notes,
+        job_type="eval" if payload.is_evaluation else "train",
+        config=flatten_config(payload),
+        has_videos=environ.get(MONITOR_VARIABLE, "").strip().lower() not in _FALSE_VALUES,
+    )
+    for_wandb = replace(
+        for_trackio,
+        name=wandb.run_name or for_trackio.name,
+        project=wandb.project or environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
+        entity=wandb.entity or environ.get("WANDB_ENTITY") or None,
+    )
+    return TrackingRequest(for_wandb if wandb.enabled else None, for_trackio if trackio.enabled else None)
 
 
 def is_user_program(payload: Payload) -> bool:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -274,21 +274,24 @@ def sync_run(
         raise NotAllowed(f"Run {folder.run_id} is being uploaded already. {check_hint}") from None
 
 
-def sync_from_stdin() -> None:
-    """Uploads the run folders listed on stdin; prints each change of a run's state as one JSON line."""
+def sync_runs(folders: Iterable[RunFolder], on_message: Callable[[dict[str, Any]], None]) -> None:
+    """Uploads runs one after the other and reports each change, as `SyncState.to_json`.
 
-    def print_state(state: SyncState, **fields: Any) -> None:
-        print(json.dumps({**state.to_json(), **fields}), flush=True)
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs `finally`, which ends the child processes
-    for path in json.load(sys.stdin):
-        folder = RunFolder(path)
+    The last message of a run has `is_last` and, if its upload was tried, `problems`.
+    """
+    for folder in folders:
         try:
             env, problems = upload_environment(folder, _read_payload(folder))
-            print_state(sync_run(folder, env, print_state), is_last=True, problems=problems)
+            state = sync_run(folder, env, lambda state: on_message(state.to_json()))
+            on_message({**state.to_json(), "is_last": True, "problems": problems})
         except (MosaicError, OSError, ValueError) as error:
-            message = {"run_id": folder.run_id, "state": "failed", "error": str(error), "is_last": True}
-            print(json.dumps(message), flush=True)
+            on_message({"run_id": folder.run_id, "state": "failed", "error": str(error), "is_last": True})
+
+
+def sync_from_stdin() -> None:
+    """Uploads the run folders listed on stdin, and prints each message as one JSON line."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs `finally`, which ends the child processes
+    sync_runs(map(RunFolder, json.load(sys.stdin)), lambda message: print(json.dumps(message), flush=True))
 
 
 def upload_environment(folder: RunFolder, payload: Payload) -> tuple[dict[str, str], list[str]]:
