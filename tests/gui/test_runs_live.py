@@ -88,7 +88,7 @@ def test_a_deleted_run_is_restored_by_undo(trainer: TrainerClient, program: Appl
     pump(lambda: program.workbench.selection == run_id and program.workbench.runs.get(run_id), "the run")
     do(program, "run.delete")
     question = pump(lambda: top_level("delete.question"), "the question")
-    click(find(question, "delete.yes", QPushButton))
+    click(find(question, "delete.question.yes", QPushButton))
     pump(lambda: program.workbench.runs.get(run_id) is None, "the run to go")
     assert program.workbench.selection is None
     assert trainer.runs() == []

@@ -13,9 +13,9 @@ from PySide6.QtWidgets import (
     QComboBox,
     QDoubleSpinBox,
     QKeySequenceEdit,
-    QListWidget,
     QSpinBox,
     QTableWidget,
+    QTreeWidget,
 )
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle, type_text
@@ -26,11 +26,11 @@ from mosaic.gui.app import Application
 from mosaic.gui.panels.welcome import EXAMPLES
 
 
-def open_palette(program: Application) -> tuple[QListWidget, Callable[[str], None]]:
+def open_palette(program: Application) -> tuple[QTreeWidget, Callable[[str], None]]:
     program.window.show()
     program.window.action("app.palette").trigger()
     search = find(program.window, "palette.search")
-    return find(program.window, "palette.list", QListWidget), lambda text: type_text(search, text)
+    return find(program.window, "palette.list", QTreeWidget), lambda text: type_text(search, text)
 
 
 def test_the_palette_runs_the_typed_action(program: Application) -> None:
@@ -47,23 +47,23 @@ def test_the_palette_shows_shortcuts_and_disabled_actions(program: Application) 
     rows = {row.id: row for row in program.window.action_table}
     object.__setattr__(rows["help.about"], "is_enabled", lambda _: False)
     try:
-        found, search = open_palette(program)
+        entries, search = open_palette(program)
         search("about")
-        assert found.item(0).text() == "About MOSAIC"
-        assert not found.item(0).flags() & Qt.ItemFlag.ItemIsEnabled
+        assert entries.model().index(0, 0).data() == "About MOSAIC"
+        assert not entries.model().index(0, 0).flags() & Qt.ItemFlag.ItemIsEnabled
         search("quit")
-        assert "Ctrl+Q" in found.item(0).data(Qt.ItemDataRole.UserRole)
+        assert "Ctrl+Q" in entries.model().index(0, 1).data()
     finally:
         object.__setattr__(rows["help.about"], "is_enabled", lambda _: True)
 
 
 def test_arrow_keys_skip_disabled_actions(program: Application) -> None:
-    found, _ = open_palette(program)
-    before = found.currentRow()
+    entries, _ = open_palette(program)
+    before = entries.currentIndex().row()
     press(find(program.window, "palette.search"), Qt.Key.Key_Down)
-    assert found.currentRow() > before
+    assert entries.currentIndex().row() > before
     press(find(program.window, "palette.search"), Qt.Key.Key_Up)
-    assert found.currentRow() == before
+    assert entries.currentIndex().row() == before
 
 
 @pytest.mark.usefixtures("daemon")
@@ -105,6 +105,7 @@ def test_the_font_size_changes(qapp: QApplication, program: Application) -> None
     find(program.window, "settings.font", QDoubleSpinBox).setValue(12.5)
     assert qapp.font().pointSizeF() == 12.5
     assert theme.heading_font().pointSizeF() == 14.5
+    assert find(program.window, "settings.open_folder").font().pointSizeF() == 12.5
     find(program.window, "settings.font", QDoubleSpinBox).setValue(10)
 
 

@@ -1,4 +1,4 @@
-"""Makes things and hands them over."""
+"""Creates the parts of the window and connects them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 # Before Qt is loaded: Chromium's sandbox refuses to work for root and would take the window with it.
 if hasattr(os, "geteuid") and os.geteuid() == 0:
     os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
-# Chromium forks before it starts its helpers; gRPC's care for children that go on talking gRPC stumbles over that.
+# Chromium forks before it starts its helper processes, which gRPC's fork handlers do not survive.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from PySide6.QtCore import QCoreApplication, QMessageLogContext, Qt, QTimer, QtMsgType, qInstallMessageHandler
@@ -31,16 +31,15 @@ from mosaic.gui.main_window import MainWindow
 from mosaic.gui.panels import DOCKS, PAGES
 from mosaic.gui.workbench import Workbench
 
-# WebEngine, which is loaded when it is first needed, wants this before there is an application.
+# WebEngine, which is loaded when it is first needed, requires this before the application is created.
 QCoreApplication.setAttribute(Qt.ApplicationAttribute.AA_ShareOpenGLContexts)
 
 THREAD_SWITCH_INTERVAL_S = 0.0005
-"""So long a thread that is at work keeps the window waiting, at each of its many calls of Qt's; usual is ten times as
-long."""
+"""How long a busy thread may hold the interpreter while the window waits; Python's default is ten times as long."""
 
 
 class Application:
-    """The whole program, ready to be shown; tests make one too."""
+    """The whole program, ready to be shown."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Application:
         settings_path: Path | None = None,
         remote: tuple[str, str] | None = None,
     ) -> None:
-        """`remote`: address and token of a trainer that is not this workspace's own."""
+        """`remote` is the address and the token of a trainer of another workspace."""
         self.settings = GuiSettings(workspace, settings_path, workspace_key=remote[0] if remote else "")
         theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
         self.bridge = Bridge(workspace, functools.partial(connect_remote, *remote) if remote else None)
@@ -59,7 +58,7 @@ class Application:
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
 
     def start(self, run: str | None = None) -> None:
-        """Shows the window first; everything else comes to it. `run` is an id, the beginning of one, or `last`."""
+        """Shows the window, then connects. `run` is an id, a prefix of one, or `last`."""
         page = self.settings.get_for_workspace("page", "welcome")
         if selection := self.settings.get_for_workspace("selection"):
             self.workbench.select(selection)
@@ -71,12 +70,12 @@ class Application:
                 lambda trainer: trainer.get(run), lambda view: self.workbench.select(view.run_id), self.window
             )
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
-        gc.freeze()  # widgets and runs stay: going through them all at each collection would stop the window
+        gc.freeze()  # widgets and runs stay: visiting them at each collection would block the window
         self.bridge.start()
         self.window.start_saving_layout()
 
     def _on_runs_loaded(self) -> None:
-        """The runs are known: a workspace without any gets the welcome, one with some needs none."""
+        """Shows the welcome page for a workspace without runs, else the last selected run."""
         gc.freeze()
         runs = self.workbench.runs
         if len(runs) == 0 and self.window.current_page == "run":
@@ -102,23 +101,23 @@ def main(workspace: Workspace, run: str | None = None, remote: tuple[str, str] |
     app.setWindowIcon(theme.icon("mdi6.view-grid-outline", "accent"))
     program = Application(app, workspace, remote=remote)
     program.start(run)
-    # Python's signal handlers run only when Python does: let it, now and then, so that Ctrl-C works.
+    # Python's signal handlers run only between Python instructions: a timer runs some, so that Ctrl-C works.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: app.quit())
-    beat = QTimer()
-    beat.start(200)
-    beat.timeout.connect(lambda: None)
+    timer = QTimer(interval=200)
+    timer.timeout.connect(lambda: None)
+    timer.start()
     code = app.exec()
     program.stop()
     return code
 
 
 def _handle_qt_message(message_type: QtMsgType, _: QMessageLogContext, text: str) -> None:
-    """Qt's own words go to the terminal; where it cannot go on, it would abort with a core dump."""
+    """Prints Qt's messages; exits at a fatal one, where Qt would abort with a core dump."""
     if message_type is QtMsgType.QtFatalMsg:
-        first = text.strip().splitlines()[0] if text.strip() else "no reason given"
+        reason = text.strip().splitlines()[0] if text.strip() else "no reason given"
         print(
-            f"Qt cannot open a window: {first} Check DISPLAY or WAYLAND_DISPLAY, or use a virtual display: "
+            f"Qt cannot open a window: {reason} Check DISPLAY or WAYLAND_DISPLAY, or use a virtual display: "
             "xvfb-run mosaic gui",
             file=sys.stderr,
             flush=True,

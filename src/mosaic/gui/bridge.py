@@ -1,6 +1,6 @@
-"""The only way out of the GUI thread: one thread follows the daemon, a small pool answers one-shot calls.
+"""Background work of the window: one thread follows the daemon, one polls it, a small pool runs one-shot calls.
 
-Nothing here blocks the window, and nothing of Qt is touched outside the GUI thread: results come back as signals.
+Nothing here blocks the window, and Qt is used in the GUI thread only: results arrive as signals.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ACTIVE_STAGES = ("queued", "starting", "running", "paused", "stopping")
 
 
 class Bridge(QObject):
-    # `object`, not `list`: Qt would take a list apart and put it together again, a tenth of a second for a long one.
+    # `object`, not `list`: Qt would convert a list, which takes a tenth of a second for a long one.
     connected = Signal(object)
-    """The daemon's status, after the first connection and after each one that replaced a lost one."""
+    """The daemon's status, after each connection."""
     connection_lost = Signal(str)
     """Why there is no daemon; the connection is retried automatically."""
     runs_listed = Signal(object)
@@ -51,7 +51,7 @@ class Bridge(QObject):
     _result_ready = Signal(object)
 
     def __init__(self, workspace: Workspace, connect: Callable[[], TrainerClient] | None = None) -> None:
-        """`connect`: how to reach a daemon that is not this workspace's own."""
+        """`connect` connects to a daemon of another workspace."""
         super().__init__()
         self.workspace = workspace
         self._connect = connect or functools.partial(connect_here, workspace)
@@ -60,10 +60,10 @@ class Bridge(QObject):
         self._retry_now = threading.Event()
         """Set to try again at once."""
         self._is_suspended = False
-        """A trainer that was drained shall not be started again just because we look for it."""
+        """Whether connecting must not start a trainer, because it was drained."""
         self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="ask")
         self._calls_before_start: list[Callable[[], None]] | None = []
-        """What was asked while the window was being made; it waits for `start`."""
+        """Calls made before `start`, which runs them."""
         self._trainer: TrainerClient | None = None
         self._lock = threading.Lock()
         self._watch_thread = threading.Thread(target=self._watch_loop, name="bridge", daemon=True)
@@ -93,13 +93,13 @@ class Bridge(QObject):
             trainer, self._trainer = self._trainer, None
         if trainer is not None:
             trainer.close()
-        self._pool.shutdown(wait=True)  # a film or a picture that was asked for is still written
+        self._pool.shutdown(wait=True)  # a requested video or image is still written
         for thread in (self._watch_thread, self._poll_thread):
             if thread.is_alive():
                 thread.join(timeout=15)
 
     def suspend(self) -> None:
-        """No trainer is started when this one has ended, until `wake`."""
+        """Starts no other trainer when this one has ended, until `resume`."""
         self._is_suspended = True
 
     def resume(self) -> None:
@@ -119,9 +119,9 @@ class Bridge(QObject):
         failed: Callback | None = None,
         owner: QObject | None = None,
     ) -> None:
-        """Runs `call(trainer)` elsewhere; `then(result)` or `failed(error)` follow in the GUI thread.
+        """Runs `call(trainer)` in a thread, then `then(result)` or `failed(error)` in the GUI thread.
 
-        Where `owner` is gone by then, nothing follows. Errors the user can act on come as MosaicError.
+        Neither is called if `owner` was deleted meanwhile. Errors the user can act on are MosaicErrors.
         """
         self.run_in_background(lambda: call(self._get_connection()), then, failed, owner)
 
@@ -132,7 +132,7 @@ class Bridge(QObject):
         failed: Callback | None = None,
         owner: QObject | None = None,
     ) -> None:
-        """The same for work that needs no daemon, such as writing a file."""
+        """Like `ask`, for work without the daemon, such as writing a file."""
 
         def run() -> None:
             try:
@@ -176,7 +176,7 @@ class Bridge(QObject):
     # --- following
 
     def _watch_loop(self) -> None:
-        """Connects, lists, watches; and again when the daemon is lost."""
+        """Connects, lists and watches, again and again."""
         cursor = -1
         tries = 0
         while not self._stop_event.is_set():
@@ -184,7 +184,7 @@ class Bridge(QObject):
                 trainer = self._get_connection()
                 status = trainer.status()
                 batches = trainer.watch(cursor)
-                first = next(batches)  # says where we stand before anything is listed, so that nothing is missed
+                first = next(batches)  # the cursor before the runs are listed, so that nothing is missed
                 cursor = first.cursor
                 self._pending_signals.put(("runs_listed", trainer.runs(include_archived=True)))
                 self._pending_signals.put(("connected", status))
@@ -211,23 +211,23 @@ class Bridge(QObject):
                 tries += 1
 
     def _poll_loop(self) -> None:
-        """What changes all the time is asked for by the clock, so that its cost does not follow the runs' speed."""
+        """Polls what changes all the time, so that the cost does not depend on the runs' speed."""
         while not self._stop_event.wait(POLL_INTERVAL_S):
             with self._lock:
                 trainer = self._trainer
             if trainer is None:
                 continue
             try:
-                began = time.monotonic()
+                started_at = time.monotonic()
                 status = trainer.status()
                 self._is_suspended = self._is_suspended or status.is_draining
                 self._pending_signals.put(("status_polled", (trainer.runs(status=ACTIVE_STAGES), status)))
-                self._stop_event.wait(min(5.0, 4 * (time.monotonic() - began)))
+                self._stop_event.wait(min(5.0, 4 * (time.monotonic() - started_at)))
             except (MosaicError, ValueError):  # gRPC raises ValueError for a channel that was closed meanwhile
                 continue  # the watch loop reports it
 
     def _dispatch_pending(self) -> None:
-        """Events together; anything else one at a time, with a turn of the event loop between two of them."""
+        """Emits events together, and anything else one at a time with a turn of the event loop in between."""
         events: list[Event] = []
         runs_with_points: set[str] = set()
         while not self._pending_signals.empty():

@@ -1,4 +1,4 @@
-"""The small dialogs of the shell: guide, shortcuts, about."""
+"""The dialogs of the window: guide, shortcuts, about."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import platform
 from importlib import metadata, resources
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, qVersion
+from PySide6.QtCore import qVersion
 from PySide6.QtGui import QGuiApplication, QKeySequence
 from PySide6.QtWidgets import (
     QApplication,
     QDialog,
     QDialogButtonBox,
     QHeaderView,
-    QLabel,
     QTableWidget,
     QTableWidgetItem,
     QTextBrowser,
-    QVBoxLayout,
     QWidget,
 )
 
 import mosaic
 from mosaic.gui import theme
 from mosaic.gui.command_palette import CommandPalette
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -39,33 +37,27 @@ EXTRA_SHORTCUTS = (
 )
 
 
-def _create_dialog(window: MainWindow, name: str, title: str, width: int, height: int) -> tuple[QDialog, QVBoxLayout]:
-    dialog = with_object_name(QDialog(window), name)
+def _create_dialog(
+    window: MainWindow, name: str, title: str, size: tuple[int, int], *content: ui.Item
+) -> tuple[QDialog, QDialogButtonBox]:
+    """A dialog with a Close button, no larger than the window."""
+    dialog = ui.with_object_name(QDialog(window), name)
     dialog.setWindowTitle(title)
-    dialog.resize(min(width, window.width() - 64), min(height, window.height() - 64))
-    column = QVBoxLayout(dialog)
-    column.setContentsMargins(theme.MARGIN, theme.MARGIN, theme.MARGIN, theme.MARGIN)
-    column.setSpacing(theme.GAP)
-    return dialog, column
-
-
-def _add_close_button(dialog: QDialog, column: QVBoxLayout) -> QDialogButtonBox:
+    dialog.resize(min(size[0], window.width() - 64), min(size[1], window.height() - 64))
     buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
     buttons.rejected.connect(dialog.reject)
-    column.addWidget(buttons)
-    return buttons
+    margin = theme.MARGIN
+    ui.column(*content, buttons, parent=dialog, margins=(margin, margin, margin, margin))
+    return dialog, buttons
 
 
 def help_dialog(window: MainWindow, _: Workbench) -> QDialog:
     """The help text of the focused widget; the guide where it has none."""
     help_text = _whats_this_text(QApplication.focusWidget())
-    dialog, column = _create_dialog(window, "help", "Help", 720, 240 if help_text else 600)
-    text = with_object_name(QTextBrowser(), "help.text")
+    text = ui.with_object_name(QTextBrowser(), "help.text")
     text.setOpenExternalLinks(True)
     text.setMarkdown(help_text or (resources.files("mosaic.gui") / "guide.md").read_text(encoding="utf-8"))
-    column.addWidget(text, 1)
-    _add_close_button(dialog, column)
-    return dialog
+    return _create_dialog(window, "help", "Help", (720, 240 if help_text else 600), (text, 1))[0]
 
 
 def _whats_this_text(widget: QWidget | None) -> str:
@@ -77,42 +69,30 @@ def _whats_this_text(widget: QWidget | None) -> str:
 
 
 def shortcuts_dialog(window: MainWindow, _: Workbench) -> QDialog:
-    dialog, column = _create_dialog(window, "shortcuts", "Keyboard shortcuts", 560, 600)
     rows = [
-        (window.action(row.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText), row.title)
-        for row in window.action_table
+        (window.action(action.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText), action.title)
+        for action in window.action_table
     ]
     rows = [row for row in rows if row[0]] + list(EXTRA_SHORTCUTS)
-    table = with_object_name(QTableWidget(len(rows), 2), "shortcuts.table")
+    table = ui.plain_table(QTableWidget(len(rows), 2), "shortcuts.table")
     table.setHorizontalHeaderLabels(["Keys", "What they do"])
-    table.verticalHeader().hide()
-    table.setShowGrid(False)
-    table.setEditTriggers(QTableWidget.EditTrigger.NoEditTriggers)
-    table.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectRows)
     for number, row in enumerate(rows):
-        for place, words in enumerate(row):
-            table.setItem(number, place, QTableWidgetItem(words))
-    table.horizontalHeader().setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
+        for place, text in enumerate(row):
+            table.setItem(number, place, QTableWidgetItem(text))
     table.horizontalHeader().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
     table.horizontalHeader().setStretchLastSection(True)
-    column.addWidget(table, 1)
-    _add_close_button(dialog, column)
-    return dialog
+    return _create_dialog(window, "shortcuts", "Keyboard shortcuts", (560, 600), (table, 1))[0]
 
 
 def about_dialog(window: MainWindow, workbench: Workbench) -> QDialog:
-    dialog, column = _create_dialog(window, "about", "About MOSAIC", 480, 300)
-    title = QLabel(f"MOSAIC {mosaic.__version__}")
-    title.setFont(theme.heading_font())
-    column.addWidget(title)
-    facts = "\n".join(f"{name:<12}{value}" for name, value in versions(workbench))
-    text = with_object_name(QLabel(facts), "about.facts")
-    text.setFont(theme.monospace_font())
-    text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    column.addWidget(text, 1)
-    buttons = _add_close_button(dialog, column)
+    title = f"MOSAIC {mosaic.__version__}"
+    details = "\n".join(f"{name:<12}{value}" for name, value in versions(workbench))
+    label = ui.selectable_label("about.facts", details)
+    label.setWordWrap(False)
+    label.setProperty("monospace", True)
+    dialog, buttons = _create_dialog(window, "about", "About MOSAIC", (480, 300), ui.heading_label(title), (label, 1))
     copy = buttons.addButton("Copy", QDialogButtonBox.ButtonRole.ActionRole)
-    copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(f"MOSAIC {mosaic.__version__}\n{facts}"))
+    copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(f"{title}\n{details}"))
     return dialog
 
 

@@ -1,4 +1,4 @@
-"""What the window remembers: of the user, and of each workspace."""
+"""Saved settings of the window: of the user, and of each workspace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mosaic.contracts.folder import Workspace
 
 class GuiSettings:
     def __init__(self, workspace: Workspace, path: Path | None = None, workspace_key: str = "") -> None:
-        """`place` identifies a workspace on another machine."""
+        """`workspace_key` identifies a workspace on another machine."""
         if path is None:
             self._store = QSettings(QSettings.Format.IniFormat, QSettings.Scope.UserScope, "mosaic", "workbench")
         else:
@@ -24,14 +24,14 @@ class GuiSettings:
         )
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A value of the user's, such as the theme."""
+        """A value of the user, such as the theme."""
         return _decode(self._store.value(name), default)
 
     def put(self, name: str, value: Any) -> None:
         self._store.setValue(name, json.dumps(value))
 
     def get_for_workspace(self, name: str, default: Any = None) -> Any:
-        """A value of this workspace's, such as the open tabs."""
+        """A value of this workspace, such as the open tabs."""
         return _decode(self._store.value(f"{self._workspace_prefix}/{name}"), default)
 
     def put_for_workspace(self, name: str, value: Any) -> None:

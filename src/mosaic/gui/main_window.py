@@ -1,11 +1,12 @@
-"""The main window: a loop over the tables of `panels` and `actions`, and nothing that knows what is in them."""
+"""The main window, built from the tables of `panels` and `actions` without knowing their content."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QSize, Qt
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -16,15 +17,14 @@ from PySide6.QtWidgets import (
     QSizePolicy,
     QStackedWidget,
     QToolBar,
-    QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from mosaic.gui import theme
+from mosaic.gui.actions import open_page
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action, Dock, Page
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.shell_widgets import Banner, Messages, TrainerStatusButton, overrides_shortcut
-from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class MainWindow(QMainWindow):
     ) -> None:
         super().__init__()
         self._workbench = workbench
+        workbench.window = self
         self._action_table = [*actions, *_page_actions(pages)]
-        self._page_table = pages
         self._dialogs = dialogs
         self._actions: dict[str, QAction] = {}
         self.setObjectName("window")
         self.setDockOptions(QMainWindow.DockOption.AnimatedDocks | QMainWindow.DockOption.AllowTabbedDocks)
-        self._page_stack = with_object_name(QStackedWidget(), "pages")
+        self._page_stack = ui.with_object_name(QStackedWidget(), "pages")
         self._page_ids = [page.id for page in pages]
         self.banner = Banner()
         self.messages = Messages(self)
@@ -66,7 +66,6 @@ class MainWindow(QMainWindow):
         workbench.dialog_requested.connect(self.open_dialog)
         workbench.message_posted.connect(self.messages.show_message)
         workbench.action_offered.connect(self.messages.show_action)
-        workbench.theme_changed.connect(self._paint_icons)
         workbench.bridge.connection_lost.connect(self._on_connection_lost)
         workbench.bridge.connected.connect(self._on_connected)
         for signal in (
@@ -76,19 +75,16 @@ class MainWindow(QMainWindow):
             workbench.runs.reset,
         ):
             signal.connect(self._refresh_later)
-        self._refresh_timer = QTimer(self, singleShot=True, interval=50)
-        self._refresh_timer.timeout.connect(self.refresh_actions)
-        self._paint_icons()
+        self._refresh_timer = ui.create_timer(self, 50, self.refresh_actions, is_single_shot=True)
         self.refresh_actions()
         self._restore_layout()
         self._saved_layout: tuple[bytes, ...] = ()
-        self._save_layout_timer = QTimer(self, interval=SAVE_LAYOUT_INTERVAL_MS)
-        self._save_layout_timer.timeout.connect(self.save_layout)
+        self._save_layout_timer = ui.create_timer(self, SAVE_LAYOUT_INTERVAL_MS, self.save_layout)
 
     # --- building
 
     def _build_pages(self, pages: Sequence[Page]) -> None:
-        bar = with_object_name(QToolBar("Pages"), "bar")
+        bar = ui.with_object_name(QToolBar("Pages"), "bar")
         bar.setMovable(False)
         bar.setIconSize(QSize(16, 16))
         bar.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)  # it would offer to hide the bar for good
@@ -98,56 +94,49 @@ class MainWindow(QMainWindow):
             widget.setObjectName(f"page.{page.id}")
             self._page_stack.addWidget(widget)
             if page.has_nav_button:
-                button = self._create_bar_button(page.title, f"nav.{page.id}")
-                button.setToolTip(f"{page.title} (Ctrl+{len(self._buttons.buttons()) + 1})")
-                button.setCheckable(True)
-                button.clicked.connect(lambda _=False, page_id=page.id: self.show_page(page_id))
+                tip = f"{page.title} (Ctrl+{len(self._buttons.buttons()) + 1})"
+                button = ui.tool_button(
+                    f"nav.{page.id}", page.icon, tip, partial(self.show_page, page.id), page.title, is_checkable=True
+                )
+                button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
                 self._buttons.addButton(button, number)
-                bar.addWidget(button)
         gap = QWidget()
         gap.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
-        bar.addWidget(gap)
-        self._search = self._create_bar_button("Find an action or a run", "nav.palette")
-        self._search.setToolTip("Command palette (Ctrl+K)")
-        self._search.clicked.connect(lambda: self.open_dialog("palette"))
-        bar.addWidget(self._search)
-        bar.addWidget(TrainerStatusButton(self._workbench))
+        search = ui.tool_button(
+            "nav.palette",
+            "mdi6.magnify",
+            "Command palette (Ctrl+K)",
+            lambda: self.open_dialog("palette"),
+            "Find an action or a run",
+        )
+        search.setIcon(theme.icon("mdi6.magnify", "muted"))
+        for widget in (*self._buttons.buttons(), gap, search, TrainerStatusButton(self._workbench)):
+            bar.addWidget(widget)
+        search.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.addToolBar(bar)
-        middle = QWidget()
-        column = QVBoxLayout(middle)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(self.banner)
-        column.addWidget(self._page_stack, 1)
-        self.setCentralWidget(middle)
-
-    def _create_bar_button(self, text: str, name: str) -> QToolButton:
-        button = with_object_name(QToolButton(), name)
-        button.setText(text)
-        button.setProperty("flat", True)
-        button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        return button
+        self.setCentralWidget(ui.widget_column(self.banner, (self._page_stack, 1), spacing=0))
 
     def _build_docks(self, docks: Sequence[Dock]) -> None:
         self._docks = []
         for row in docks:
-            dock = with_object_name(QDockWidget(row.title, self), f"dock.{row.id}")
+            dock = ui.with_object_name(QDockWidget(row.title, self), f"dock.{row.id}")
             dock.setWidget(row.create_widget(self._workbench))
             self.addDockWidget(DOCK_AREAS[row.area], dock)
             self._docks.append(dock)
         self.setCorner(Qt.Corner.BottomLeftCorner, DOCK_AREAS["left"])
 
     def _build_menus(self) -> None:
-        wanted = {row.menu.partition(SUBMENU_SEPARATOR)[0] for row in self._action_table}
+        titles = {row.menu.partition(SUBMENU_SEPARATOR)[0] for row in self._action_table}
         menus: dict[str, QMenu] = {}
-        for title in (*(name for name in MENU_ORDER if name in wanted), *sorted(wanted.difference(MENU_ORDER))):
+        for title in (*(name for name in MENU_ORDER if name in titles), *sorted(titles.difference(MENU_ORDER))):
             menus[title] = self._create_menu(title)
             self.menuBar().addMenu(menus[title])
         keys = self._workbench.settings.get("keys", {})
         sections: dict[str, int] = {}
         for row in self._action_table:
-            action = with_object_name(QAction(row.title, self), row.id)
+            action = ui.with_object_name(QAction(row.title, self), row.id)
+            if row.icon:
+                action.setIcon(theme.icon(row.icon))
             action.triggered.connect(lambda _=False, run=row.run: run(self._workbench))
             top, _, inside = row.menu.partition(SUBMENU_SEPARATOR)
             if sections.setdefault(top, row.section) != row.section:
@@ -165,20 +154,11 @@ class MainWindow(QMainWindow):
                 menus["View"].addAction(dock.toggleViewAction())
 
     def _create_menu(self, title: str) -> QMenu:
-        menu = with_object_name(QMenu(title, self), f"menu.{title.lower()}")
+        menu = ui.with_object_name(QMenu(title, self), f"menu.{title.lower()}")
         menu.setToolTipsVisible(True)
         return menu
 
-    def _paint_icons(self) -> None:
-        for row in self._action_table:
-            if row.icon:
-                self._actions[row.id].setIcon(theme.icon(row.icon))
-        for number, page in enumerate(self._page_table):
-            if (button := self._buttons.button(number)) is not None:
-                button.setIcon(theme.icon(page.icon))
-        self._search.setIcon(theme.icon("mdi6.magnify", "muted"))
-
-    # --- moving
+    # --- navigation
 
     def show_page(self, page_id: str) -> None:
         number = self._page_ids.index(page_id)
@@ -195,10 +175,9 @@ class MainWindow(QMainWindow):
 
     def _limit_minimum_size_to(self, page_index: int) -> None:
         """Only the page that is shown limits how small the window can be."""
-        for other in range(self._page_stack.count()):
-            ignored, wanted = QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred
-            policy = wanted if other == page_index else ignored
-            page = self._page_stack.widget(other)
+        for number in range(self._page_stack.count()):
+            policy = QSizePolicy.Policy.Preferred if number == page_index else QSizePolicy.Policy.Ignored
+            page = self._page_stack.widget(number)
             assert page is not None
             page.setSizePolicy(policy, policy)
 
@@ -226,7 +205,7 @@ class MainWindow(QMainWindow):
         row = next(row for row in self._action_table if row.id == action_id)
         action.setShortcut(QKeySequence(shortcut))
         shown = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-        action.setToolTip((row.tip or row.title) + (f" ({shown})" if shown else ""))
+        action.setToolTip(row.tooltip(shown))
 
     def _refresh_later(self, *_: object) -> None:
         if not self._refresh_timer.isActive():
@@ -253,7 +232,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle(f"MOSAIC – {where}{status.workspace}")
         self._refresh_later()
 
-    # --- remembering
+    # --- the layout
 
     def _restore_layout(self) -> None:
         self.setWindowTitle(f"MOSAIC – {self._workbench.workspace.root}")
@@ -300,11 +279,8 @@ class MainWindow(QMainWindow):
 
 
 def _page_actions(pages: Sequence[Page]) -> list[Action]:
-    def go(page_id: str) -> Callable[[Workbench], None]:
-        return lambda workbench: workbench.page_requested.emit(page_id)
-
     listed = [page for page in pages if page.has_nav_button]
     return [
-        Action(f"go.{page.id}", page.title, "View", go(page.id), f"Ctrl+{number}", page.icon)
+        Action(f"go.{page.id}", page.title, "View", open_page(page.id), f"Ctrl+{number}", page.icon)
         for number, page in enumerate(listed, 1)
     ]

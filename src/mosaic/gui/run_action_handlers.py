@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QGuiApplication
-from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QTabWidget, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QTabWidget, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.client.exports import ExportCancelled, ExportTask
+from mosaic.contracts.errors import BadInput
 from mosaic.formatting import run_title, short_id
+from mosaic.gui.forms.submit_controller import show_submitted_runs
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
-from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_payloads import effective_settings
 
@@ -27,17 +29,32 @@ MAX_NAMED_RUNS = 8
 STOPPABLE_STAGES = ("queued", "starting", "running", "paused")
 
 
-# --- steering
+Operation = Callable[[str, TrainerClient], "RunView"]
+"""A call of the trainer about one run."""
+Export = Callable[[TrainerClient, "RunView", Path, ExportTask], None]
+"""Writes a run to a file and counts its progress."""
+
+
+# --- starting and stopping
+
+
+def train_now(workbench: Workbench) -> None:
+    """Submits the last state of the train form."""
+
+    def failed(error: Exception) -> None:
+        workbench.show_error(error)
+        workbench.form_requested.emit(None)
+
+    try:
+        workbench.training.submit(lambda views: show_submitted_runs(workbench, views), failed, workbench)
+    except BadInput as error:
+        failed(error)
 
 
 def _call_for_each(
-    workbench: Workbench,
-    views: Sequence[RunView],
-    operation: Callable[[TrainerClient, str], RunView],
-    message: str,
-    kind: str = "info",
+    workbench: Workbench, views: Sequence[RunView], operation: Operation, message: str, kind: str = "info"
 ) -> None:
-    """Asks for each run; the answers are shown at once, and one sentence about them when all are there."""
+    """Calls the trainer for each run; shows the answers at once, and one message when all have arrived."""
     done: list[RunView] = []
 
     def then(view: RunView) -> None:
@@ -47,11 +64,7 @@ def _call_for_each(
             workbench.show_message(message.format(runs=_describe_runs(done)), kind)
 
     for view in views:
-        workbench.ask(partial(_call_for_run, operation, view.run_id), then, workbench)
-
-
-def _call_for_run(operation: Callable[[TrainerClient, str], RunView], run_id: str, trainer: TrainerClient) -> RunView:
-    return operation(trainer, run_id)
+        workbench.ask(partial(operation, view.run_id), then, workbench)
 
 
 def _describe_runs(views: Sequence[RunView]) -> str:
@@ -61,28 +74,31 @@ def _describe_runs(views: Sequence[RunView]) -> str:
 def cancel(workbench: Workbench) -> None:
     views = [view for view in workbench.target_runs() if view.stage in STOPPABLE_STAGES]
     message = "{runs}: stopping, with a checkpoint where it can."
-    _call_for_each(workbench, views, lambda trainer, run: trainer.cancel(run), message)
+    _call_for_each(workbench, views, lambda run_id, trainer: trainer.cancel(run_id), message)
 
 
 def toggle_pause(workbench: Workbench) -> None:
-    """Pauses what runs; where nothing does, lets what is paused go on."""
-    chosen = workbench.target_runs()
-    running = [view for view in chosen if view.stage == "running"]
+    """Pauses the running target runs; if there are none, continues the paused ones."""
+    targets = workbench.target_runs()
+    running = [view for view in targets if view.stage == "running"]
     if running:
-        _call_for_each(
-            workbench, running, lambda trainer, run: trainer.pause(run), "{runs}: pausing. Space lets it go on."
-        )
+        message = "{runs}: pausing. Space continues."
+        _call_for_each(workbench, running, lambda run_id, trainer: trainer.pause(run_id), message)
     else:
-        paused = [view for view in chosen if view.stage == "paused"]
-        _call_for_each(workbench, paused, lambda trainer, run: trainer.resume(run), "{runs}: going on.")
+        paused = [view for view in targets if view.stage == "paused"]
+        _call_for_each(workbench, paused, lambda run_id, trainer: trainer.resume(run_id), "{runs}: continuing.")
 
 
 def resume(workbench: Workbench) -> None:
     view = workbench.target_runs()[0]
-    dialog = ResumeDialog(view, _main_window())
+    dialog = ResumeDialog(view, workbench.window)
     dialog.steps_chosen.connect(
         lambda steps: _call_for_each(
-            workbench, [view], lambda trainer, run: trainer.resume(run, int(steps) or None), "{runs}: resumed.", "good"
+            workbench,
+            [view],
+            lambda run_id, trainer: trainer.resume(run_id, int(steps) or None),
+            "{runs}: resumed.",
+            "good",
         )
     )
     _open_dialog(dialog)
@@ -91,7 +107,7 @@ def resume(workbench: Workbench) -> None:
 def resubmit(workbench: Workbench) -> None:
     views = workbench.target_runs()
 
-    def again(trainer: TrainerClient, run_id: str) -> RunView:
+    def submit_again(run_id: str, trainer: TrainerClient) -> RunView:
         return trainer.submit(trainer.config(run_id))
 
     def then(view: RunView) -> None:
@@ -101,7 +117,7 @@ def resubmit(workbench: Workbench) -> None:
             workbench.select(view.run_id)
 
     for view in views:
-        workbench.ask(partial(_call_for_run, again, view.run_id), then, workbench)
+        workbench.ask(partial(submit_again, view.run_id), then, workbench)
 
 
 def edit_and_resubmit(workbench: Workbench) -> None:
@@ -111,12 +127,12 @@ def edit_and_resubmit(workbench: Workbench) -> None:
 
 def show_settings_diff(workbench: Workbench) -> None:
     views = workbench.target_runs()
-    window = _main_window()
+    window = workbench.window
 
     def read(trainer: TrainerClient) -> list[dict[str, Any]]:
         return [effective_settings(trainer.config(view.run_id)) for view in views]
 
-    workbench.ask(read, lambda found: _open_dialog(SettingsDiffDialog(views, found, window)), window)
+    workbench.ask(read, lambda settings: _open_dialog(SettingsDiffDialog(views, settings, window)), window)
 
 
 def compare_runs(workbench: Workbench) -> None:
@@ -129,13 +145,13 @@ def compare_runs(workbench: Workbench) -> None:
 def edit_tags(workbench: Workbench) -> None:
     views = workbench.target_runs()
     known = {tag for view in workbench.runs.all() for tag in view.tags or ()}
-    dialog = TagsDialog(views, sorted(known), _main_window())
+    dialog = TagsDialog(views, sorted(known), workbench.window)
 
     def change(added: list[str], removed: list[str]) -> None:
         _call_for_each(
             workbench,
             views,
-            lambda trainer, run: trainer.annotate(run, add_tags=added, remove_tags=removed),
+            lambda run_id, trainer: trainer.annotate(run_id, add_tags=added, remove_tags=removed),
             "{runs}: tags changed.",
             "good",
         )
@@ -148,7 +164,7 @@ def write_note(workbench: Workbench) -> None:
     """Open the note of the selected run."""
     view = workbench.target_runs()[0]
     workbench.select(view.run_id)
-    window = _main_window()
+    window = workbench.window
     dock = window.findChild(QWidget, "dock.notes") if window else None
     field = window.findChild(QWidget, "notes.run") if window else None
     tabs = window.findChild(QTabWidget, "notes.tabs") if window else None
@@ -164,7 +180,7 @@ def archive(workbench: Workbench, is_archived: bool = True) -> None:
     _call_for_each(
         workbench,
         views,
-        lambda trainer, run: trainer.annotate(run, is_archived=is_archived),
+        lambda run_id, trainer: trainer.annotate(run_id, is_archived=is_archived),
         "{runs}: archived; the box symbol above the list shows such runs."
         if is_archived
         else "{runs}: in the list again.",
@@ -183,16 +199,16 @@ def delete(workbench: Workbench) -> None:
     if len(views) > MAX_NAMED_RUNS:
         names.append(f"and {len(views) - MAX_NAMED_RUNS} more")
     what = "this run" if len(views) == 1 else f"these {len(views)} runs"
-    question = with_object_name(QMessageBox(_main_window()), "delete.question")
-    question.setWindowTitle("Delete runs")
-    question.setText(f"Move {what} to the trash?")
-    question.setInformativeText("\n".join(names) + "\n\nThe trash keeps it for 30 days.")
-    yes = with_object_name(question.addButton("Move to trash", QMessageBox.ButtonRole.DestructiveRole), "delete.yes")
-    no = question.addButton("Keep", QMessageBox.ButtonRole.RejectRole)
-    question.setDefaultButton(no)
-    question.setEscapeButton(no)
-    yes.clicked.connect(lambda: _move_to_trash(workbench, [view.run_id for view in views]))
-    _open_dialog(question)
+    ui.confirm(
+        workbench.window,
+        "delete.question",
+        "Delete runs",
+        f"Move {what} to the trash?",
+        "\n".join(names) + "\n\nThe trash keeps it for 30 days.",
+        "Move to trash",
+        lambda: _move_to_trash(workbench, [view.run_id for view in views]),
+        "Keep",
+    )
 
 
 def _move_to_trash(workbench: Workbench, run_ids: list[str]) -> None:
@@ -208,7 +224,7 @@ def _move_to_trash(workbench: Workbench, run_ids: list[str]) -> None:
 
 
 def undelete(workbench: Workbench) -> None:
-    """What was deleted last comes back from the trash."""
+    """Restores the runs that were deleted last from the trash."""
     paths = workbench.settings.get_for_workspace("trashed", [])
     workbench.settings.put_for_workspace("trashed", [])
 
@@ -243,14 +259,12 @@ def copy_id(workbench: Workbench) -> None:
     workbench.show_message(f"Copied {ids[0]}" if len(ids) == 1 else f"Copied {len(ids)} ids")
 
 
-def export(
-    workbench: Workbench, write: Callable[[TrainerClient, RunView, Path, ExportTask], None], ending: str, kind: str
-) -> None:
+def export(workbench: Workbench, write: Export, ending: str, kind: str) -> None:
     view = workbench.target_runs()[0]
     folder = Path(workbench.settings.get("export.folder", str(Path.home())))
     name = f"{view.algo or view.worker}-{short_id(view.run_id)}{ending}"
-    dialog = with_object_name(
-        QFileDialog(_main_window(), f"Export {run_title(view)}", str(folder / name), kind), "export.file"
+    dialog = ui.with_object_name(
+        QFileDialog(workbench.window, f"Export {run_title(view)}", str(folder / name), kind), "export.file"
     )
     dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
     dialog.setDefaultSuffix(ending.rpartition(".")[2])
@@ -258,12 +272,10 @@ def export(
     _open_dialog(dialog)
 
 
-def write_export(
-    workbench: Workbench, write: Callable[[TrainerClient, RunView, Path, ExportTask], None], view: RunView, path: Path
-) -> None:
+def write_export(workbench: Workbench, write: Export, view: RunView, path: Path) -> None:
     workbench.settings.put("export.folder", str(path.parent))
     task = ExportTask(f"Writing {path.name}")
-    progress = TaskDialog(task, _main_window())
+    progress = TaskDialog(task, workbench.window)
 
     def then(_: Any) -> None:
         progress.finish()
@@ -276,34 +288,27 @@ def write_export(
     workbench.bridge.ask(lambda trainer: write(trainer, view, path, task), then, failed, progress)
 
 
-# --- windows
+# --- the window
 
 
-def search(_: Workbench) -> None:
-    """Whatever is in focus searches itself where it can, else the list of runs."""
-    widget: Any = QApplication.focusWidget()
-    while widget is not None and not hasattr(widget, "start_search"):
-        widget = widget.parentWidget()
-    if widget is None and (window := _main_window()) is not None:
-        dock = window.findChild(QWidget, "dock.runs")
+def search(workbench: Workbench) -> None:
+    """Starts the search of the focused panel, else that of the list of runs."""
+    panel = _searchable_parent(QApplication.focusWidget())
+    if panel is None and workbench.window is not None:
+        dock = workbench.window.findChild(QWidget, "dock.runs")
         if dock is not None:
             dock.show()
-        field = window.findChild(QWidget, "runs.search")
-        widget = field
-        while widget is not None and not hasattr(widget, "start_search"):
-            widget = widget.parentWidget()
-    if widget is not None:
-        widget.start_search()
+        panel = _searchable_parent(workbench.window.findChild(QWidget, "runs.search"))
+    if panel is not None:
+        panel.start_search()
 
 
-def _main_window() -> QWidget | None:
-    """The parent of question dialogs."""
-    active = QApplication.activeWindow()
-    if active is not None and active.objectName() == "window":
-        return active
-    return next((widget for widget in QApplication.topLevelWidgets() if widget.objectName() == "window"), None)
+def _searchable_parent(widget: Any) -> Any:
+    while widget is not None and not hasattr(widget, "start_search"):
+        widget = widget.parentWidget()
+    return widget
 
 
-def _open_dialog(dialog: Any) -> None:
+def _open_dialog(dialog: QDialog) -> None:
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     dialog.open()

@@ -114,10 +114,10 @@ def apply(app: QApplication, theme_name: str, font_size_pt: float = 10.0) -> Non
     _current = DARK if theme_name == "dark" or (theme_name == "system" and prefers_dark) else LIGHT
     app.setStyle("Fusion")
     app.setPalette(_palette(_current))
-    app.setStyleSheet(_style_sheet(_current))
     font = app.font()
     font.setPointSizeF(font_size_pt)
     app.setFont(font)
+    app.setStyleSheet(_style_sheet(_current))  # after the font, which widgets take over when they are restyled
 
 
 class _ThemeIconEngine(QIconEngine):
@@ -280,6 +280,8 @@ def _style_sheet(t: Tokens) -> str:
     QTableWidget::item {{ padding: 0 8px; }}
     QListWidget[roomy="true"]::item {{ padding: 4px 8px; color: {t.text}; }}
     QListWidget[roomy="true"]::item:selected {{ background: {t.raised}; }}
+    #palette QTreeWidget::item {{ padding: 0 8px; }}
+    #palette QTreeWidget::item:selected {{ background: {t.raised}; }}
     QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
     QMenuBar {{ background: {t.window}; }}
     QMenuBar::item:selected, QMenu::item:selected {{ background: {t.raised}; }}

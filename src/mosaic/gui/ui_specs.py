@@ -1,4 +1,4 @@
-"""The rows that the window is made of: panels and actions are data."""
+"""The types of the tables from which the window is built."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 SUBMENU_SEPARATOR = " › "
-"""Between a menu and one inside of it."""
-
-
-def _is_always_enabled(_: Workbench) -> bool:
-    return True
+"""Between a menu and its submenu."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that can be done: in the menu, in the palette, by its keys."""
+    """An entry of the menus and of the palette, with its keys."""
 
     id: str
     title: str
     menu: str
-    """Of the menu bar; `Run › Export` is a menu inside of one."""
+    """A menu of the menu bar, or a submenu such as `Run › Export`."""
     run: Callable[[Workbench], None]
     shortcut: str = ""
     icon: str = ""
-    is_enabled: Callable[[Workbench], bool] = _is_always_enabled
+    is_enabled: Callable[[Workbench], bool] = lambda _: True
     """Whether it can be done now."""
     tip: str = ""
     section: int = 0
     """Rows of one menu with different numbers are separated by a line."""
+
+    def tooltip(self, keys: str = "") -> str:
+        return (self.tip or self.title) + (f" ({keys})" if keys else "")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What panels and actions are handed: the data, the ways to ask for more, and where they would like to go."""
+"""What panels and actions receive: models, background calls, and signals for navigation and messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui import theme
@@ -64,8 +64,10 @@ class Workbench(QObject):
         """The daemon's last status; None while there is no connection."""
         self.selection: str | None = None
         self.marks: list[str] = []
+        self.window: QWidget | None = None
+        """The main window, the parent of dialogs."""
         self.is_remote = False
-        """Whether the trainer is another machine's: its folders and its frames' memory cannot be reached from here."""
+        """Whether the trainer is on another machine: its folders and shared memory are not accessible here."""
         self._series: dict[str, RunSeries] = {}
         self.runs.removed.connect(self._on_runs_removed)
         bridge.connected.connect(self._connected)
@@ -98,7 +100,7 @@ class Workbench(QObject):
         self.marks_changed.emit(run_ids)
 
     def target_runs(self) -> list[RunView]:
-        """The views that an action is about: the marked runs, else the selected one."""
+        """The runs that an action applies to: the marked ones, else the selected one."""
         ids = self.marks or ([self.selection] if self.selection else [])
         return [view for view in map(self.runs.get, ids) if view is not None]
 
@@ -122,7 +124,7 @@ class Workbench(QObject):
         self.message_posted.emit(text, kind)
 
     def offer_action(self, text: str, title: str, act: Callable[[], None]) -> None:
-        """Says something and offers a way on, or back."""
+        """Shows a message with a button."""
         self.action_offered.emit(text, title, act)
 
     def show_error(self, error: Exception) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from PySide6.QtCore import QObject
-from PySide6.QtWidgets import QInputDialog, QMenu, QMessageBox, QToolButton
+from PySide6.QtWidgets import QInputDialog, QMenu, QToolButton
 
 from mosaic.contracts.errors import BadInput
 from mosaic.gui.models.training import Training
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import confirm, with_object_name
 from mosaic.gui.workbench import Workbench
 
 
@@ -62,12 +62,12 @@ class PresetsMenu(QObject):
             self._workbench.show_error(error)
 
     def ask_delete(self, name: str) -> None:
-        box = with_object_name(QMessageBox(self._button.window()), "train.presets.delete")
-        box.setWindowTitle("Delete preset")
-        box.setText(f"Delete the preset {name!r}?")
-        box.setInformativeText("Runs that were made with it stay.")
-        delete = box.addButton("Delete preset", QMessageBox.ButtonRole.DestructiveRole)
-        box.addButton(QMessageBox.StandardButton.Cancel)
-        delete.clicked.connect(lambda: self._training.delete_preset(name))
-        box.finished.connect(box.deleteLater)
-        box.open()
+        confirm(
+            self._button.window(),
+            "train.presets.delete",
+            "Delete preset",
+            f"Delete the preset {name!r}?",
+            "Runs that were made with it stay.",
+            "Delete preset",
+            lambda: self._training.delete_preset(name),
+        )

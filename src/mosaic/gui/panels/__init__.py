@@ -5,12 +5,10 @@ from __future__ import annotations
 from mosaic.gui.panels.analytics_panel import AnalyticsTab
 from mosaic.gui.panels.compare_panel import ComparePage
 from mosaic.gui.panels.config_panel import ConfigTab
-from mosaic.gui.panels.control_panel import ControlPanel
+from mosaic.gui.panels.docks import ControlPanel, LogPanel, NotesPanel
 from mosaic.gui.panels.fastlane_panel import FastLaneTab
 from mosaic.gui.panels.leaderboard_panel import LeaderboardPage
-from mosaic.gui.panels.log_panel import LogPanel
 from mosaic.gui.panels.logs_panel import LogsTab
-from mosaic.gui.panels.notes_panel import NotesPanel
 from mosaic.gui.panels.overview import OverviewTab
 from mosaic.gui.panels.policy_panel import PolicyPage
 from mosaic.gui.panels.run_page import RunPage

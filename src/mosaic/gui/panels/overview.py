@@ -10,8 +10,15 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QProgressBar, QScrollArea, QSplitter, QWidget
 
-from mosaic import formatting
 from mosaic.contracts.run_kind import RunKind
+from mosaic.formatting import (
+    format_ago,
+    format_duration,
+    format_si_number,
+    format_timestamp,
+    progress_fraction,
+    short_id,
+)
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
 from mosaic.gui.views import widgets as ui
@@ -146,65 +153,52 @@ class OverviewTab(QWidget):
             self._history.show_history(view.history, str(view.outcome or ""))
 
     def _show_tiles(self, view: RunView) -> None:
+        tiles, is_over = self._tiles, view.stage == "finished"
         episodes = view.episodes or 0
         last = f"last {min(100, episodes)} episodes" if episodes else "no episode yet"
         mean = f"Mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
-        self._tiles["return"].set_value(formatting.format_si_number(view.episodic_return), last, mean)
-        step, total = view.global_step, view.total_timesteps
-        part = formatting.progress_fraction(view)
-        of = f"of {formatting.format_si_number(total)}" if total else ""
+        tiles["return"].set_value(format_si_number(view.episodic_return), last, mean)
+        step, total, part = view.global_step, view.total_timesteps, progress_fraction(view)
+        of = f"of {format_si_number(total)}" if total else ""
         percent = f"{100 * part:.0f} %" if part is not None else ""
         exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
-        self._tiles["steps"].caption.setText("Steps")
-        self._tiles["steps"].set_value(
-            formatting.format_si_number(step), " · ".join(filter(None, (of, percent))), exact
-        )
-        self._tiles["sps"].set_value(formatting.format_si_number(view.sps), tooltip="As the worker measures it")
-        is_over = view.stage == "finished"
-        self._tiles["time"].caption.setText("Took" if is_over else "Time left")
-        ran = _elapsed_s(view)
+        tiles["steps"].caption.setText("Steps")
+        tiles["steps"].set_value(format_si_number(step), " · ".join(filter(None, (of, percent))), exact)
+        tiles["sps"].set_value(format_si_number(view.sps), tooltip="As the worker measures it")
+        elapsed = format_duration(_elapsed_s(view))
+        tiles["time"].caption.setText("Took" if is_over else "Time left")
         if is_over:
-            self._tiles["time"].set_value(
-                formatting.format_duration(ran), f"ended {formatting.format_ago(view.finished_at)}"
-            )
+            tiles["time"].set_value(elapsed, f"ended {format_ago(view.finished_at)}")
         else:
-            self._tiles["time"].set_value(
-                formatting.format_duration(view.seconds_left),
-                f"for {formatting.format_duration(ran)} now" if ran is not None else "",
+            tiles["time"].set_value(
+                format_duration(view.seconds_left), f"for {elapsed} now" if view.started_at is not None else ""
             )
         hardware = view.hardware
-        when = "at its end" if is_over else "now"
-        cpu = f"{hardware.cpu_percent:.0f} %" if hardware else "–"
-        memory = _format_megabytes(hardware.rss_mb) if hardware else "–"
-        self._tiles["cpu"].set_value(cpu, when if hardware else "")
-        self._tiles["memory"].set_value(memory, when if hardware else "")
+        when = ("at its end" if is_over else "now") if hardware else ""
+        tiles["cpu"].set_value(f"{hardware.cpu_percent:.0f} %" if hardware else "–", when)
+        tiles["memory"].set_value(_format_megabytes(hardware.rss_mb) if hardware else "–", when)
         self._bar.setVisible(part is not None and not is_over)
         self._bar.setValue(round(PROGRESS_STEPS * (part or 0)))
 
     def _show_evaluation(self, view: RunView) -> None:
-        is_over = view.stage == "finished"
+        tiles, is_over = self._tiles, view.stage == "finished"
         evaluation = self._evaluations.evaluations[0] if self._evaluations.evaluations else None
         if evaluation is not None or self._evaluations.is_loaded:
             self._evaluation.show_evaluation(evaluation, theme.run_colour(self._run_id), is_over)
-        self._tiles["steps"].caption.setText("Episodes")
         batches = evaluation.summary.batches if evaluation is not None else ()
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
         # Single episodes are reported by the clock, batches when they end: either may be ahead.
         episodes = max(view.episodes or 0, sum(batch.episodes for batch in batches))
-        self._tiles["steps"].set_value(formatting.format_si_number(episodes), of if batches else "")
+        tiles["steps"].caption.setText("Episodes")
+        tiles["steps"].set_value(format_si_number(episodes), of if batches else "")
         if not is_over:  # the length of episodes is unknown, and so is when a repeated evaluation is stopped
-            self._tiles["time"].caption.setText("Runs for")
-            self._tiles["time"].set_value(formatting.format_duration(_elapsed_s(view)))
+            tiles["time"].caption.setText("Runs for")
+            tiles["time"].set_value(format_duration(_elapsed_s(view)))
         mean = self._evaluation.histogram.mean if evaluation is not None else None
         if mean is not None and math.isfinite(mean.point):
-            sure = (
-                f"95 %: {formatting.format_si_number(mean.low)} to {formatting.format_si_number(mean.high)}"
-                if math.isfinite(mean.low)
-                else ""
-            )
-            self._tiles["return"].set_value(
-                formatting.format_si_number(mean.point), sure, "Mean return of all its episodes"
-            )
+            has_interval = math.isfinite(mean.low)
+            interval = f"95 %: {format_si_number(mean.low)} to {format_si_number(mean.high)}" if has_interval else ""
+            tiles["return"].set_value(format_si_number(mean.point), interval, "Mean return of all its episodes")
 
     def _show_reason(self, view: RunView) -> None:
         is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
@@ -234,40 +228,39 @@ def _narrow_scroll_area(widget: QWidget) -> QScrollArea:
 
 def run_details(view: RunView) -> list[Detail]:
     """The details of a run in groups, without those that it does not have."""
-    checkpoint = view.checkpoint_step
     is_train = view.kind == RunKind.TRAIN
-    asked = f"{view.cpus} CPU, {view.gpus} GPU, priority {view.priority}"
-    rows: list[Detail | None] = [
-        Detail("Run"),
-        Detail("Id", formatting.short_id(view.run_id), view.run_id),
-        _optional_detail("Name", view.run_name),
-        Detail("Kind", "training" if is_train else "evaluation"),
-        Detail("Worker", str(view.worker)),
-        _optional_detail("Group", view.group),
-        _optional_detail("Tags", ", ".join(view.tags or ())),
-        Detail("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet")
-        if is_train
-        else None,
-        Detail("Attempts", str(len(view.attempts))) if len(view.attempts or ()) > 1 else None,
-        Detail("Asked for", asked),
-        Detail("Folder", view.run_dir),
-        Detail("Times"),
-        *(_time_detail(name, getattr(view, key)) for name, key in _TIME_FIELDS),
-        Detail("Took" if view.finished_at else "Runs for", formatting.format_duration(_elapsed_s(view))),
-        *_hardware_details(view),
+    checkpoint = "none yet" if view.checkpoint_step is None else f"step {view.checkpoint_step:,}"
+    groups = {
+        "Run": [
+            Detail("Id", short_id(view.run_id), view.run_id),
+            Detail("Name", view.run_name or ""),
+            Detail("Kind", "training" if is_train else "evaluation"),
+            Detail("Worker", str(view.worker)),
+            Detail("Group", view.group or ""),
+            Detail("Tags", ", ".join(view.tags or ())),
+            Detail("Last checkpoint", checkpoint if is_train else ""),
+            Detail("Attempts", str(len(view.attempts)) if len(view.attempts or ()) > 1 else ""),
+            Detail("Asked for", f"{view.cpus} CPU, {view.gpus} GPU, priority {view.priority}"),
+            Detail("Folder", view.run_dir),
+        ],
+        "Times": [
+            _time_detail("Submitted", view.submitted_at),
+            _time_detail("Started", view.started_at),
+            _time_detail("Ended", view.finished_at),
+            Detail("Took" if view.finished_at else "Runs for", format_duration(_elapsed_s(view))),
+        ],
+        "Hardware at its end" if view.stage == "finished" else "Hardware now": _hardware_details(view),
+    }
+    return [
+        detail
+        for title, details in groups.items()
+        if details
+        for detail in (Detail(title), *(detail for detail in details if detail.value))
     ]
-    return [row for row in rows if row is not None]
 
 
-_TIME_FIELDS = (("Submitted", "submitted_at"), ("Started", "started_at"), ("Ended", "finished_at"))
-
-
-def _optional_detail(name: str, value: str | None) -> Detail | None:
-    return Detail(name, value) if value else None
-
-
-def _time_detail(name: str, at: float | None) -> Detail | None:
-    return Detail(name, formatting.format_ago(at), formatting.format_timestamp(at)) if at else None
+def _time_detail(name: str, at: float | None) -> Detail:
+    return Detail(name, format_ago(at), format_timestamp(at)) if at else Detail(name)
 
 
 def _elapsed_s(view: RunView) -> float | None:
@@ -276,12 +269,11 @@ def _elapsed_s(view: RunView) -> float | None:
     return None if started is None else max(0.0, (view.finished_at or time.time()) - started)
 
 
-def _hardware_details(view: RunView) -> list[Detail | None]:
+def _hardware_details(view: RunView) -> list[Detail]:
     hardware = view.hardware
     if not hardware:
         return []
-    rows: list[Detail | None] = [
-        Detail("Hardware at its end" if view.stage == "finished" else "Hardware now"),
+    details = [
         Detail("CPU", f"{hardware.cpu_percent:.0f} %", "100 % is one core"),
         Detail("Memory", _format_megabytes(hardware.rss_mb)),
         Detail("Processes", str(hardware.processes)),
@@ -289,8 +281,8 @@ def _hardware_details(view: RunView) -> list[Detail | None]:
     for number, gpu in enumerate(hardware.gpus):
         used, total = _format_megabytes(gpu.memory_used_mb), _format_megabytes(gpu.memory_total_mb)
         memory = f", {used} of {total}" if gpu.memory_total_mb else ""
-        rows.append(Detail(f"GPU {number}", f"{gpu.util_percent:.0f} %{memory}"))
-    return rows
+        details.append(Detail(f"GPU {number}", f"{gpu.util_percent:.0f} %{memory}"))
+    return details
 
 
 def _format_megabytes(value: float) -> str:

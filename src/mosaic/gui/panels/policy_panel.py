@@ -43,32 +43,29 @@ class PolicyPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._view: PolicyView | None = None
-        self._pending_draft: PolicyDraft | None = None
         self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
     def _on_form_requested(self, payload: dict[str, Any] | None) -> None:
         if payload is not None and is_evaluation(payload):
-            self._pending_draft = draft_from_evaluation(payload)
             self._workbench.page_requested.emit("policy")
-            self._apply_pending_draft()
-
-    def _apply_pending_draft(self) -> None:
-        if self._view is not None and self._pending_draft is not None:
-            self._view.fill(self._pending_draft)
-            self._pending_draft = None
+            self._create_view()
+            if self._view is not None:
+                self._view.fill(draft_from_evaluation(payload))
 
     def showEvent(self, event: QShowEvent) -> None:
-        if self._column.count() == 0:
-            workers = policy_workers()
-            if workers:
-                self._view = PolicyView(self._workbench, workers[0])
-                self._column.addWidget(self._view)
-            else:
-                text = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
-                self._column.addWidget(ui.EmptyState("Nothing to load policies with", text))
-        self._apply_pending_draft()
+        self._create_view()
         super().showEvent(event)
+
+    def _create_view(self) -> None:
+        """Creates the form when it is first needed, so that the window opens without waiting for it."""
+        if self._column.count() > 0:
+            return
+        workers = policy_workers()
+        if workers:
+            self._view = PolicyView(self._workbench, workers[0])
+        text = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
+        self._column.addWidget(self._view or ui.EmptyState("Nothing to load policies with", text))
 
 
 class PolicyView(QWidget):

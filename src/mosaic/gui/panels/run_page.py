@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QHBoxLayout, QTabWidget, QToolButton, QWidget
 
 from mosaic.formatting import run_title
 from mosaic.gui import theme
+from mosaic.gui.actions import find_action, is_resumable, run_menu
 from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
-from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu, find_action, is_resumable
 from mosaic.gui.ui_specs import RunTab
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
@@ -61,8 +61,12 @@ class RunPage(QWidget):
 
     def _create_button(self, name: str) -> QToolButton:
         action = find_action(name)
-        tip = (action.tip or action.title) + (f" ({action.shortcut})" if action.shortcut else "")
-        return ui.tool_button(f"header.{name}", action.icon, tip, lambda: action.run(self._mark_only_selection()))
+        return ui.tool_button(
+            f"header.{name}",
+            action.icon,
+            action.tooltip(action.shortcut),
+            lambda: action.run(self._mark_only_selection()),
+        )
 
     def _mark_only_selection(self) -> Workbench:
         """The buttons next to a run's name apply to that run, whatever is marked in the list."""
@@ -71,8 +75,7 @@ class RunPage(QWidget):
         return self._workbench
 
     def _open_menu(self) -> None:
-        menu = context_menu(self._mark_only_selection(), RUN_ACTION_GROUPS, self)
-        menu.setObjectName("run.menu")
+        menu = run_menu(self._mark_only_selection(), "run.menu", self)
         menu.popup(self._more.mapToGlobal(self._more.rect().bottomLeft()))
 
     def _show(self, run_id: str | None) -> None:

@@ -7,10 +7,10 @@ from PySide6.QtGui import QGuiApplication, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QHeaderView, QMenu, QTableView, QWidget
 
 from mosaic.gui import theme
+from mosaic.gui.actions import run_menu
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.runs_table import COLUMN_IDS, COLUMNS, RunsTableModel
 from mosaic.gui.models.search import parse_query
-from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.delegates import PADDING, ProgressDelegate, RowTable, RunDelegate, StateDelegate
 from mosaic.gui.workbench import Workbench
@@ -163,8 +163,7 @@ class RunsPanel(QWidget):
             return
         self._selection_timer.stop()
         self._publish_selection()
-        menu = context_menu(self._workbench, RUN_ACTION_GROUPS, self)
-        menu.setObjectName("runs.menu")
+        menu = run_menu(self._workbench, "runs.menu", self)
         menu.popup(self.table.viewport().mapToGlobal(position))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

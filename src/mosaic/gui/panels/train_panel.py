@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QHBoxLayout, QWidget
 from mosaic.contracts.errors import BadInput
 from mosaic.gui.forms.help_panel import HelpPanel
 from mosaic.gui.forms.presets_menu import PresetsMenu
-from mosaic.gui.forms.submit_controller import SubmitController, show_submitted_runs
+from mosaic.gui.forms.submit_controller import SubmitController
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.models.draft import build_payloads, find_field_error, summary_line, to_command_line
 from mosaic.gui.models.form_layout import field_label
@@ -33,7 +33,6 @@ class TrainPage(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
-        self._view: TrainView | None = None
         self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
@@ -49,13 +48,11 @@ class TrainPage(QWidget):
         self._workbench.page_requested.emit("train")
 
     def showEvent(self, event: QShowEvent) -> None:
-        if self._view is None and self._column.count() == 0:
+        if self._column.count() == 0:
             try:
-                self._view = TrainView(self._workbench)
-            except BadInput as error:  # nothing to train with
+                self._column.addWidget(TrainView(self._workbench))
+            except BadInput as error:
                 self._column.addWidget(ui.EmptyState("Nothing to train with", str(error)))
-            else:
-                self._column.addWidget(self._view)
         super().showEvent(event)
 
 
@@ -218,20 +215,3 @@ class TrainView(QWidget):
     def hideEvent(self, event: QHideEvent) -> None:
         self._training.save()
         super().hideEvent(event)
-
-
-def train_now(workbench: Workbench) -> None:
-    """Submits the last state of the train form."""
-    try:
-        workbench.training.submit(
-            lambda views: show_submitted_runs(workbench, views),
-            lambda error: _back_to_form(workbench, error),
-            workbench,
-        )
-    except BadInput as error:
-        _back_to_form(workbench, error)
-
-
-def _back_to_form(workbench: Workbench, error: Exception) -> None:
-    workbench.show_error(error)
-    workbench.form_requested.emit(None)

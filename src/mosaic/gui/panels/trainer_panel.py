@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QHeaderView,
     QLabel,
-    QMessageBox,
     QSpinBox,
     QStackedWidget,
     QTableWidget,
@@ -186,19 +185,16 @@ class TrainerPage(QWidget):
     def _confirm_drain(self) -> None:
         status = self._workbench.status
         slots = status.slots if status else SlotUsage()
-        question = ui.with_object_name(QMessageBox(self), "trainer.drain.question")
-        question.setIcon(QMessageBox.Icon.Question)
-        question.setWindowTitle("Drain the trainer")
-        question.setText("Start no more runs, and stop the trainer after its last run?")
-        question.setInformativeText(
+        ui.confirm(
+            self,
+            "trainer.drain.question",
+            "Drain the trainer",
+            "Start no more runs, and stop the trainer after its last run?",
             f"{slots.busy} at work will be done first. {slots.queued} in the queue stay there "
-            "until a trainer is started again."
+            "until a trainer is started again.",
+            "Drain",
+            self.drain,
         )
-        yes = question.addButton("Drain", QMessageBox.ButtonRole.AcceptRole)
-        question.addButton(QMessageBox.StandardButton.Cancel)
-        question.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        question.buttonClicked.connect(lambda button: self.drain() if button is yes else None)
-        question.open()
 
     def drain(self) -> None:
         self._workbench.bridge.suspend()

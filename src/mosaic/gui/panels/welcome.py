@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
 from mosaic.client import TrainerClient
+from mosaic.gui.forms.submit_controller import show_submitted_runs
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_payloads import build_train_payload, with_seed
@@ -112,10 +113,7 @@ class WelcomePage(QWidget):
 
     def _on_submitted(self, views: list[RunView]) -> None:
         self._enable_buttons(True)
-        self._workbench.runs.update(views)
-        subject = "The run is" if len(views) == 1 else f"{len(views)} runs are"
-        self._workbench.show_message(f"{subject} in the queue and will start as soon as there is room.", "good")
-        self._workbench.select(views[0].run_id)
+        show_submitted_runs(self._workbench, views)
 
     def _on_rejected(self, error: Exception) -> None:
         self._enable_buttons(True)

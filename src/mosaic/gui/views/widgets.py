@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QLayout,
     QLineEdit,
+    QMessageBox,
     QPushButton,
     QScrollArea,
     QSizePolicy,
@@ -345,6 +346,30 @@ def plain_table(table: TableT, name: str) -> TableT:
     header.setHighlightSections(False)
     header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
     return table
+
+
+def confirm(
+    parent: QWidget | None,
+    name: str,
+    title: str,
+    question: str,
+    details: str,
+    yes: str,
+    on_yes: Call,
+    no: str = "Cancel",
+) -> None:
+    """Opens a question; without an answer nothing happens."""
+    box = with_object_name(QMessageBox(parent), name)
+    box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    box.setWindowTitle(title)
+    box.setText(question)
+    box.setInformativeText(details)
+    yes_button = box.addButton(yes, QMessageBox.ButtonRole.DestructiveRole)
+    with_object_name(yes_button, f"{name}.yes").clicked.connect(lambda: on_yes())
+    no_button = box.addButton(no, QMessageBox.ButtonRole.RejectRole)
+    box.setDefaultButton(no_button)
+    box.setEscapeButton(no_button)
+    box.open()
 
 
 # --- timers
