@@ -21,7 +21,7 @@ from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import EvaluationBatch, EvaluationSummary
 from mosaic.run import Run
 

@@ -22,7 +22,7 @@ from cleanrl_worker.user_cleanrl import (
 from cleanrl_worker.worker_config import WorkerRequest
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, MissingExtra, refuse_key
 from mosaic.contracts.folder import CALLER_VARIABLE, RunFolder, Workspace
-from mosaic.contracts.script_config import ProbeParts
+from mosaic.contracts.payload import ProbeParts
 from mosaic.probe.script_env import script_environment
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import EvaluationBatch, HardwareSample, RunView

@@ -11,19 +11,11 @@ from typing import Any, NamedTuple
 
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.trainer_client import (
-    LogChunk,
-    MetricsCursor,
-    MetricSeries,
-    MetricsUpdate,
-    RunFile,
-    TrainerClient,
-    WatchBatch,
-)
+from mosaic.client.trainer_client import LogChunk, MetricsUpdate, RunFile, TrainerClient, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.views import RunView, Verdict, VerdictSummary, WandbStatus
+from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView, Verdict, VerdictSummary, WandbStatus
 from mosaic.trainer.folder_reader import list_files, read_file
 
 Json = dict[str, Any]

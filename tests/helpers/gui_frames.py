@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from mosaic.client import TrainerClient
-from mosaic.client.trainer_client import FrameUpdate, MetricsCursor, MetricsUpdate, WatchBatch
+from mosaic.client.trainer_client import FrameUpdate, MetricsUpdate, WatchBatch
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
+from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage
 from mosaic.fastlane import LaneWriter, lanes_folder
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings

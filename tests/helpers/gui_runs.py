@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.helpers.gui import pump
 
-from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricsUpdate, RunFile, WatchBatch
+from mosaic.client.trainer_client import LogChunk, MetricsUpdate, RunFile, WatchBatch
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import HistoryEntry, Stage
-from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
+from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage
 from mosaic.gui.app import Application
 from mosaic.trainer.folder_reader import list_files, read_file
 

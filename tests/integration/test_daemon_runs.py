@@ -12,12 +12,11 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient
-from mosaic.client.trainer_client import MetricsCursor
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.views import RunView
+from mosaic.contracts.views import MetricsCursor, RunView
 from mosaic.formatting import short_id
 from mosaic.journal import read_all
 

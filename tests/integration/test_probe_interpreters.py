@@ -21,7 +21,7 @@ from tests.helpers.probe_scripts import (
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.script_config import ProbeParts
+from mosaic.contracts.payload import ProbeParts
 from mosaic.probe.script_env import script_environment
 
 OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")

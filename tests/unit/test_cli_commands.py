@@ -12,7 +12,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
-from mosaic.client.trainer_client import MetricSeries
+from mosaic.contracts.views import MetricSeries
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
 

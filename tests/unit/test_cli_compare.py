@@ -10,8 +10,7 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, Said, call, view
 
 from mosaic.cli.output import sparkline
-from mosaic.client.trainer_client import MetricSeries
-from mosaic.contracts.views import RunView
+from mosaic.contracts.views import MetricSeries, RunView
 
 TAG = "charts/episodic_return"
 SCORES = {"fast": (10.0, 20.0, 30.0), "slow": (1.0, 2.0, 15.0)}

@@ -15,10 +15,11 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 
 from mosaic.cli import run_follower
 from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_log_line
-from mosaic.client.trainer_client import MetricsCursor, MetricSeries, MetricsUpdate
+from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.errors import MosaicError, NoDaemon
 from mosaic.contracts.events import Event, ProgressReported, Sample
 from mosaic.contracts.states import Stage
+from mosaic.contracts.views import MetricsCursor, MetricSeries
 
 RUN = "01NEW000000000000000000000"
 STEPS = ProgressReported(seq=1, at=1.0, kind="progress", global_step=500, sps=100.0)

@@ -11,8 +11,9 @@ import pytest
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import RunRecord
+from mosaic.contracts.views import MetricsCursor
 from mosaic.journal import Journal
-from mosaic.store import Index, MetricsCursor
+from mosaic.store import Index
 from mosaic.store.ingest import JOURNAL, ingest
 
 

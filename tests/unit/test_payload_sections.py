@@ -14,8 +14,8 @@ from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.extras import RESERVED_EXTRAS, flatten_sections, translate_extras
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload, WandbArtifacts
-from mosaic.contracts.run_kind import RunKind
 from mosaic.sidecar.wandb_environment import wandb_environment
 from mosaic.trainer.records import summary_fields
 from mosaic.workers import get_worker

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.states import Attempt, Outcome, RunRecord, Stage
-from mosaic.trainer.failure_breaker import MAX_FAST_FAILURES, FastFailureBreaker
+from mosaic.trainer.scheduler import MAX_FAST_FAILURES, FastFailureBreaker
 
 
 def ended(outcome: Outcome, seconds: float, at: float = 100.0) -> RunRecord:

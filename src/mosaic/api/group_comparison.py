@@ -12,7 +12,7 @@ from mosaic.api.metric_arrays import empty_series, join_series
 from mosaic.api.tables import html_table, make_frame
 from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_ids
 from mosaic.statistics import comparison
 from mosaic.statistics.comparison import NO_GROUPING, ComparedRun, Comparison

@@ -14,8 +14,8 @@ from mosaic.api.tables import make_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mosaic.client.trainer_client import MetricSeries as SeriesPart
     from mosaic.contracts.views import EpisodeRow
+    from mosaic.contracts.views import MetricSeries as SeriesPart
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
-from mosaic.contracts.options import OPTIONS
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import OPTIONS, RunKind
 from mosaic.formatting import short_id
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers

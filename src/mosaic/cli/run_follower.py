@@ -15,9 +15,10 @@ from mosaic.api.run_wait import InterruptCounter, poll_until_finished
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.live_view import LiveDisplay, LiveGroupView, LiveRunState, PlainDisplay, create_display
-from mosaic.client.trainer_client import MetricsCursor, MetricsUpdate
+from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.views import MetricsCursor
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient

@@ -11,7 +11,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import run_argument
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.submission.run_payloads import diff_settings
 
 if TYPE_CHECKING:

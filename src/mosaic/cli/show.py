@@ -13,7 +13,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import run_argument
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.hub.description import PushState
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 
 if TYPE_CHECKING:
     from mosaic.cli.watch_frame_source import FrameSource

@@ -14,8 +14,8 @@ from mosaic.contracts.errors import MosaicError, NotAllowed
 from mosaic.formatting import short_id
 
 if TYPE_CHECKING:
-    from mosaic.client.trainer_client import MetricSeries, TrainerClient
-    from mosaic.contracts.views import RunView
+    from mosaic.client.trainer_client import TrainerClient
+    from mosaic.contracts.views import MetricSeries, RunView
 
 
 class ExportCancelled(MosaicError):

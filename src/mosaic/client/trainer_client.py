@@ -22,6 +22,8 @@ from mosaic.contracts.views import (
     EnvironmentListing,
     EpisodeRow,
     Evaluation,
+    MetricsCursor,
+    MetricSeries,
     RunView,
     Verdict,
     WandbStatus,
@@ -33,22 +35,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _EPISODE_ROWS = TypeAdapter(list[EpisodeRow], config=ConfigDict(defer_build=True))
-
-
-class MetricSeries(NamedTuple):
-    """The points of one tag, in the order in which they were logged (a part of them: more may follow)."""
-
-    tag: str
-    steps: Sequence[int]
-    at: Sequence[float]
-    values: Sequence[float]
-
-
-class MetricsCursor(NamedTuple):
-    """How far a run's points have been read."""
-
-    generation: int = 0
-    last_point: int = 0
 
 
 class MetricsUpdate(NamedTuple):

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from mosaic.contracts.errors import ConfigRefused, refuse_key
-from mosaic.contracts.options import CONFIG_PATH, OPTIONS
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS, value_at
 
 RESERVED_EXTRAS: dict[str, str] = {
     **{extra: option.path for option in OPTIONS.values() for extra in option.extras},
@@ -54,8 +54,8 @@ def translate_extras(
     `config_path` is where the user wrote the worker's config; it is empty for a config without a payload around it.
     """
     translated = TranslatedPayload(copy.deepcopy(data), extras_path=_join(config_path, "extras"))
-    config = _worker_config(translated.data)
-    if config is not None and "extras" in config:
+    config = value_at(translated.data, CONFIG_PATH)
+    if isinstance(config, dict) and "extras" in config:
         apply_extras(translated, config.pop("extras"), on_conflict, translated.extras_path)
     return translated
 
@@ -110,19 +110,11 @@ def flatten_sections(data: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     seen: set[str] = set()
     for name, path in RESERVED_EXTRAS.items():
-        value: Any = data
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+        value = value_at(data, path)
         if value is not None and path not in seen and not path.startswith(CONFIG_PATH):
             flat[name] = value
             seen.add(path)
     return flat
-
-
-def _worker_config(data: Any) -> dict[str, Any] | None:
-    for key in CONFIG_PATH.split("."):
-        data = data.get(key) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else None
 
 
 def _join(*parts: str) -> str:

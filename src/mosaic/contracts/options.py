@@ -8,12 +8,20 @@ table. Settings of an algorithm are not in it: they come from the worker's schem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from mosaic.contracts.setting_field import SettingField
 
 CONFIG_PATH = "metadata.worker.config"
 CORE_GROUP = "What to train"
+
+
+class RunKind(StrEnum):
+    TRAIN = "train"
+    """Trains a policy. Scripts are of this kind, too."""
+    POLICY_EVAL = "policy_eval"
+    """Evaluates a trained policy."""
 
 
 @dataclass(frozen=True)
@@ -164,3 +172,10 @@ def set_option(payload: dict[str, Any], option: Option, value: Any) -> None:
     section[last] = list(value) if isinstance(value, tuple) else value
     if option.name == "gpus":
         section["mandatory"] = value > 0  # a run that asks for GPUs waits for them
+
+
+def value_at(data: Any, path: str) -> Any:
+    """The value at a path of nested objects, such as `metadata.worker.config`; None where there is none."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import model_validator
 
 from mosaic.contracts.model import Contract, StoredProcess
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 
 
 class Stage(StrEnum):
@@ -117,6 +117,11 @@ class RunRecord(Contract):
             entries = [{("message" if key == "said" else key): entry[key] for key in entry} for entry in story]
             upgraded.setdefault("history", entries)
         return upgraded
+
+    @property
+    def status(self) -> str:
+        """One word: the outcome of a finished run, or the stage."""
+        return str(self.outcome or self.stage)
 
     @property
     def is_active(self) -> bool:

@@ -5,14 +5,14 @@ Unknown keys are ignored, so that a client can talk to a newer daemon.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field
 
 from mosaic.contracts.model import Contract, StoredProcess
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.states import Outcome, RunRecord, Stage
-
-POLICY_EVAL = "policy_eval"
 
 
 class View(Contract):
@@ -67,13 +67,11 @@ class RunView(RunRecord):
     @property
     def status(self) -> str:
         """One word: `stalled`, the outcome of a finished run, or the stage."""
-        if self.is_stalled and self.stage is Stage.RUNNING:
-            return "stalled"
-        return str(self.outcome or self.stage)
+        return "stalled" if self.is_stalled and self.stage is Stage.RUNNING else super().status
 
     @property
     def is_evaluation(self) -> bool:
-        return self.kind == POLICY_EVAL
+        return self.kind is RunKind.POLICY_EVAL
 
 
 class SlotUsage(View):
@@ -273,3 +271,19 @@ class EpisodeRow(View):
     episodic_return: Annotated[float | None, Field(alias="return")]
     """Null where it was not finite."""
     length: int
+
+
+class MetricSeries(NamedTuple):
+    """The points of one tag, in the order in which they were logged (a part of them: more may follow)."""
+
+    tag: str
+    steps: Sequence[int]
+    at: Sequence[float]
+    values: Sequence[float]
+
+
+class MetricsCursor(NamedTuple):
+    """How far a run's points have been read."""
+
+    generation: int = 0
+    last_point: int = 0

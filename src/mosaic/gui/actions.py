@@ -13,7 +13,7 @@ from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
 from mosaic.client.exports import export_csv, export_episodes, export_zip
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.gui import run_action_handlers as handlers
 from mosaic.gui import theme
 from mosaic.gui.models.policy_form import policy_workers

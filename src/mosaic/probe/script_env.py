@@ -28,7 +28,7 @@ def script_environment(
     total_timesteps: int | None = None,
     threads: int = 1,
 ) -> dict[str, str]:
-    """`cache_folder` holds built probes; `parts` are the switches of contracts.script_config.ProbeParts."""
+    """`cache_folder` holds built probes; `parts` are the switches of contracts.payload.ProbeParts."""
     environment = dict(caller_env)
     for name in _THREAD_VARIABLES:
         # Not all cores for one run: with two runs, spinning barriers would slow both a hundredfold.

@@ -10,12 +10,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mosaic.contracts.events import Deleted
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.store.index_schema import open_index
+from mosaic.contracts.views import MetricsCursor, MetricSeries
+from mosaic.store.index_schema import IndexedEvent, RunProgress, open_index
 
 BULK_KINDS = ("metrics", "episodes", "step")
 """Events that carry points: they are many and large, and readers get their points from the index."""
@@ -25,54 +26,11 @@ _CHUNK = 5000
 _NO_RUN = 0
 """Stands for the run of an event whose run is no longer there."""
 
-
-class RunProgress(NamedTuple):
-    """What the journals have told of a run's progress."""
-
-    global_step: int | None
-    sps: float | None
-    total_timesteps: int | None
-    mean_return: float | None
-    episodes: int
-    heard_at: float | None
-    hardware: dict[str, Any] | None
-    checkpoint_step: int | None
-
-
-class IndexedEvent(NamedTuple):
-    cursor: int
-    run_id: str
-    source: str
-    seq: int
-    at: float
-    kind: str
-    begin: int | None
-    length: int | None
-    body: str | None
-    """Of the daemon's own events."""
-    json_text: str | None
-    """The event as watchers get it, where it is recent; else its line must be read from the run's file."""
-
-
-class MetricsCursor(NamedTuple):
-    """How far a run's points have been read."""
-
-    generation: int
-    last_point: int
-
-
-NO_METRICS = MetricsCursor(0, 0)
+NO_METRICS = MetricsCursor()
 """Before the first point of any run."""
 
 
-class PointSeries(NamedTuple):
-    tag: str
-    steps: Sequence[int]
-    at: Sequence[float]
-    values: Sequence[float]
-
-
-_PROGRESS_COLUMNS = "global_step, sps, total_timesteps, mean_return, episodes, heard_at, hardware, checkpoint_step"
+_PROGRESS_COLUMNS = ", ".join(RunProgress._fields)
 
 
 class Index:
@@ -118,28 +76,26 @@ class Index:
     # --- runs
 
     def save(self, record: RunRecord, mtime: int) -> None:
-        values = (
-            record.run_id,
-            record.model_dump_json(),
-            mtime,
-            record.stage,
-            record.outcome,
-            record.algo,
-            record.env_id,
-            record.group,
-            record.is_archived,
-            record.total_timesteps,
-            time.time_ns(),
-        )
-        columns = "run_id, record, record_mtime, stage, outcome, algo, env_id, run_group, is_archived, total_timesteps"
-        # A worker may have reported the total that the record lacks: that one stays.
-        updates = ", ".join(f"{name}=excluded.{name}" for name in columns.split(", ")[1:-1])
-        updates += ", total_timesteps=coalesce(excluded.total_timesteps, total_timesteps)"
+        columns = {
+            "run_id": record.run_id,
+            "record": record.model_dump_json(),
+            "record_mtime": mtime,
+            "stage": record.stage,
+            "outcome": record.outcome,
+            "algo": record.algo,
+            "env_id": record.env_id,
+            "run_group": record.group,
+            "is_archived": record.is_archived,
+            "total_timesteps": record.total_timesteps,
+        }
+        updates = ", ".join(f"{name}=excluded.{name}" for name in columns if name != "total_timesteps")
         with self.transaction():
             self._db.execute(
-                f"INSERT INTO run ({columns}, generation) VALUES (?,?,?,?,?,?,?,?,?,?,?) "
-                f"ON CONFLICT (run_id) DO UPDATE SET {updates}",
-                values,
+                f"INSERT INTO run ({', '.join(columns)}, generation) VALUES ({'?,' * len(columns)}?) "
+                # A worker may have reported the total that the record lacks: that one stays.
+                f"ON CONFLICT (run_id) DO UPDATE SET {updates}, "
+                "total_timesteps=coalesce(excluded.total_timesteps, total_timesteps)",
+                (*columns.values(), time.time_ns()),
             )
 
     def delete_run(self, run_id: str) -> None:
@@ -224,8 +180,8 @@ class Index:
         where = " AND ".join([*chosen, *(has_tag for _ in tags)]) or "1"
         args = [*(arg for some in chosen.values() for arg in some), *tags, limit or -1]
         sql = f"SELECT record, {_PROGRESS_COLUMNS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
-        for record, *facts in self._rows(sql, args):
-            yield RunRecord.model_validate_json(record), _progress_from_row(facts)
+        for record, *progress in self._rows(sql, args):
+            yield RunRecord.model_validate_json(record), _progress_from_row(progress)
 
     def get_progress(self, run_id: str) -> RunProgress:
         return _progress_from_row(self._rows(f"SELECT {_PROGRESS_COLUMNS} FROM run WHERE run_id=?", (run_id,))[0])
@@ -264,36 +220,31 @@ class Index:
                     self._recent_events.popitem(last=False)
             return done.rowcount > 0
 
-    def add_daemon_event(self, run_id: str, kind: str, **facts: Any) -> None:
+    def add_daemon_event(self, run_id: str, kind: str, **fields: Any) -> None:
         """An event of the daemon's own."""
         with self.transaction():
-            self._insert_daemon_event(self._key(run_id), kind, facts)
+            self._insert_daemon_event(self._key(run_id), kind, fields)
 
-    def _insert_daemon_event(self, key: int, kind: str, facts: Mapping[str, Any]) -> None:
+    def _insert_daemon_event(self, key: int, kind: str, fields: Mapping[str, Any]) -> None:
         self._db.execute(
             "INSERT INTO event (run, source, seq, at, kind, body) SELECT ?, 'daemon', "
             "coalesce(max(seq), 0) + 1, ?, ?, ? FROM event WHERE run=? AND source='daemon'",
-            (key, time.time(), kind, json.dumps(facts), key),
+            (key, time.time(), kind, json.dumps(fields), key),
         )
 
     def last_cursor(self) -> int:
         return int(self._rows("SELECT coalesce(max(id), 0) FROM event")[0][0])
 
     def events_after(self, cursor: int, run_id: str, kinds: Sequence[str], limit: int) -> list[IndexedEvent]:
-        conditions, args = ["event.id > ?"], [cursor]
-        if run_id:
-            conditions.append("event.run = (SELECT id FROM run WHERE run_id = ?)")
-            args.append(run_id)  # type: ignore[arg-type]
-        if kinds:
-            conditions.append(f"kind IN ({','.join('?' * len(kinds))})")
-            args.extend(kinds)  # type: ignore[arg-type]
+        of_run = "AND event.run = (SELECT id FROM run WHERE run_id = ?)" if run_id else ""
+        of_kind = f"AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
         sql = (
             "SELECT event.id, coalesce(run_id, json_extract(body, '$.run_id')), source, seq, at, kind, begin, length, "
-            f"body FROM event LEFT JOIN run ON run.id=event.run WHERE {' AND '.join(conditions)} "
+            f"body FROM event LEFT JOIN run ON run.id=event.run WHERE event.id > ? {of_run} {of_kind} "
             "ORDER BY event.id LIMIT ?"
         )
         with self._lock:
-            rows = self._db.execute(sql, (*args, limit)).fetchall()
+            rows = self._rows(sql, (cursor, *([run_id] if run_id else []), *kinds, limit))
             return [IndexedEvent._make((*row, self._recent_events.get(row[0]))) for row in rows]
 
     # --- points and episodes
@@ -370,7 +321,7 @@ class Index:
     @contextmanager
     def read_metrics(
         self, run_id: str, tags: Sequence[str] = (), last_only: bool = False, after: MetricsCursor = NO_METRICS
-    ) -> Iterator[tuple[MetricsCursor, Iterator[PointSeries]]]:
+    ) -> Iterator[tuple[MetricsCursor, Iterator[MetricSeries]]]:
         """Gives where the run's points end now, and the points after `after` by tag, in parts.
 
         Points come in the order of their arrival; episodes are the points of two tags. When `after` is of another
@@ -386,7 +337,7 @@ class Index:
 
     def _read_series(
         self, db: sqlite3.Connection, key: int, tags: Sequence[str], last_only: bool, after: int
-    ) -> Iterator[PointSeries]:
+    ) -> Iterator[MetricSeries]:
         columns = {RETURN_TAG: "episodic_return", LENGTH_TAG: "length"}
         order = "DESC LIMIT 1" if last_only else "ASC"
         has_episodes = db.execute("SELECT 1 FROM episode WHERE run=? LIMIT 1", (key,)).fetchone()
@@ -422,13 +373,11 @@ def encode_event(run_id: str, source: str, body: Mapping[str, Any]) -> str:
 
 
 def _progress_from_row(row: Sequence[Any]) -> RunProgress:
-    step, sps, total, mean, episodes, heard_at, hardware, checkpoint = row
-    return RunProgress(
-        step, sps, total, mean, episodes, heard_at, json.loads(hardware) if hardware else None, checkpoint
-    )
+    progress = RunProgress._make(row)
+    return progress._replace(hardware=json.loads(row[RunProgress._fields.index("hardware")] or "null"))
 
 
-def _series(tag: str, rows: sqlite3.Cursor) -> Iterator[PointSeries]:
+def _series(tag: str, rows: sqlite3.Cursor) -> Iterator[MetricSeries]:
     while chunk := rows.fetchmany(_CHUNK):
         steps, at, values = zip(*chunk, strict=True)
-        yield PointSeries(tag, steps, at, [float("nan") if value is None else value for value in values])
+        yield MetricSeries(tag, steps, at, [float("nan") if value is None else value for value in values])

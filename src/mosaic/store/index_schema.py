@@ -1,10 +1,11 @@
-"""Tables of the index, and how a damaged or outdated file is moved aside."""
+"""Tables and rows of the index; a damaged or outdated file is moved aside."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 VERSION = 2
 
@@ -44,6 +45,34 @@ CREATE TABLE episode (
     PRIMARY KEY (run, n), UNIQUE (run, number)
 ) WITHOUT ROWID;
 """
+
+
+class RunProgress(NamedTuple):
+    """A run's progress, by column of its row."""
+
+    global_step: int | None
+    sps: float | None
+    total_timesteps: int | None
+    mean_return: float | None
+    episodes: int
+    heard_at: float | None
+    hardware: dict[str, Any] | None
+    checkpoint_step: int | None
+
+
+class IndexedEvent(NamedTuple):
+    cursor: int
+    run_id: str
+    source: str
+    seq: int
+    at: float
+    kind: str
+    begin: int | None
+    length: int | None
+    body: str | None
+    """Of the daemon's own events."""
+    json_text: str | None
+    """The event as watchers get it, where it is recent; else its line must be read from the run's file."""
 
 
 def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:

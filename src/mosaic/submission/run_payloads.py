@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import RESERVED_EXTRAS
 from mosaic.contracts.folder import to_file_name
-from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH, set_option
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH, RunKind, set_option
 from mosaic.submission.algorithm_schema import load_algorithms
 
 if TYPE_CHECKING:

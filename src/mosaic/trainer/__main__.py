@@ -19,12 +19,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="exit after this many seconds without runs or callers"
     )
-    told = parser.parse_args(arguments)
-    workspace = Workspace.resolve(told.var)
+    options = parser.parse_args(arguments)
+    workspace = Workspace.resolve(options.var)
     configure_logging(workspace)
-    max_runs = told.max_runs or int(os.environ.get("MOSAIC_MAX_RUNS", 0)) or None
+    max_runs = options.max_runs or int(os.environ.get("MOSAIC_MAX_RUNS", 0)) or None
     try:
-        Daemon(workspace, detect_slots(max_runs), told.port, told.idle_s).run()
+        Daemon(workspace, detect_slots(max_runs), options.port, options.idle_s).run()
     except MosaicError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -10,9 +10,8 @@ from pathlib import Path
 from mosaic.common.processes import identify
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import CALLER_VARIABLE, INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder, Workspace
-from mosaic.contracts.payload import Payload
+from mosaic.contracts.payload import Payload, ProbeParts, ScriptConfig
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.script_config import ScriptConfig
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.probe.script_env import script_environment
 from mosaic.sidecar.tracking_request import build_sidecar_spec
@@ -21,8 +20,6 @@ from mosaic.workers import WorkerDescription
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
-
-
 SCRIPT_GRACE_S = {"stop": 0.0, "term": 10.0}
 """A script of the user's reads no inbox: it is sent SIGTERM at once."""
 
@@ -60,6 +57,7 @@ class LocalExecutor:
         # A caller that passes an environment runs its own program, which does not know MOSAIC.
         is_foreign = environment is not None
         is_attached = payload.metadata.worker.config.get("attached") is True
+        probe = _probe_parts(worker, payload)
         grace_s = SCRIPT_GRACE_S if is_foreign and not is_attached else GRACE_S
         launch: LaunchSpec = {
             "folder": str(folder.path),
@@ -73,11 +71,11 @@ class LocalExecutor:
             },
             "inbox_offset": inbox_offset,
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
-            "reads_console": is_foreign and _reads_console(worker, payload),
+            "reads_console": is_foreign and probe.console,
         }
-        beside = build_sidecar_spec(folder, payload, environment, is_foreign and _has_wandb_probe(worker, payload))
-        if beside is not None:
-            launch["sidecar"] = beside
+        sidecar = build_sidecar_spec(folder, payload, environment, is_foreign and probe.wandb)
+        if sidecar is not None:
+            launch["sidecar"] = sidecar
         folder.logs.mkdir(parents=True, exist_ok=True)
         with open(folder.logs / "keeper.log", "ab") as output:
             keeper = subprocess.Popen(
@@ -115,16 +113,11 @@ class LocalExecutor:
         self._children = [child for child in self._children if child.poll() is None]
 
 
-def _reads_console(worker: WorkerDescription, payload: Payload) -> bool:
+def _probe_parts(worker: WorkerDescription, payload: Payload) -> ProbeParts:
+    """What is recorded of the caller's program, which may also be one that the worker starts."""
     if not worker.has_own_command:
-        return True
-    return ScriptConfig.model_validate(payload.metadata.worker.config).probe.console
-
-
-def _has_wandb_probe(worker: WorkerDescription, payload: Payload) -> bool:
-    if not worker.has_own_command:
-        return True
-    return ScriptConfig.model_validate(payload.metadata.worker.config).probe.wandb
+        return ProbeParts()
+    return ScriptConfig.model_validate(payload.metadata.worker.config).probe
 
 
 def _script_command(

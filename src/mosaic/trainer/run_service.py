@@ -15,9 +15,8 @@ from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, refuse_key
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import field_problems, parse_contract, refuse
-from mosaic.contracts.payload import Metadata, Payload, Schedule
-from mosaic.contracts.run_kind import RunKind
-from mosaic.contracts.script_config import ScriptConfig
+from mosaic.contracts.options import RunKind, value_at
+from mosaic.contracts.payload import Metadata, Payload, Schedule, ScriptConfig
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.journal import Journal
@@ -139,7 +138,7 @@ class RunService:
             if record.stage is Stage.PAUSED:
                 raise NotAllowed(f"Run {record.run_id} is already paused. Resume it: mosaic resume {record.run_id}")
             if record.stage is not Stage.RUNNING:
-                raise NotAllowed(f"Run {record.run_id} is {_status(record)}; only a running one can be paused.")
+                raise NotAllowed(f"Run {record.run_id} is {record.status}; only a running one can be paused.")
             self._send_command(record, PAUSE, by_signal="pause" not in record.capabilities)
         self._wake()
         return self._records.view(record.run_id)
@@ -151,7 +150,7 @@ class RunService:
             with self._records.lock:
                 record = self._resolve_record(record.run_id)
                 if record.stage is not Stage.PAUSED:
-                    raise NotAllowed(f"Run {record.run_id} is already {_status(record)}.")
+                    raise NotAllowed(f"Run {record.run_id} is already {record.status}.")
                 if total_timesteps is not None:
                     raise NotAllowed("The steps of a paused run cannot be changed; extend it when it has ended.")
                 self._send_command(record, RESUME, by_signal="pause" not in record.capabilities)
@@ -186,7 +185,7 @@ class RunService:
         with self._records.lock:
             record = self._resolve_record(record.run_id)
             if record.is_active:
-                raise NotAllowed(f"Run {record.run_id} is already {_status(record)}.")
+                raise NotAllowed(f"Run {record.run_id} is already {record.status}.")
             if total_timesteps is not None:
                 data = payload.to_json()
                 write_json(folder.config, data)
@@ -216,11 +215,11 @@ class RunService:
             choice = {"id": record.worker, "config": {}}
             checked = parse_contract(Metadata, {"worker": choice, "tags": tags, "notes": notes}, "The note was")
             if is_archived and record.is_active:
-                raise NotAllowed(f"Run {record.run_id} is {_status(record)}; archive it when it has ended.")
+                raise NotAllowed(f"Run {record.run_id} is {record.status}; archive it when it has ended.")
             if priority is not None:
                 parse_contract(Schedule, {"priority": priority}, "The priority was")
             if priority is not None and record.stage is not Stage.QUEUED:
-                raise NotAllowed(f"Run {record.run_id} is {_status(record)}; a priority is for runs that wait.")
+                raise NotAllowed(f"Run {record.run_id} is {record.status}; a priority is for runs that wait.")
             changes = {
                 "priority": record.priority if priority is None else priority,
                 "tags": checked.tags,
@@ -237,7 +236,7 @@ class RunService:
             record = self._resolve_record(reference)
             if record.is_active:
                 raise NotAllowed(
-                    f"Run {record.run_id} is {_status(record)} and cannot be deleted. "
+                    f"Run {record.run_id} is {record.status} and cannot be deleted. "
                     f"Stop it first: mosaic cancel {record.run_id}"
                 )
             view = self._records.view(record.run_id)
@@ -266,7 +265,7 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
     choice = payload.metadata.worker
     worker = worker_named(choice.id)
     for key in worker.programs:
-        if _value_at(choice.config, key.split(".")) is not None and not has_environment:
+        if value_at(choice.config, key) is not None and not has_environment:
             raise refuse_key(
                 f"metadata.worker.config.{key}",
                 "a submitted config may not choose a program to run. "
@@ -279,12 +278,6 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
             raise refuse(field_problems(error, "metadata.worker.config"), "The config was") from None
 
 
-def _value_at(config: Any, path: list[str]) -> Any:
-    for key in path:
-        config = config.get(key) if isinstance(config, dict) else None
-    return config
-
-
 def _without_ld_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment without what would load libraries of its choice into the keeper's tree."""
     return {name: value for name, value in environment.items() if not name.startswith("LD_")}
@@ -295,10 +288,6 @@ def _parse_json(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigRefused(f"LOG705 The config is not valid JSON: {error}.") from None
-
-
-def _status(record: RunRecord) -> str:
-    return str(record.outcome or record.stage)
 
 
 def _has_checkpoint(folder: RunFolder) -> bool:

@@ -21,10 +21,10 @@ from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
 from mosaic.contracts.events import Hello
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
-from mosaic.contracts.views import RunView
+from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
-from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, PointSeries, encode_event
+from mosaic.store import BULK_KINDS, IndexedEvent, encode_event
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.folder_reader import list_files, read_evaluations, read_file, read_wandb_statuses
@@ -379,9 +379,9 @@ class Servicer(TrainerServicer):
         return pb.JsonReply(json=status.model_dump_json())
 
 
-def _group_parts(parts: Iterator[PointSeries]) -> Iterator[list[PointSeries]]:
+def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:
     """Groups small parts, as a message costs more than its points; there is at least one group."""
-    group: list[PointSeries] = []
+    group: list[MetricSeries] = []
     size = 0
     for part in parts:
         group.append(part)

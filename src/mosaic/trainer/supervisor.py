@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 import structlog
 from pydantic import ValidationError
@@ -25,9 +24,8 @@ from mosaic.fastlane import lanes_folder, reap
 from mosaic.store.ingest import JOURNAL, KEEPER, EventBody, event_sources, ingest
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executor import LocalExecutor
-from mosaic.trainer.failure_breaker import FastFailureBreaker
 from mosaic.trainer.records import Records
-from mosaic.trainer.scheduler import Slots, choose
+from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose
 from mosaic.workers import get_worker as worker_named
 
 log = structlog.get_logger("mosaic.trainer.supervisor")
@@ -53,7 +51,7 @@ class Supervisor:
         self.is_draining = False
         self.failure_breaker = FastFailureBreaker()
         self._notified_waiting: set[str] = set()
-        """Runs that were told why they are waiting."""
+        """Runs that were notified why they wait."""
         self._runs_with_slot: set[str] = set()
         self._reap_until: dict[str, float] = {}
         """Finished runs, and until when to check for lanes that they left in shared memory."""
@@ -76,7 +74,7 @@ class Supervisor:
         self._wake.set()
 
     def run(self) -> None:
-        """Until stopped. A step that fails is logged, and the others go on."""
+        """Until stopped. A step that fails is logged, and the others continue."""
         while not self._end.is_set():
             self._wake.clear()
             for step in self.steps:
@@ -115,7 +113,7 @@ class Supervisor:
             self._follow_journals(folder)
             news = ingest(index, folder, KEEPER, folder.keeper)
             if any(body["kind"] == Exited.KIND for body, _ in news):
-                self._follow_journals(folder)  # what the worker wrote between our two looks
+                self._follow_journals(folder)  # what the worker wrote between the two reads
             self._apply(folder, KEEPER, news)
             for body, _ in news:
                 if body["kind"] == SidecarStarted.KIND:
@@ -142,15 +140,8 @@ class Supervisor:
             attempt = record.attempts[-1]
             if begin < {KEEPER: attempt.keeper_from, JOURNAL: attempt.journal_from}.get(source, 0):
                 continue  # of an earlier attempt
-            changed = record
-            for happening in self._lifecycle_events(record, folder, body):
-                changed = life.advance(changed, happening)
-            if changed != record:
-                if not changed.is_active:
-                    self._delete_unwanted_logs(changed, folder)
-                self._records.put(changed)
-                if not changed.is_active:
-                    self._record_end(changed)
+            for event in self._lifecycle_events(record, folder, body):
+                self._advance(folder.run_id, event)
 
     def _lifecycle_events(self, record: RunRecord, folder: RunFolder, body: EventBody) -> list[life.LifecycleEvent]:
         make = _LIFECYCLE_EVENTS.get(body["kind"])
@@ -158,19 +149,19 @@ class Supervisor:
             return []
         try:
             worker = worker_named(record.worker)
-            happenings = [make(body, str(folder.stderr_log(worker.log_prefix)))]
+            events = [make(body, str(folder.stderr_log(worker.log_prefix)))]
             if worker.has_own_command and not record.is_attached and body["kind"] == WorkerStarted.KIND:
                 # A script need not send a handshake: any program may be run this way.
-                happenings.append(life.HandshakeReceived(at=body["at"], capabilities=(), resumed_from=None))
+                events.append(life.HandshakeReceived(at=body["at"], capabilities=(), resumed_from=None))
         except (ValidationError, KeyError, TypeError, MosaicError) as error:
             log.warning("event_malformed", run_id=folder.run_id, kind=body["kind"], error=str(error)[:300])
             return []
-        return happenings
+        return events
 
-    def _delete_unwanted_logs(self, record: RunRecord, folder: RunFolder) -> None:
+    def _delete_unwanted_logs(self, record: RunRecord) -> None:
         """Logs that were wanted only for a failure."""
         if record.outcome is Outcome.SUCCEEDED and not self._records.read_payload(record.run_id).artifacts.persist_logs:
-            shutil.rmtree(folder.logs, ignore_errors=True)
+            shutil.rmtree(self._records.folder(record.run_id).logs, ignore_errors=True)
 
     # --- keepers that vanish
 
@@ -193,15 +184,18 @@ class Supervisor:
         with self._records.lock:
             record = self._records.get(run_id)
             changed = life.advance(record, event)
-            if changed != record:
-                self._records.put(changed)
-                if not changed.is_active:
-                    self._record_end(changed)
+            if changed == record:
+                return
+            if not changed.is_active:
+                self._delete_unwanted_logs(changed)
+            self._records.put(changed)
+            if not changed.is_active and not changed.is_attached and self.failure_breaker.record_end(changed):
+                log.warning("queue_paused", run_id=run_id, reason=self.failure_breaker.pause_reason)
 
     # --- cleaning up
 
     def reap_lanes(self) -> None:
-        """A run that was killed cannot take its frames away; its last processes may still be on their way out."""
+        """Remove the lanes of runs that were killed; their last processes may still be exiting."""
         held = {run_id for run_id, record in list(self._records.active.items()) if record.holds_slot}
         now = time.monotonic()
         self._reap_until.update(dict.fromkeys(self._runs_with_slot - held, now + LANE_REAP_WINDOW_S))
@@ -231,12 +225,8 @@ class Supervisor:
                 if record is not None and record.stage is Stage.QUEUED:
                     self._start(record)
 
-    def _record_end(self, record: RunRecord) -> None:
-        if not record.is_attached and self.failure_breaker.record_end(record):
-            log.warning("queue_paused", run_id=record.run_id, said=self.failure_breaker.pause_reason)
-
     def _is_queue_held(self, queued: list[RunRecord]) -> bool:
-        """Whether the queue is paused; each waiting run is told once."""
+        """Whether the queue is paused; each waiting run is notified once."""
         if not self.failure_breaker.blocks_queue(queued):
             self._notified_waiting.clear()
             return False
@@ -316,25 +306,6 @@ def _kill_process_group(worker: ProcessIdentity | None) -> None:
             os.killpg(worker["pid"], signal.SIGKILL)
 
 
-def _paused_event(body: EventBody, _: str) -> life.LifecycleEvent:
-    return life.Paused(at=body["at"])
-
-
-def _unpaused_event(body: EventBody, _: str) -> life.LifecycleEvent:
-    return life.Unpaused(at=body["at"])
-
-
-def _handshake_event(body: EventBody, _: str) -> life.LifecycleEvent:
-    capabilities = tuple(str(word) for word in body.get("capabilities", ()))
-    return life.HandshakeReceived(at=body["at"], capabilities=capabilities, resumed_from=body.get("resumed_from"))
-
-
-def _finish_event(body: EventBody, _: str) -> life.LifecycleEvent:
-    return life.FinishReported(
-        at=body["at"], final_report=FinalReport(outcome=body["outcome"], reason=body.get("reason"))
-    )
-
-
 def _environment_event(body: EventBody, _: str) -> life.LifecycleEvent:
     env_id, seed = body.get("env_id"), body.get("seed")
     return life.EnvironmentReported(
@@ -345,16 +316,21 @@ def _environment_event(body: EventBody, _: str) -> life.LifecycleEvent:
 
 
 _KINDS_FROM_ANY_JOURNAL = (EnvironmentSeeded.KIND,)
-_LIFECYCLE_EVENTS: dict[str, Callable[[Any, str], life.LifecycleEvent]] = {
-    "hello": _handshake_event,
+_LIFECYCLE_EVENTS: dict[str, Callable[[EventBody, str], life.LifecycleEvent]] = {
+    "hello": lambda body, _: life.HandshakeReceived(
+        at=body["at"], capabilities=tuple(map(str, body.get("capabilities", ()))), resumed_from=body.get("resumed_from")
+    ),
     "environment": _environment_event,
-    "paused": _paused_event,
-    "resumed": _unpaused_event,
-    "finished": _finish_event,
+    "paused": lambda body, _: life.Paused(at=body["at"]),
+    "resumed": lambda body, _: life.Unpaused(at=body["at"]),
+    "finished": lambda body, _: life.FinishReported(
+        at=body["at"], final_report=FinalReport(outcome=body["outcome"], reason=body.get("reason"))
+    ),
     "keeper_started": lambda body, _: life.KeeperUp(at=body["at"], keeper=body["process"]),
     "worker_started": lambda body, _: life.WorkerUp(at=body["at"], worker=body["process"]),
     "worker_not_started": lambda body, _: life.StartFailed(at=body["at"], reason=body["reason"]),
-    "paused_by_signal": _paused_event,
-    "resumed_by_signal": _unpaused_event,
+    "paused_by_signal": lambda body, _: life.Paused(at=body["at"]),
+    "resumed_by_signal": lambda body, _: life.Unpaused(at=body["at"]),
     "exited": lambda body, log_path: life.Ended(at=body["at"], exited=Exited.model_validate(body), log_path=log_path),
 }
+"""By the kind of a line in a run's files: what it means for the run. The second argument is the path of the log."""

@@ -8,8 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.extras import flatten_sections, translate_extras
-from mosaic.contracts.options import OPTIONS
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import OPTIONS, RunKind
 from mosaic.contracts.setting_field import SettingField
 from mosaic.formatting import format_ago, format_si_number, short_id
 from mosaic.gui.models.draft import field_problem, parse_value, raise_first_problem

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
 from mosaic import formatting
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.gui.models.runs_model import Runs
 from mosaic.gui.models.search import Query
 

@@ -13,9 +13,8 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from shiboken6 import isValid
 
 from mosaic.client import TrainerClient
-from mosaic.client.trainer_client import MetricsCursor
 from mosaic.contracts.events import Event, Sample
-from mosaic.contracts.views import HardwareSample
+from mosaic.contracts.views import HardwareSample, MetricsCursor
 from mosaic.gui.bridge import Bridge
 
 if TYPE_CHECKING:

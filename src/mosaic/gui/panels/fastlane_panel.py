@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLabel, QT
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.events import EvalSummaryUpdate
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
 from mosaic.formatting import format_duration, format_eval_line
 from mosaic.gui import theme

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QProgressBar, QWidget
 
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models import tensorboard_process
