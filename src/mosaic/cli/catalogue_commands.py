@@ -10,18 +10,18 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import unknown_name_error
-from mosaic.submission.algorithm_schema import Algorithm, get_algorithm
-from mosaic.submission.algorithm_schema import load_algorithms as known_algorithms
+from mosaic.submission.algorithm_schema import Algorithm, get_algorithm, load_algorithms
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Json = dict[str, Any]
+    from mosaic.contracts.views import EnvironmentListing
+
 _ACTION_SPACE_NAMES = {"Discrete": "discrete", "Box": "continuous"}
 
 
 def _complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    return [name for name in known_algorithms() if name.startswith(incomplete)]
+    return [name for name in load_algorithms() if name.startswith(incomplete)]
 
 
 @command()
@@ -30,38 +30,35 @@ def _complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: 
 def algorithms(context: CliContext, name: str | None) -> None:
     """Lists the algorithms, or explains one and its settings."""
     if name is not None:
-        found = get_algorithm(name)
+        algorithm = get_algorithm(name)
         if context.is_json:
-            output.print_json(_to_json(found.name, found))
+            output.print_json(_to_json(algorithm.name, algorithm))
         else:
-            _print_algorithm(found, output.console())
+            _print_algorithm(algorithm, output.console())
         return
-    known = known_algorithms()
+    known = sorted(load_algorithms().items())
     if context.is_json:
-        output.print_json([_to_json(key, one) for key, one in sorted(known.items())])
+        output.print_json([_to_json(key, algorithm) for key, algorithm in known])
         return
     table = output.create_table("NAME", "ACTIONS", "SEES", "COMPUTES WITH", "WHAT IT IS", wrap=("WHAT IT IS",))
-    for key, one in sorted(known.items()):
-        table.add_row(key, *_support_cells(one), one.title)
+    for key, algorithm in known:
+        table.add_row(key, *_support_cells(algorithm), algorithm.title)
     output.console().print(table)
     output.print_message("One of them in detail: mosaic algorithms ppo    Its flags: mosaic train ppo --help")
 
 
-def _to_json(name: str, algorithm: Algorithm) -> dict[str, Any]:
+def _to_json(name: str, algorithm: Algorithm) -> dict[str, object]:
     """Its entry in the schema file, with the help page instead of the page's path."""
     return {"name": name, "worker": algorithm.worker.id, **algorithm.schema_entry, "help": algorithm.help_page()}
 
 
-def _support_cells(algorithm: Algorithm) -> tuple[str, str, str]:
+def _support_cells(algorithm: Algorithm) -> tuple[str, ...]:
     """The action spaces, observations and backends that it supports, as far as its worker reports them."""
-    said = algorithm.schema_entry.get("supports") or {}
-    actions = [_ACTION_SPACE_NAMES.get(space, space) for space in said.get("action_spaces", ())]
-    backends = [name for name in said.get("backends", ()) if name != "auto"]
-    return (
-        ", ".join(actions) or formatting.PLACEHOLDER,
-        said.get("sees") or formatting.PLACEHOLDER,
-        ", ".join(backends) or formatting.PLACEHOLDER,
-    )
+    supports = algorithm.schema_entry.get("supports") or {}
+    actions = [_ACTION_SPACE_NAMES.get(space, space) for space in supports.get("action_spaces", ())]
+    backends = [name for name in supports.get("backends", ()) if name != "auto"]
+    cells = (", ".join(actions), supports.get("sees"), ", ".join(backends))
+    return tuple(cell or formatting.PLACEHOLDER for cell in cells)
 
 
 def _print_algorithm(algorithm: Algorithm, console: Console) -> None:
@@ -84,45 +81,38 @@ def _print_algorithm(algorithm: Algorithm, console: Console) -> None:
 @pass_context
 def envs(context: CliContext, family: str | None, worker: str, is_all: bool) -> None:
     """Lists the environments that can be trained on, all or those of one FAMILY."""
-    question: Json = {"ask": "environments"} | ({"family": family} if family else {})
-    found: list[Json] = context.trainer().ask_worker(worker, question)["environments"]
+    environments = context.trainer().environments(worker, family or "")
     if context.is_json:
-        output.print_json(found)
+        output.print_json(environments)
         return
-    families: dict[str, list[Json]] = {}
-    for env in found:
-        families.setdefault(env["family"], []).append(env)
+    families: dict[str, list[EnvironmentListing]] = {}
+    for env in environments:
+        families.setdefault(env.family, []).append(env)
     if family is not None and family not in families:
         raise unknown_name_error("environment family", family, families)
     if family is None and not is_all:
         _print_families(families)
     else:
-        _print_envs(found)
+        _print_envs(environments)
 
 
-def _print_families(families: dict[str, list[Json]]) -> None:
+def _print_families(families: dict[str, list[EnvironmentListing]]) -> None:
     table = output.create_table("FAMILY", "COUNT", "ENVIRONMENTS", right_aligned=("COUNT",), wrap=("ENVIRONMENTS",))
-    for name, envs in sorted(families.items(), key=lambda item: (not item[1][0]["is_installed"], item[0])):
-        if envs[0]["is_installed"]:
-            some = ", ".join(env["id"] for env in envs[:4]) + (", …" if len(envs) > 4 else "")
+    for name, envs in sorted(families.items(), key=lambda item: (not item[1][0].is_installed, item[0])):
+        if envs[0].is_installed:
+            some = ", ".join(env.id for env in envs[:4]) + (", …" if len(envs) > 4 else "")
         else:
-            some = f"not installed{_install_hint(envs[0], ': ')}"
+            some = ": ".join(filter(None, ("not installed", envs[0].install_hint)))
         table.add_row(name, str(len(envs)), some)
     output.console().print(table)
     output.print_message("All of a family: mosaic envs classic_control")
 
 
-def _print_envs(envs: list[Json]) -> None:
+def _print_envs(envs: list[EnvironmentListing]) -> None:
     table = output.create_table(
         "ENVIRONMENT", "FAMILY", "LONGEST EPISODE", "", right_aligned=("LONGEST EPISODE",), wrap=("",)
     )
     for env in envs:
-        longest = env.get("max_episode_steps")
-        hint = "" if env["is_installed"] else _install_hint(env)
-        table.add_row(env["id"], env["family"], f"{longest:,}" if longest else formatting.PLACEHOLDER, hint)
+        hint = "" if env.is_installed else env.install_hint
+        table.add_row(env.id, env.family, formatting.format_count(env.max_episode_steps), hint)
     output.console().print(table)
-
-
-def _install_hint(env: Json, lead: str = "") -> str:
-    """The command that brings it; nothing where no extra does."""
-    return f"{lead}pip install 'mosaic-rl[{env['extra']}]'" if env.get("extra") else ""

@@ -43,6 +43,15 @@ class CliContext:
         """Printed by commands that create or change something."""
         click.echo(f"Workspace: {self.workspace.root}", err=True)
 
+    def print_result(self, data: object, message: str) -> None:
+        """Prints `data` with --json, else the message."""
+        from mosaic.cli import output
+
+        if self.is_json:
+            output.print_json(data)
+        else:
+            click.echo(message)
+
     def daemon_address(self) -> DaemonAddress | None:
         """The address of this workspace's daemon; None where none runs."""
         from mosaic.client import read_daemon_address

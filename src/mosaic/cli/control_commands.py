@@ -136,10 +136,7 @@ def tag(context: CliContext, run: str, tags: tuple[str, ...], remove: tuple[str,
     else:
         context.print_workspace()
         view = context.trainer().annotate(run, add_tags=[tag.removeprefix("+") for tag in tags], remove_tags=remove)
-    if context.is_json:
-        output.print_json(view)
-    else:
-        click.echo(f"Tags of run {formatting.short_id(view.run_id)}: {', '.join(view.tags) or 'none'}")
+    context.print_result(view, f"Tags of run {formatting.short_id(view.run_id)}: {', '.join(view.tags) or 'none'}")
 
 
 @command()

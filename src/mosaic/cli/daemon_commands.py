@@ -35,15 +35,13 @@ def start(context: CliContext) -> None:
     is_new = context.daemon_address() is None
     context.print_workspace()
     status = context.trainer().status()
-    if context.is_json:
-        output.print_json(status)
-        return
-    click.echo(f"The daemon {'has started' if is_new else 'runs already'}: pid {status.pid}, {status.address}")
+    message = f"The daemon {'has started' if is_new else 'runs already'}: pid {status.pid}, {status.address}"
+    context.print_result(status, message)
 
 
 @command()
 @pass_context
-def status(context: CliContext) -> int:
+def status(context: CliContext) -> None:
     """Shows whether the daemon is running, and its state. Exit code 4: it is not running."""
     if context.daemon_address() is None:
         if context.is_json:
@@ -51,12 +49,11 @@ def status(context: CliContext) -> int:
                 {"pid": None, "address": None, "started_at": None, "workspace": str(context.workspace.root)}
             )
         raise NoDaemon(f"No daemon runs for {context.workspace.root}. It starts with the next command that needs it.")
-    found = context.trainer(may_start=False).status()
+    status = context.trainer(may_start=False).status()
     if context.is_json:
-        output.print_json(found)
-        return 0
-    output.print_fields(status_rows(found, str(context.workspace.daemon_log)))
-    return 0
+        output.print_json(status)
+    else:
+        output.print_fields(status_rows(status, str(context.workspace.daemon_log)))
 
 
 def status_rows(status: DaemonStatus, log: str) -> list[tuple[str, str | None]]:
@@ -82,11 +79,9 @@ def continue_queue(context: CliContext) -> None:
     trainer = context.trainer(may_start=False)
     was_paused = trainer.status().paused is not None
     status = trainer.continue_queue()
-    if context.is_json:
-        output.print_json(status)
-        return
     waiting = status.slots.queued
-    click.echo(f"The queue continues; waiting: {waiting}." if was_paused else "The queue is not paused.")
+    message = f"The queue continues; waiting: {waiting}." if was_paused else "The queue is not paused."
+    context.print_result(status, message)
 
 
 @command()
@@ -100,31 +95,26 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
     context.print_workspace()
     address = context.daemon_address()
     if address is None:
-        _report_stopped(context, None, "No daemon runs.")
+        context.print_result({"stopped": None}, "No daemon runs.")
         return
     if drain:
         context.trainer(may_start=False).stop_daemon(drain=True)
-        _report_stopped(context, None, "The daemon starts no further run and stops after its last one.")
+        message = "The daemon starts no further run and stops after its last one."
+        context.print_result({"stopped": None}, message)
         return
+    pid = address.process["pid"]
     try:
         context.trainer(may_start=False).stop_daemon(cancel_runs)
     except NoDaemon as error:
         if cancel_runs:
             raise
         output.print_message(f"{error} It is ended by signal.")
-        os.kill(address.process["pid"], signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
     if not _wait_until_gone(address, CANCEL_TIMEOUT_S if cancel_runs else STOP_TIMEOUT_S):
-        os.kill(address.process["pid"], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         if not _wait_until_gone(address, STOP_TIMEOUT_S):
-            raise NoDaemon(f"The daemon (pid {address.process['pid']}) does not end, not even when killed.")
-    _report_stopped(context, address.process["pid"], f"The daemon (pid {address.process['pid']}) has ended.")
-
-
-def _report_stopped(context: CliContext, pid: int | None, message: str) -> None:
-    if context.is_json:
-        output.print_json({"stopped": pid})
-    else:
-        click.echo(message)
+            raise NoDaemon(f"The daemon (pid {pid}) does not end, not even when killed.")
+    context.print_result({"stopped": pid}, f"The daemon (pid {pid}) has ended.")
 
 
 def _wait_until_gone(address: DaemonAddress, timeout_s: float) -> bool:

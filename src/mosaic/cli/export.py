@@ -74,10 +74,7 @@ def import_(context: CliContext, file: str) -> None:
         raise BadInput(f"{file} does not exist; expected a zip that `mosaic export --zip` made.")
     context.print_workspace()
     view = context.trainer().import_run(str(path))
-    if context.is_json:
-        output.print_json(view)
-    else:
-        click.echo(f"Run {view.run_id} is here now: {view.run_dir}")
+    context.print_result(view, f"Run {view.run_id} is here now: {view.run_dir}")
 
 
 # --- the curve of returns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,8 +122,11 @@ def pull(context: CliContext, repo: str, revision: str | None, out: str | None, 
     """
     target = _check_target_folder(out) if out is not None else None
     context.print_workspace()
-    with _staging_folder(target.parent if target else context.workspace.trainer) as staging:
-        folder, result = _pull_run(context, repo, revision, staging, timeout_s)
+    parent = target.parent if target else context.workspace.trainer
+    parent.mkdir(parents=True, exist_ok=True)
+    # On the same disk as the run's final folder.
+    with tempfile.TemporaryDirectory(prefix=".pulling-", dir=parent, ignore_cleanup_errors=True) as staging:
+        folder, result = _pull_run(context, repo, revision, Path(staging), timeout_s)
         if target is not None:
             folder.path.replace(target)
             imported: RunView | None = None
@@ -181,17 +183,6 @@ def _check_target_folder(out: str) -> Path:
     if not target.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {target.parent}.")
     return target
-
-
-@contextmanager
-def _staging_folder(parent: Path) -> Iterator[Path]:
-    """Creates a temporary folder on the same disk as the run's final folder."""
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".pulling-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -41,20 +41,15 @@ def _completer(list_names: Callable[[TrainerClient], list[str]], *always: str) -
         try:
             with (ctx.find_object(CliContext) or CliContext()).connect(may_start=False) as trainer:
                 names += list_names(trainer)
-        except (MosaicError, KeyError):
+        except MosaicError:
             pass
         return [name for name in names if name.startswith(incomplete)]
 
     return complete
 
 
-def _installed_env_ids(trainer: TrainerClient) -> list[str]:
-    environments = trainer.ask_worker("cleanrl", {"ask": "environments"})["environments"]
-    return [env["id"] for env in environments if env["is_installed"]]
-
-
 _complete_run = _completer(lambda trainer: [view.run_id for view in trainer.runs(limit=MAX_RUNS_OFFERED)], "last")
-_complete_env_id = _completer(_installed_env_ids)
+_complete_env_id = _completer(lambda trainer: [env.id for env in trainer.environments("cleanrl") if env.is_installed])
 
 
 @command(has_json=False, help=COMPLETION_HELP)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import base64
+import fcntl
+import math
 import os
 import re
 import select
 import shutil
+import struct
 import sys
 import termios
 import time
 import tty
 import zlib
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+Image = npt.NDArray[np.uint8]
 _ESC = "\x1b"
 _ENTER_SEQUENCE = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _EXIT_SEQUENCE = "\x1b[0m\x1b[?25h\x1b[?1049l"
@@ -34,20 +39,34 @@ class DrawArea(NamedTuple):
     lines: int
     cell_size_px: tuple[int, int] = DEFAULT_CELL_SIZE_PX
 
+    @property
+    def size_px(self) -> tuple[int, int]:
+        return self.columns * self.cell_size_px[0], self.lines * self.cell_size_px[1]
 
-class ImageRenderer(Protocol):
+    def center(self, columns: int, lines: int) -> tuple[int, int]:
+        """The line and column, from 1, at which a centered image begins."""
+        return (self.lines - lines) // 2 + 1, (self.columns - columns) // 2 + 1
+
+
+class ImageRenderer:
+    """Writes images as pixels; the base of the renderers for each kind of terminal."""
+
     def max_image_size(self, area: DrawArea) -> tuple[int, int]:
         """Width and height of the largest image that fits."""
+        width, height = area.size_px
+        scale = min(1.0, MAX_IMAGE_SIDE_PX / max(width, height))
+        return int(width * scale), int(height * scale)
 
-    def render(self, image: Any, area: DrawArea) -> str:
-        """What to write so that it appears in the room's middle."""
+    def render(self, image: Image, area: DrawArea) -> str:
+        """What to write so that the image appears in the center of the area."""
+        raise NotImplementedError
 
     def reset(self) -> None:
-        """The screen was cleared."""
+        """Called when the screen was cleared."""
 
 
-class HalfBlockRenderer:
-    """Two pixels a character: one is the sign's colour, the other its background. Lines that stay are not repeated."""
+class HalfBlockRenderer(ImageRenderer):
+    """Two pixels per character: its color and its background. Lines that have not changed are not written again."""
 
     def __init__(self) -> None:
         self._drawn_lines: dict[int, bytes] = {}
@@ -55,12 +74,11 @@ class HalfBlockRenderer:
     def max_image_size(self, area: DrawArea) -> tuple[int, int]:
         return area.columns, 2 * area.lines
 
-    def render(self, image: Any, area: DrawArea) -> str:
-        high, wide = image.shape[0] // 2 * 2, image.shape[1]
-        top = (area.lines - high // 2) // 2 + 1
-        left = (area.columns - wide) // 2 + 1
+    def render(self, image: Image, area: DrawArea) -> str:
+        lines, columns = image.shape[0] // 2, image.shape[1]
+        top, left = area.center(columns, lines)
         written = []
-        for line in range(high // 2):
+        for line in range(lines):
             pair = np.ascontiguousarray(image[2 * line : 2 * line + 2])
             data = pair.tobytes() + bytes((left % 256,))
             if self._drawn_lines.get(top + line) != data:
@@ -72,76 +90,63 @@ class HalfBlockRenderer:
         self._drawn_lines.clear()
 
 
-def encode_half_blocks(pixel_rows: Any) -> str:
+def encode_half_blocks(pixel_rows: Image) -> str:
     """One line of text for two rows of pixels."""
-    signs = []
-    before = None
+    written = []
+    last = None
     for upper, lower in zip(pixel_rows[0].tolist(), pixel_rows[1].tolist(), strict=True):
-        now = (*upper, *lower)
-        if now != before:
-            signs.append(f"{_ESC}[38;2;{now[0]};{now[1]};{now[2]};48;2;{now[3]};{now[4]};{now[5]}m")
-            before = now
-        signs.append("▀")
-    return "".join(signs) + f"{_ESC}[0m"
+        colors = (*upper, *lower)
+        if colors != last:
+            written.append("{}[38;2;{};{};{};48;2;{};{};{}m".format(_ESC, *colors))
+            last = colors
+        written.append("▀")
+    return "".join(written) + f"{_ESC}[0m"
 
 
-class _PixelRenderer:
-    def max_image_size(self, area: DrawArea) -> tuple[int, int]:
-        wide, high = area.columns * area.cell_size_px[0], area.lines * area.cell_size_px[1]
-        share = min(1.0, MAX_IMAGE_SIDE_PX / max(wide, high))
-        return int(wide * share), int(high * share)
-
-    def reset(self) -> None:
-        pass
-
-
-class KittyRenderer(_PixelRenderer):
+class KittyRenderer(ImageRenderer):
     """Kitty's graphics protocol: the terminal scales. The same image is replaced by the next one."""
 
-    def render(self, image: Any, area: DrawArea) -> str:
-        high, wide = image.shape[:2]
-        scale = min(area.columns * area.cell_size_px[0] / wide, area.lines * area.cell_size_px[1] / high)
-        columns = max(1, int(wide * scale / area.cell_size_px[0]))
-        lines = max(1, int(high * scale / area.cell_size_px[1]))
+    def render(self, image: Image, area: DrawArea) -> str:
+        height, width = image.shape[:2]
+        scale = min(area.size_px[0] / width, area.size_px[1] / height)
+        columns = max(1, int(width * scale / area.cell_size_px[0]))
+        lines = max(1, int(height * scale / area.cell_size_px[1]))
         data = base64.b64encode(zlib.compress(np.ascontiguousarray(image).tobytes(), 1)).decode()
-        begin = f"a=T,q=2,i=1,p=1,C=1,f=24,o=z,s={wide},v={high},c={columns},r={lines},"
+        first_keys = f"a=T,q=2,i=1,p=1,C=1,f=24,o=z,s={width},v={height},c={columns},r={lines},"
         parts = [data[at : at + 4096] for at in range(0, len(data), 4096)] or [""]
-        written = [f"{_ESC}[{(area.lines - lines) // 2 + 1};{(area.columns - columns) // 2 + 1}H"]
+        written = ["{}[{};{}H".format(_ESC, *area.center(columns, lines))]
         for number, part in enumerate(parts):
-            keys = begin if number == 0 else ""
+            keys = first_keys if number == 0 else ""
             written.append(f"{_ESC}_G{keys}m={int(number < len(parts) - 1)};{part}{_ESC}\\")
         return "".join(written)
 
 
-class SixelRenderer(_PixelRenderer):
-    """Six rows of pixels a sign, at most 216 colours."""
+class SixelRenderer(ImageRenderer):
+    """Six rows of pixels per character, at most 216 colors."""
 
     def max_image_size(self, area: DrawArea) -> tuple[int, int]:
-        wide, high = area.columns * area.cell_size_px[0], area.lines * area.cell_size_px[1]
-        return wide, high // 6 * 6
+        return area.size_px[0], area.size_px[1] // 6 * 6
 
-    def render(self, image: Any, area: DrawArea) -> str:
-        high, wide = image.shape[:2]
-        top = (area.lines - -(-high // area.cell_size_px[1])) // 2 + 1
-        left = (area.columns - -(-wide // area.cell_size_px[0])) // 2 + 1
+    def render(self, image: Image, area: DrawArea) -> str:
+        lines, columns = (math.ceil(image.shape[axis] / area.cell_size_px[1 - axis]) for axis in (0, 1))
+        top, left = area.center(columns, lines)
         return f"{_ESC}[{max(1, top)};{max(1, left)}H{encode_sixels(image)}"
 
 
-def encode_sixels(image: Any) -> str:
+def encode_sixels(image: Image) -> str:
     """An image in sixel encoding."""
-    high, wide = image.shape[:2]
+    height, width = image.shape[:2]
     levels = (np.asarray(image[:, :, :3], np.uint16) * 5 + 127) // 255
-    colours = (levels[:, :, 0] * 36 + levels[:, :, 1] * 6 + levels[:, :, 2]).astype(np.uint8)
-    used = np.unique(colours).tolist()
-    written = [f'{_ESC}P0;1q"1;1;{wide};{high}']
-    written += [f"#{c};2;{c // 36 * 20};{c // 6 % 6 * 20};{c % 6 * 20}" for c in used]
-    for top in range(0, high, 6):
-        band = colours[top : top + 6]
+    colors = (levels[:, :, 0] * 36 + levels[:, :, 1] * 6 + levels[:, :, 2]).astype(np.uint8)
+    written = [f'{_ESC}P0;1q"1;1;{width};{height}']
+    written += [f"#{c};2;{c // 36 * 20};{c // 6 % 6 * 20};{c % 6 * 20}" for c in np.unique(colors).tolist()]
+    for top in range(0, height, 6):
+        band = colors[top : top + 6]
         weights = (1 << np.arange(len(band), dtype=np.uint8))[:, None]
         lines = []
-        for colour in np.unique(band).tolist():
-            signs = (((band == colour) * weights).sum(0, dtype=np.uint8) + 63).tobytes().decode("ascii")
-            lines.append(f"#{colour}" + _REPEATED_PATTERN.sub(lambda run: f"!{len(run[0])}{run[0][0]}", signs))
+        for color in np.unique(band).tolist():
+            sixels = (((band == color) * weights).sum(0, dtype=np.uint8) + 63).tobytes().decode("ascii")
+            lines.append(f"#{color}" + _REPEATED_PATTERN.sub(lambda run: f"!{len(run[0])}{run[0][0]}", sixels))
         written.append("$".join(lines) + "-")
     return "".join(written) + f"{_ESC}\\"
 
@@ -176,17 +181,16 @@ class TerminalScreen:
         sys.stdout.flush()
 
     def _query(self, query: str) -> str:
-        """What the terminal answers; every one answers the question for its attributes, which comes last."""
+        """Returns the terminal's reply. Every terminal answers the query for its attributes, which comes last."""
         self._write(query)
-        found = ""
+        reply = ""
         deadline = time.monotonic() + REPLY_TIMEOUT_S
-        while not _ATTRIBUTES_PATTERN.search(found) and (left := deadline - time.monotonic()) > 0:
-            if select.select([self._stdin_fd], [], [], left)[0]:
-                found += os.read(self._stdin_fd, 1024).decode(errors="replace")
-        return found
+        while not _ATTRIBUTES_PATTERN.search(reply) and (left_s := deadline - time.monotonic()) > 0:
+            reply += self.read_keys(left_s)
+        return reply
 
     def draw_area(self) -> DrawArea:
-        """As large as the terminal is now; it is cleared where that has changed."""
+        """The current size of the terminal, which is cleared where its size has changed."""
         size = shutil.get_terminal_size()
         if size != self._size:
             self._size = size
@@ -195,7 +199,7 @@ class TerminalScreen:
             self.renderer.reset()
         return DrawArea(size.columns, max(1, size.lines - self._text_lines), _cell_size_px(size.columns, size.lines))
 
-    def draw(self, image: Any, area: DrawArea) -> None:
+    def draw(self, image: Image, area: DrawArea) -> None:
         self._write(self.renderer.render(image, area))
 
     def clear(self) -> None:
@@ -206,13 +210,9 @@ class TerminalScreen:
         if lines != self._shown_lines:
             self._shown_lines = lines
             columns, height = self._size
-            begin = height - self._text_lines + 1
-            self._write(
-                "".join(
-                    f"{_ESC}[{begin + at};1H{_ESC}[0m{_ESC}[K{line[: columns - 1]}"
-                    for at, line in enumerate(lines[: self._text_lines])
-                )
-            )
+            first = height - self._text_lines + 1
+            for at, line in enumerate(lines[: self._text_lines], first):
+                self._write(f"{_ESC}[{at};1H{_ESC}[0m{_ESC}[K{line[: columns - 1]}")
 
     def read_keys(self, timeout_s: float) -> str:
         """Keys that were pressed, waiting up to the timeout."""
@@ -235,11 +235,8 @@ def select_renderer(reply: str) -> ImageRenderer:
 
 
 def _cell_size_px(columns: int, lines: int) -> tuple[int, int]:
-    import fcntl
-    import struct
-
     try:
-        _, _, wide, high = struct.unpack("4H", fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8)))
+        _, _, width, height = struct.unpack("4H", fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8)))
     except OSError:
         return DEFAULT_CELL_SIZE_PX
-    return (wide // columns, high // lines) if wide >= columns and high >= lines else DEFAULT_CELL_SIZE_PX
+    return (width // columns, height // lines) if width >= columns and height >= lines else DEFAULT_CELL_SIZE_PX

@@ -50,10 +50,8 @@ def submit_run(context: CliContext, payload: Json, is_detached: bool, environmen
 
 
 def _report_submitted(context: CliContext, view: RunView) -> int:
-    if context.is_json:
-        output.print_json(view)
-    else:
-        click.echo(f"Run {view.run_id} is {view.stage}. Its folder: {view.run_dir}")
+    context.print_result(view, f"Run {view.run_id} is {view.stage}. Its folder: {view.run_dir}")
+    if not context.is_json:
         short = formatting.short_id(view.run_id)
         output.print_message(f"Watch it: mosaic show -f {short}    Stop it: mosaic cancel {short}")
     return 0

@@ -61,11 +61,9 @@ def login(context: CliContext, ctx: click.Context) -> None:
     if len(key) < MIN_KEY_LENGTH:
         raise BadInput(f"Not a valid W&B key: it has {len(key)} characters, expected 40 or more. Copy it again.")
     location = put_secret(API_KEY_NAME, key)
-    if context.is_json:
-        output.print_json({"stored_in": location})
-        return
-    click.echo(f"The key is {describe_key_location(location)}. Test it: mosaic wandb probe")
-    if secret_location(API_KEY_NAME) == "environment":
+    message = f"The key is {describe_key_location(location)}. Test it: mosaic wandb probe"
+    context.print_result({"stored_in": location}, message)
+    if not context.is_json and secret_location(API_KEY_NAME) == "environment":
         output.print_message("WANDB_API_KEY is set in this environment and precedes the stored key.")
 
 
@@ -84,11 +82,9 @@ def logout(context: CliContext, is_all: bool) -> None:
 
     names = [API_KEY_NAME, *(additional_secret_names(API_KEY_NAME) if is_all else ())]
     count = sum(delete_secret(name) for name in names)
-    if context.is_json:
-        output.print_json({"forgotten": count})
-        return
-    click.echo("Deleted the key." if count == 1 else f"Deleted {count} keys." if count else "No key was stored.")
-    if secret_location(API_KEY_NAME) == "environment":
+    message = "Deleted the key." if count == 1 else f"Deleted {count} keys." if count else "No key was stored."
+    context.print_result({"forgotten": count}, message)
+    if not context.is_json and secret_location(API_KEY_NAME) == "environment":
         output.print_message("WANDB_API_KEY is still set in this environment.")
 
 

@@ -220,15 +220,12 @@ def _save_video(
         source.close()
     if video.size is None:
         raise MosaicError("Interrupted before the first frame came: nothing was saved.")
+    count, (width, height) = video.frame_count, video.size
     if context.is_json:
-        facts = {
-            "path": str(path.absolute()),
-            "frames": video.frame_count,
-            "seconds": video.frame_count / video.rate_hz,
-        }
-        output.print_json({**facts, "width": video.size[0], "height": video.size[1]})
+        fields = {"path": str(path.absolute()), "frames": count, "seconds": count / video.rate_hz}
+        output.print_json({**fields, "width": width, "height": height})
     else:
-        output.print_message(f"Saved {video.frame_count} frames ({video.size[0]} by {video.size[1]}) to {path}")
+        output.print_message(f"Saved {count} frames ({width} by {height}) to {path}")
 
 
 def video_size(size: tuple[int, int]) -> tuple[int, int]:
