@@ -19,16 +19,16 @@ from mosaic.journal import Follower, Journal, Outbox
 from mosaic.keeper.console_metrics import ConsoleMetrics
 from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
 from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
-from mosaic.keeper.sidecar_launcher import SidecarLaunch, SidecarStartError
 from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
 from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
 from mosaic.keeper.worker import (
-    WorkerStartError,
+    ProgramStartError,
     become_subreaper,
     is_process_group_alive,
     read_last_words,
     signal_process,
     signal_tree,
+    start_sidecar,
     start_worker,
 )
 
@@ -231,14 +231,16 @@ def main(data: bytes) -> int:
         _print_error(f"The keeper's journal could not be opened, so the worker was not started: {error}.")
         return 1
     reports.report("keeper_started", process=own_identity())
-    sidecar = SidecarLaunch(launch["sidecar"], folder) if "sidecar" in launch else None
+    if "sidecar" in launch:
+        # The run does not depend on it.
+        try:
+            reports.report("sidecar_started", process=identify(start_sidecar(launch["sidecar"], folder)))
+        except ProgramStartError as reason:
+            reports.report("sidecar_not_started", reason=str(reason))
     become_subreaper()
     try:
-        keeper = Keeper(launch, folder, reports, wakeup)
-        if sidecar is not None:
-            _report_sidecar(sidecar, reports)
-        keeper.run()
-    except WorkerStartError as reason:
+        Keeper(launch, folder, reports, wakeup).run()
+    except ProgramStartError as reason:
         reports.report("worker_not_started", reason=str(reason))
     is_written = reports.flush_until(_FINAL_WRITE_TIMEOUT_S)
     with suppress(OSError):
@@ -246,14 +248,6 @@ def main(data: bytes) -> int:
     if not is_written:
         _print_error(f"The end of the run could not be written to {folder.keeper}. Is the disk full?")
     return 0 if is_written else 1
-
-
-def _report_sidecar(sidecar: SidecarLaunch, reports: ReportQueue) -> None:
-    """Record whether the sidecar started; the run does not depend on it."""
-    try:
-        reports.report("sidecar_started", process=identify(sidecar.wait_for_pid()))
-    except SidecarStartError as reason:
-        reports.report("sidecar_not_started", reason=str(reason))
 
 
 def _print_error(text: str) -> None:

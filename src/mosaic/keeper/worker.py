@@ -1,4 +1,4 @@
-"""Starts the worker, sends signals to it and to every process it started, and reads its last words."""
+"""Starts the worker and the sidecar, sends signals to the worker's whole process tree, and reads its last words."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from typing import IO, NoReturn
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.keeper.launch_spec import LaunchSpec
+from mosaic.keeper.launch_spec import LaunchSpec, ProgramSpec
 from mosaic.keeper.tree import PROC, descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
 _HAS_PROC = sys.platform == "linux"
 _PASSES = 16
+_MAX_ERROR_BYTES = 4000
 _TAIL_BYTES = 1 << 16
 _MAX_LENGTH = 300
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
@@ -24,8 +26,8 @@ _LINE_END = re.compile(r"[\r\n]+")
 _FATAL = "Fatal Python error: "
 
 
-class WorkerStartError(Exception):
-    """The worker could not be started; the message is the reason."""
+class ProgramStartError(Exception):
+    """The worker or the sidecar could not be started; the message is the reason."""
 
 
 def become_subreaper() -> None:
@@ -36,7 +38,6 @@ def become_subreaper() -> None:
 
 def start_worker(launch: LaunchSpec, folder: RunFolder) -> tuple[int, int]:
     """Start the worker; return its pid and the size that its stderr log had before."""
-    program, cwd = launch["argv"][0], launch["cwd"]
     try:
         folder.logs.mkdir(parents=True, exist_ok=True)
         with (
@@ -44,20 +45,9 @@ def start_worker(launch: LaunchSpec, folder: RunFolder) -> tuple[int, int]:
             open(folder.stderr_log(launch["log_name"]), "ab") as stderr,
         ):
             begin = stderr.tell()
-            process = subprocess.Popen(
-                launch["argv"],
-                cwd=cwd,
-                env=launch["env"],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            return _start_program(launch, stdout, stderr), begin
     except (OSError, ValueError) as error:
-        raise WorkerStartError(_reason(error, program, cwd)) from None
-    # The loop waits for all children at once and takes the exit status, so Popen must not wait for it.
-    process.returncode = 0
-    return process.pid, begin
+        raise ProgramStartError(_reason(error, launch["argv"][0], launch["cwd"])) from None
 
 
 def _reason(error: OSError | ValueError, program: str, cwd: str) -> str:
@@ -68,6 +58,64 @@ def _reason(error: OSError | ValueError, program: str, cwd: str) -> str:
     if isinstance(error, PermissionError):
         return f"Permission denied for {error.filename!r}: this user needs access to the worker's program and folders."
     return f"The worker could not be started: {error}."
+
+
+# --- the sidecar: a program that runs alongside the run and may outlive it, such as an upload
+
+
+def start_sidecar(sidecar: ProgramSpec, folder: RunFolder) -> int:
+    """Start the sidecar and return its pid. Call it before `become_subreaper` and before any thread.
+
+    It must not belong to the run's process tree: the keeper's limits, samples, signals and exit do not apply to it. So
+    an intermediate process starts it and exits at once.
+    """
+    reader, writer = os.pipe()
+    pid = None
+    with suppress(OSError):  # at the process limit: the worker may still find room
+        pid = os.fork()
+    if pid == 0:
+        _spawn_and_exit(sidecar, folder, writer)
+    os.close(writer)
+    with open(reader, "rb") as reply:
+        answer = reply.read().decode(errors="replace")
+    if pid is not None:
+        os.waitpid(pid, 0)
+    if not answer.isdecimal():
+        raise ProgramStartError(f"The sidecar was not started: {answer or 'no process could be created'}.")
+    return int(answer)
+
+
+def _spawn_and_exit(sidecar: ProgramSpec, folder: RunFolder, writer: int) -> NoReturn:
+    """Run in the intermediate process. No code of the keeper may run here, whatever is raised."""
+    answer = ""
+    try:
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        with open(folder.logs / f"{sidecar['log_name']}.log", "ab") as log:
+            answer = str(_start_program(sidecar, log, log))
+    except BaseException as error:
+        answer = str(error)
+    finally:
+        with suppress(OSError):
+            os.write(writer, answer.encode()[:_MAX_ERROR_BYTES])
+        os._exit(0)
+
+
+def _start_program(program: ProgramSpec, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+    process = subprocess.Popen(
+        program["argv"],
+        cwd=program["cwd"],
+        env=program["env"],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    # The loop waits for all children at once and takes the exit status, so Popen must not wait for it.
+    process.returncode = 0
+    return process.pid
+
+
+# --- signals
 
 
 def signal_process(pid: int, number: signal.Signals) -> None:

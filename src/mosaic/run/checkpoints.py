@@ -128,7 +128,8 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
 
     try:
         weights: dict[str, Array] = load((path / WEIGHTS).read_bytes())
-        arrays = _read_arrays(path / STATE)
+        with np.load(path / STATE, allow_pickle=False) as archive:
+            arrays: dict[str, Array] = dict(archive)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
         raise _DamagedError(str(error)) from None
     parts = {
@@ -174,15 +175,6 @@ def _load_manifest(path: Path) -> dict[str, Any]:
         raise _DamagedError(f"{MANIFEST} cannot be read") from None
     manifest: dict[str, Any] = body
     return manifest
-
-
-def _read_arrays(path: Path) -> dict[str, Array]:
-    with zipfile.ZipFile(path) as archive:
-        arrays = {}
-        for name in archive.namelist():
-            with archive.open(name) as member:
-                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
-        return arrays
 
 
 def _fingerprint(path: Path) -> tuple[int, str]:
