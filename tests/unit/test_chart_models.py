@@ -14,7 +14,7 @@ from mosaic.contracts.events import Sample
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui.models.curve_model import ChartCurve, CurveFeed, finite_range, round_range, round_step, to_log_scale
 from mosaic.gui.models.series import Floats, GrowingPoints, points_of_sample
-from mosaic.statistics import comparison, mean_with_band, smooth
+from mosaic.statistics import comparison
 from mosaic.statistics.comparison import (
     NO_GROUPING,
     ComparedRun,
@@ -24,6 +24,7 @@ from mosaic.statistics.comparison import (
     strip_common_parts,
     suggest_grouping_key,
 )
+from mosaic.statistics.curves import mean_with_band, smooth
 
 RANDOM = np.random.default_rng(3)
 

@@ -7,19 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.statistics import (
-    Smoother,
+from mosaic.statistics.curves import Floats, Smoother, mean_with_band, mean_with_interval, resample, smooth, t_975
+from mosaic.statistics.scores import (
     final_performance,
     iqm,
     iqm_interval,
-    mean_with_band,
-    mean_with_interval,
     probability_of_improvement,
     probability_of_improvement_interval,
-    resample,
-    smooth,
 )
-from mosaic.statistics.curves import Floats, t_975
 
 RANDOM = np.random.default_rng(7)
 

@@ -24,7 +24,8 @@ from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
 from mosaic.run import checkpoints, last_good_checkpoint
-from mosaic.statistics import iqm, mean_with_band
+from mosaic.statistics.curves import mean_with_band
+from mosaic.statistics.scores import iqm
 
 
 class PushingPolicy:

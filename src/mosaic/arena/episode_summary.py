@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mosaic.arena.evaluate import Episode
-from mosaic.statistics import iqm, mean_with_interval
+from mosaic.statistics.curves import mean_with_interval
+from mosaic.statistics.scores import iqm
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:

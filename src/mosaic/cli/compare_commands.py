@@ -14,8 +14,8 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import runs_argument
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
-from mosaic.statistics import ConfidenceInterval
 from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
+from mosaic.statistics.curves import ConfidenceInterval
 from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
 
 SPARKLINE_WIDTH = 32

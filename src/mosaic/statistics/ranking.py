@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.statistics import ConfidenceInterval, iqm, mean_with_interval
+from mosaic.statistics.curves import ConfidenceInterval, mean_with_interval
+from mosaic.statistics.scores import iqm
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import Evaluation, TrainedRun

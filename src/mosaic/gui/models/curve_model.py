@@ -10,7 +10,7 @@ import numpy as np
 
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.gui.models.series import Floats, GrowingArray, GrowingPoints
-from mosaic.statistics import Smoother
+from mosaic.statistics.curves import Smoother
 
 X_KINDS = {"step": "Step", "relative": "Relative time", "wall": "Wall time", "episode": "Episode"}
 

@@ -18,7 +18,7 @@ from mosaic.gui.models.series import Floats
 from mosaic.gui.views.plot import Plot
 from mosaic.gui.views.tables import Cell, ReadOnlyTable, format_interval
 from mosaic.gui.views.widgets import EmptyState, muted_label, widget_column
-from mosaic.statistics import ConfidenceInterval, mean_with_interval
+from mosaic.statistics.curves import ConfidenceInterval, mean_with_interval
 from mosaic.statistics.ranking import evaluation_returns
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
 from mosaic.formatting import format_si_number, run_title
 from mosaic.gui.views.widgets import DOT_SIZE, dot_icon, plain_table
-from mosaic.statistics import ConfidenceInterval
 from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
+from mosaic.statistics.curves import ConfidenceInterval
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
