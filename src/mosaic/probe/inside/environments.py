@@ -180,7 +180,7 @@ def _patch_step(kind: Any) -> None:
     kind.step = functools.wraps(original)(step if is_plain else any_step)
 
 
-def _on_reset(env: Any, *_: Any, **kwargs: Any) -> None:
+def _on_reset(env: Any, *args: Any, **kwargs: Any) -> None:
     tap = _taps.get(id(env))
     if tap is not None:
         tap.start_episode()
@@ -188,7 +188,7 @@ def _on_reset(env: Any, *_: Any, **kwargs: Any) -> None:
             tap.report_environment(env, kwargs["seed"])
 
 
-def _on_close(env: Any, *_: Any, **__: Any) -> None:
+def _on_close(env: Any, *args: Any, **kwargs: Any) -> None:
     tap = _taps.pop(id(env), None)
     if tap is not None:
         tap.close()
@@ -239,7 +239,7 @@ def patch_registration(module: Any) -> None:
         _patch_make_vec(module)
 
 
-def _tap_created(env: Any, *_: Any, **__: Any) -> None:
+def _tap_created(env: Any, *args: Any, **kwargs: Any) -> None:
     factory = getattr(_env_creation, "factory", None)
     if factory is not None:
         _env_creation.count += 1
@@ -283,7 +283,7 @@ def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
     return (envs, index_factories(env_fns), *args), kwargs
 
 
-def _count_steps(_: Any, envs: Any, *__: Any, **___: Any) -> None:
+def _count_steps(result: Any, envs: Any, *args: Any, **kwargs: Any) -> None:
     """Count steps that other processes take for this one. They report their episodes themselves."""
     probe = current_probe()
     probe.has_environments = True

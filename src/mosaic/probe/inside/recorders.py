@@ -35,12 +35,15 @@ def read_output(text: str) -> None:
 
 def patch_argparse(module: Any) -> None:
     call_after(
-        module.ArgumentParser, "parse_known_args", "arguments", lambda result, *_, **__: _read_arguments(result[0])
+        module.ArgumentParser,
+        "parse_known_args",
+        "arguments",
+        lambda result, *args, **kwargs: _read_arguments(result[0]),
     )
 
 
 def patch_tyro(module: Any) -> None:
-    call_after(module, "cli", "arguments", lambda result, *_, **__: _read_arguments(result))
+    call_after(module, "cli", "arguments", lambda result, *args, **kwargs: _read_arguments(result))
 
 
 def _read_arguments(arguments: Any) -> None:
@@ -92,13 +95,13 @@ def redirect_log_dir(log_dir: Any) -> str | None:
 
 
 def _on_add_scalar(
-    _: Any, writer: Any, tag: Any, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any
+    result: Any, writer: Any, tag: Any, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any
 ) -> None:
     current_probe().add_scalar(WRITER, tag, scalar_value, global_step)
 
 
 def _on_add_scalars(
-    _: Any, writer: Any, main_tag: Any, tag_scalar_dict: Any, global_step: Any = None, *__: Any, **___: Any
+    result: Any, writer: Any, main_tag: Any, tag_scalar_dict: Any, global_step: Any = None, *args: Any, **kwargs: Any
 ) -> None:
     for tag, value in tag_scalar_dict.items():
         current_probe().add_scalar(WRITER, f"{main_tag}/{tag}", value, global_step)
@@ -111,7 +114,7 @@ def patch_wandb_run(module: Any) -> None:
     call_before(module.Run, "log", "wandb", _on_wandb_log)
 
 
-def _on_wandb_log(run: Any, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
+def _on_wandb_log(run: Any, data: Any, step: Any = None, *args: Any, **kwargs: Any) -> None:
     if step is None:
         steps = (data[name] for name in _WANDB_STEP_NAMES if isinstance(data.get(name), numbers.Real))
         step = next(steps, getattr(run, "step", None))
@@ -131,7 +134,7 @@ def patch_wandb_monitor(module: Any) -> None:
 
 
 def patch_torch(module: Any) -> None:
-    call_after(module, "save", "checkpoints", lambda _, obj, f, *__, **___: report_saved_file(f))
+    call_after(module, "save", "checkpoints", lambda result, obj, f, *args, **kwargs: report_saved_file(f))
 
 
 def patch_baselines(module: Any) -> None:
@@ -140,10 +143,12 @@ def patch_baselines(module: Any) -> None:
         model_class,
         "_setup_learn",
         "arguments",
-        lambda _, total_timesteps, *__, **___: _set_total_timesteps(total_timesteps),
+        lambda model, total_timesteps, *args, **kwargs: _set_total_timesteps(total_timesteps),
     )
     if "checkpoints" in current_probe().parts:
-        call_after(model_class, "save", "checkpoints", lambda _, model, path, *__, **___: report_saved_file(path))
+        call_after(
+            model_class, "save", "checkpoints", lambda result, model, path, *args, **kwargs: report_saved_file(path)
+        )
 
 
 def report_saved_file(target: Any) -> None:

@@ -53,7 +53,7 @@ def patch_envpool(module: Any) -> None:
             call_after(module, name, "environments", _tap_envpool)
 
 
-def _tap_envpool(envs: Any, *_: Any, **__: Any) -> None:
+def _tap_envpool(envs: Any, *args: Any, **kwargs: Any) -> None:
     if id(envs) not in _taps:  # one make function may call another
         tap_vector(envs)
         report_no_frames()
