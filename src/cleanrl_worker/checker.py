@@ -20,28 +20,25 @@ from cleanrl_worker import describe, devices, launcher
 from cleanrl_worker.evaluation_policy import check_evaluation
 from cleanrl_worker.inspection import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, module_name
+from cleanrl_worker.user_cleanrl import script_algorithms
 from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest, parse_request
 from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
-from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
+from mosaic.contracts.folder import RUN_DIR_VARIABLE
+from mosaic.contracts.model import parse_contract
+from mosaic.contracts.payload import AnyPath
+from mosaic.contracts.views import VerdictSummary, View
 from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
 from mosaic.envs.render_check import check_rendering
 from mosaic.run import load_checkpoint
 
-Json = dict[str, Any]
 
-
-def run_folder(run_id: str | None) -> RunFolder:
-    """Return the folder given by the environment, else one in the workspace."""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    return RunFolder(run_dir) if run_dir else Workspace.resolve().run(run_id or "<run>")
-
-
-def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json:
+def check_request(request: WorkerRequest, config_path: str = "<config>") -> VerdictSummary:
     """Return everything that a run would use, computed by the same code; raise if the run would be refused."""
-    folder = run_folder(request.config.run_id)
+    folder = launcher.run_folder(request.config.run_id or "<run>")
     tensorboard = launcher.tensorboard_folder(request, folder)
-    summary: Json = {
+    warnings = request_warnings(request)
+    summary = {
         "mode": str(request.payload.kind),
         "worker": "cleanrl",
         "command": [*describe().command, "--config", config_path],
@@ -54,21 +51,21 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json
         },
         "tensorboard_dir": None if tensorboard is None else str(tensorboard),
         "threads": devices.thread_count(),
-        "warnings": request_warnings(request),
+        "warnings": warnings,
     }
     if request.is_user_script:
         from cleanrl_worker.script_job import build_script_job
 
-        return summary | build_script_job(request).summary()
+        return VerdictSummary.model_validate(summary | build_script_job(request).summary())
     if request.is_evaluation:
-        return summary | check_evaluation(request)
+        return VerdictSummary.model_validate(summary | check_evaluation(request))
     config, facts, env = launcher.check_training(request)
     settings = config.model_dump(mode="json")
     if not ALGORITHMS[request.algo].is_for_atari:
         from cleanrl_worker.algorithms.base import observation_warnings
 
-        summary["warnings"] += observation_warnings(env)
-    return summary | {
+        warnings += observation_warnings(env)
+    training = {
         "module": module_name(request.algo),
         "algo": request.algo,
         "env_id": config.env_id,
@@ -80,6 +77,11 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json
         "backend": facts.get("backend", settings.get("backend")),
         "facts": facts,
     }
+    return VerdictSummary.model_validate(summary | training)
+
+
+def to_json(summary: VerdictSummary) -> dict[str, Any]:
+    return summary.model_dump(mode="json", exclude_unset=True, fallback=str)
 
 
 def request_warnings(request: WorkerRequest) -> list[str]:
@@ -99,103 +101,110 @@ def request_warnings(request: WorkerRequest) -> list[str]:
     ]
 
 
-def format_summary(summary: Json) -> str:
+def format_summary(summary: VerdictSummary) -> str:
     """Format the summary for people."""
     lines = [
-        f"{summary['algo']} on {summary['env_id']}: this would run.",
-        f"  module       {summary['module']}",
-        f"  observations {summary['environment']['observation_space']}",
-        f"  actions      {summary['environment']['action_space']}",
-        f"  run folder   {summary['directories']['run']}",
-        f"  tensorboard  {summary['tensorboard_dir'] or 'off'}",
+        f"{summary.algo} on {summary.env_id}: this would run.",
+        f"  module       {summary.module}",
+        f"  observations {summary.environment.observation_space}",
+        f"  actions      {summary.environment.action_space}",
+        f"  run folder   {summary.directories['run']}",
+        f"  tensorboard  {summary.tensorboard_dir or 'off'}",
     ]
-    if "policy_path" in summary:
-        lines.append(f"  policy       {summary['policy_path']}, {summary['eval_batch_size']} episodes")
-    lines += [f"  {name:<28} {value}" for name, value in summary["settings"].items()]
-    lines += [f"  Warning: {text}" for text in summary["warnings"]]
+    if summary.policy_path is not None:
+        lines.append(f"  policy       {summary.policy_path}, {summary.eval_batch_size} episodes")
+    lines += [f"  {name:<28} {value}" for name, value in summary.settings.items()]
+    lines += [f"  Warning: {text}" for text in summary.warnings]
     return "\n".join(lines)
 
 
 # --- the process
 
 
-def _answer_check(question: Json) -> Json:
-    return {"summary": check_request(parse_request(question.get("config")))}
+class CheckerRequest(View):
+    """A decoded request. What it needs besides `ask` depends on what it asks."""
+
+    ask: str
+    config: Any = None
+    path: AnyPath | None = None
+    into: AnyPath | None = None
+    family: str | None = None
+    cleanrl: AnyPath | None = None
+
+    def require(self, key: str) -> str:
+        value: str | None = getattr(self, key)
+        if not value:
+            raise BadInput(f"{key}: missing.")
+        return value
 
 
-def _answer_environments(question: Json) -> Json:
-    family = None if question.get("family") is None else _require_text(question, "family")
-    return {"environments": list_environments(family)}
+Reply = dict[str, Any]
+"""The fields of a reply, about to be encoded."""
 
 
-def _answer_algorithms(question: Json) -> Json:
+def _check(request: CheckerRequest) -> Reply:
+    return {"summary": to_json(check_request(parse_request(request.config)))}
+
+
+def _list_environments(request: CheckerRequest) -> Reply:
+    return {"environments": list_environments(request.family)}
+
+
+def _list_algorithms(request: CheckerRequest) -> Reply:
     from cleanrl_worker.schema_generator import build_schema
 
-    algorithms = build_schema()
-    if question.get("cleanrl") is not None:
-        from cleanrl_worker.user_cleanrl import script_algorithms as own_algorithms
-
-        algorithms["algorithms"] |= own_algorithms(_require_text(question, "cleanrl"))
-    return {"algorithms": sorted(algorithms["algorithms"]), "schema": algorithms}
+    schema = build_schema()
+    if request.cleanrl is not None:
+        schema["algorithms"] |= script_algorithms(request.cleanrl)
+    return {"algorithms": sorted(schema["algorithms"]), "schema": schema}
 
 
-def _answer_checkpoint(question: Json) -> Json:
-    return {"checkpoint": inspect_policy(_require_text(question, "path"))}
+def _describe_checkpoint(request: CheckerRequest) -> Reply:
+    return {"checkpoint": inspect_policy(request.require("path"))}
 
 
-def _answer_model(question: Json) -> Json:
+def _export_model(request: CheckerRequest) -> Reply:
     """Write a checkpoint's weights as CleanRL's model file."""
-    into = Path(_require_text(question, "into"))
+    into = Path(request.require("into"))
     try:
-        launcher.write_model(load_checkpoint(_require_text(question, "path"), with_parts=False), into)
+        launcher.write_model(load_checkpoint(request.require("path"), with_parts=False), into)
     except OSError as error:
         raise BadInput(f"{into} cannot be written: {error.strerror or error}.") from None
     return {"path": str(into)}
 
 
-def _answer_probe(question: Json) -> Json:
-    result = check_rendering(_require_text(question, "family"))
+def _probe_rendering(request: CheckerRequest) -> Reply:
+    result = check_rendering(request.require("family"))
     if not result["ok"]:
         raise BadInput(result["message"])
     return result
 
 
-def _answer_ping(question: Json) -> Json:
-    return {"pid": os.getpid()}
-
-
-QUESTION_HANDLERS: dict[str, Callable[[Json], Json]] = {
-    "check": _answer_check,
-    "environments": _answer_environments,
-    "algorithms": _answer_algorithms,
-    "checkpoint": _answer_checkpoint,
-    "model": _answer_model,
-    "probe": _answer_probe,
-    "ping": _answer_ping,
+REQUEST_HANDLERS: dict[str, Callable[[CheckerRequest], Reply]] = {
+    "check": _check,
+    "environments": _list_environments,
+    "algorithms": _list_algorithms,
+    "checkpoint": _describe_checkpoint,
+    "model": _export_model,
+    "probe": _probe_rendering,
+    "ping": lambda _: {"pid": os.getpid()},
 }
 
 
-def _require_text(question: Json, key: str) -> str:
-    value = question.get(key)
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise BadInput(f"{key}: expected text.")
-    return value
-
-
-def answer(line: bytes) -> Json:
+def answer(line: bytes) -> Reply:
     """Return the reply to one line, whatever it contains."""
     try:
-        question = json.loads(line)
+        data = json.loads(line)
     except (ValueError, RecursionError):
         return {"id": None, "ok": False, "error": "BadInput", "message": "A request must be one line of JSON."}
-    if not isinstance(question, dict):
+    if not isinstance(data, dict):
         return {"id": None, "ok": False, "error": "BadInput", "message": "A request must be a JSON object."}
-    request_id = question.get("id")
+    request_id = data.get("id")
     try:
-        kind = str(question.get("ask"))
-        if kind not in QUESTION_HANDLERS:
-            raise unknown_name_error("request", kind, QUESTION_HANDLERS)
-        return {"id": request_id, "ok": True, **QUESTION_HANDLERS[kind](question)}
+        request = parse_contract(CheckerRequest, data, "The request was")
+        if request.ask not in REQUEST_HANDLERS:
+            raise unknown_name_error("request", request.ask, REQUEST_HANDLERS)
+        return {"id": request_id, "ok": True, **REQUEST_HANDLERS[request.ask](request)}
     except MosaicError as error:
         refusal = {"error": type(error).__name__, "message": str(error), "problems": error.problems}
         return {"id": request_id, "ok": False, **refusal}
@@ -206,7 +215,7 @@ def answer(line: bytes) -> Json:
         return {"id": request_id, "ok": False, "error": "MosaicError", "message": f"The check itself failed: {cause}"}
 
 
-def _encode_line(reply: Json) -> bytes:
+def _encode_line(reply: Reply) -> bytes:
     """Encode a reply as one line of strict JSON: a number that is not finite becomes null."""
     try:
         return json.dumps(reply, allow_nan=False, default=str).encode() + b"\n"

@@ -80,14 +80,16 @@ def _parse_extras(text: str) -> dict[str, Any]:
 
 
 def _run_dry_run(args: argparse.Namespace) -> int:
-    from cleanrl_worker.checker import check_request, format_summary
+    from cleanrl_worker.checker import check_request, format_summary, to_json
 
     summary = check_request(_parse_request(args), args.config)
-    print(json.dumps(summary) if args.emit_summary else format_summary(summary))
+    print(json.dumps(to_json(summary)) if args.emit_summary else format_summary(summary))
     return 0
 
 
 def _run_worker(args: argparse.Namespace) -> int:
+    from ulid import ULID
+
     from cleanrl_worker import launcher
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
@@ -100,27 +102,16 @@ def _run_worker(args: argparse.Namespace) -> int:
         if run_dir:
             launcher.write_rejection(RunFolder(run_dir), str(error))
         raise
-    folder = RunFolder(run_dir) if run_dir else _new_run_folder(request.config.run_id)
+    folder = launcher.run_folder(request.config.run_id or str(ULID()))
     registration = None
     if args.grpc:
-        from cleanrl_worker.registration import Registration
+        from cleanrl_worker.registration import schedule_registration
 
-        registration = Registration(args.grpc_target, folder.run_id, launcher.CAPABILITIES)
-        registration.start()
+        registration = schedule_registration(args.grpc_target, folder.run_id, launcher.CAPABILITIES)
     run_job(folder, args.resume)
     if registration is not None:
         registration.cancel()
     return 0
-
-
-def _new_run_folder(run_id: str | None) -> Any:
-    from mosaic.contracts.folder import Workspace
-
-    if run_id is None:
-        from ulid import ULID
-
-        run_id = str(ULID())
-    return Workspace.resolve().run(run_id)
 
 
 def _exit_immediately(code: int) -> None:

@@ -13,7 +13,7 @@ from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic import __version__
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of
-from mosaic.contracts.folder import RunFolder, to_file_name
+from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace, to_file_name
 from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
 from mosaic.envs.factory import render_help
@@ -45,6 +45,12 @@ class ConsoleRun(Run):
                 print(f"global_step={self.global_step}, episodic_return={self._recent_returns[-1]:g}", flush=True)
             except OSError:
                 self._printed_at = float("inf")
+
+
+def run_folder(run_id: str) -> RunFolder:
+    """Return the folder given by the environment, else one in the workspace."""
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    return RunFolder(run_dir) if run_dir else Workspace.resolve().run(run_id)
 
 
 def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -14,57 +15,47 @@ REGISTRATION_DELAY_S = 5.0
 _RPC_TIMEOUT_S = 3.0
 
 
-class Registration(threading.Thread):
-    """Registers the run after a delay if it still runs. A target that is gone or not our daemon is ignored."""
+def schedule_registration(
+    target: str, run_id: str, capabilities: tuple[str, ...], delay_s: float = REGISTRATION_DELAY_S
+) -> threading.Timer:
+    """Register the run after a delay, unless cancelled. A target that is gone or not our daemon is ignored."""
+    timer = threading.Timer(delay_s, _try_to_register, (target, run_id, capabilities))
+    timer.daemon = True
+    timer.start()
+    return timer
 
-    def __init__(
-        self, target: str, run_id: str, capabilities: tuple[str, ...], delay_s: float = REGISTRATION_DELAY_S
-    ) -> None:
-        super().__init__(name="registration", daemon=True)
-        self._target = target
-        self._run_id = run_id
-        self._capabilities = capabilities
-        self._delay_s = delay_s
-        self._token = os.environ.get(TOKEN_VARIABLE, "")
-        self._end_requested = threading.Event()
 
-    def cancel(self) -> None:
-        self._end_requested.set()
+def _try_to_register(target: str, run_id: str, capabilities: tuple[str, ...]) -> None:
+    # Registration is optional: whatever a stale target does, training continues.
+    with contextlib.suppress(Exception):
+        _register(target, os.environ[TOKEN_VARIABLE], run_id, capabilities)
 
-    def run(self) -> None:
-        if not self._token or self._end_requested.wait(self._delay_s):
-            return
-        try:
-            self._register()
-        except Exception:
-            # Registration is optional: whatever a stale target does, training continues.
-            return
 
-    def _register(self) -> None:
-        import grpc
+def _register(target: str, token: str, run_id: str, capabilities: tuple[str, ...]) -> None:
+    import grpc
 
-        from mosaic.common.auth_proof import PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
-        from mosaic.contracts import trainer_pb2 as pb
-        from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+    from mosaic.common.auth_proof import PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
+    from mosaic.contracts import trainer_pb2 as pb
+    from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
-        nonce = secrets.token_hex(16)
-        with grpc.insecure_channel(self._target, options=(("grpc.enable_http_proxy", 0),)) as channel:
-            stub = TrainerStub(channel)
-            reply = stub.Identify(
-                pb.IdentifyRequest(nonce=nonce),
-                metadata=((PROOF_KEY, compute_proof(self._token, "client", nonce)),),
-                timeout=_RPC_TIMEOUT_S,
-            )
-            if not constant_time_equals(reply.proof, compute_proof(self._token, "server", nonce)):
-                return  # another program listens there now and must not get the token
-            stub.RegisterWorker(
-                pb.RegisterRequest(
-                    run=self._run_id,
-                    worker="cleanrl",
-                    version=__version__,
-                    pid=os.getpid(),
-                    capabilities=self._capabilities,
-                ),
-                metadata=((TOKEN_KEY, self._token),),
-                timeout=_RPC_TIMEOUT_S,
-            )
+    nonce = secrets.token_hex(16)
+    with grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        stub = TrainerStub(channel)
+        reply = stub.Identify(
+            pb.IdentifyRequest(nonce=nonce),
+            metadata=((PROOF_KEY, compute_proof(token, "client", nonce)),),
+            timeout=_RPC_TIMEOUT_S,
+        )
+        if not constant_time_equals(reply.proof, compute_proof(token, "server", nonce)):
+            return  # another program listens there now and must not get the token
+        stub.RegisterWorker(
+            pb.RegisterRequest(
+                run=run_id,
+                worker="cleanrl",
+                version=__version__,
+                pid=os.getpid(),
+                capabilities=capabilities,
+            ),
+            metadata=((TOKEN_KEY, token),),
+            timeout=_RPC_TIMEOUT_S,
+        )

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from tests.helpers.worker_runs import events, train_here
 
-from cleanrl_worker.checker import check_request, format_summary
+from cleanrl_worker.checker import check_request, format_summary, to_json
 from cleanrl_worker.evaluation_policy import load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
@@ -132,9 +132,9 @@ def test_the_dry_run_names_ignored_parts_of_observations() -> None:
     with register_env(SHOWN["a dictionary with words"], CHOICES) as env_id:
         summary = check_request(parse_request(config_of("ppo", env_id)))
     message = "The agent will not see 'mission' of Shown-v0's observations: only numbers are supported."
-    assert summary["warnings"] == [message]
+    assert summary.warnings == (message,)
     assert message in format_summary(summary)
-    assert summary["environment"]["observation_space"] == "Dict(image: Box(3, 3) uint8, mission: Text)"
+    assert summary.environment.observation_space == "Dict(image: Box(3, 3) uint8, mission: Text)"
 
 
 def refusal(name: str, env_id: str) -> str:
@@ -173,7 +173,7 @@ def test_unbounded_actions_fit_only_algorithms_without_bounds(highest: float) ->
                 "These fit: ppo_continuous_action, rpo_continuous_action."
             )
         for name in ("ppo_continuous_action", "rpo_continuous_action"):
-            assert check_request(parse_request(config_of(name, env_id)))["facts"]["actions"] == [2]
+            assert to_json(check_request(parse_request(config_of(name, env_id))))["facts"]["actions"] == [2]
 
 
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
@@ -219,6 +219,6 @@ def test_image_algorithms_are_suggested_for_images_and_others_warn() -> None:
     pytest.importorskip("ale_py")
     fit = "These fit: ppo_atari, ppo_atari_lstm, dqn_atari, c51_atari, rainbow_atari, sac_atari"
     assert refusal("sac_continuous_action", "PongNoFrameskip-v4").partition("(6). ")[2].startswith(fit)
-    (warning,) = check_request(parse_request(config_of("ppo", "PongNoFrameskip-v4")))["warnings"]
+    (warning,) = check_request(parse_request(config_of("ppo", "PongNoFrameskip-v4"))).warnings
     assert fit in warning
-    assert check_request(parse_request(config_of("ppo_atari", "PongNoFrameskip-v4")))["warnings"] == []
+    assert check_request(parse_request(config_of("ppo_atari", "PongNoFrameskip-v4"))).warnings == ()

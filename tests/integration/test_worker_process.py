@@ -15,7 +15,7 @@ import grpc
 import pytest
 from tests.helpers.worker_runs import COMMAND, events, run_worker, small
 
-from cleanrl_worker.registration import TOKEN_VARIABLE, Registration
+from cleanrl_worker.registration import TOKEN_VARIABLE, schedule_registration
 from mosaic.common.auth_proof import TOKEN_KEY, compute_proof
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import RunFolder
@@ -267,8 +267,7 @@ def test_a_worker_registers_once_and_only_with_a_verified_daemon(
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        registration = Registration(f"127.0.0.1:{port}", "R9", ("inbox",), delay_s=0)
-        registration.start()
+        registration = schedule_registration(f"127.0.0.1:{port}", "R9", ("inbox",), delay_s=0)
         registration.join(30)
     finally:
         server.stop(0).wait()
@@ -282,16 +281,14 @@ def test_a_target_that_does_not_answer_is_ignored(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        registration = Registration(f"127.0.0.1:{taken.getsockname()[1]}", "R9", (), delay_s=0)
-        registration.start()
+        registration = schedule_registration(f"127.0.0.1:{taken.getsockname()[1]}", "R9", (), delay_s=0)
         registration.join(30)
     assert not registration.is_alive()
 
 
 def test_a_short_run_never_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
-    registration = Registration("127.0.0.1:9", "R9", (), delay_s=1e6)
-    registration.start()
+    registration = schedule_registration("127.0.0.1:9", "R9", (), delay_s=1e6)
     registration.cancel()
     registration.join(30)
     assert not registration.is_alive()

@@ -207,7 +207,7 @@ def test_a_payload_is_accepted_as_a_config() -> None:
     assert summary["ok"] is False, "64 steps are less than one rollout"
     payload["metadata"]["worker"]["config"] = small()  # type: ignore[index]
     assert ask(ask="check", config=payload)["summary"]["tensorboard_dir"] is None
-    assert checker.check_request(parse_request(payload))["mode"] == "train"
+    assert checker.to_json(checker.check_request(parse_request(payload)))["mode"] == "train"
 
 
 def test_tracking_that_is_not_installed_is_a_warning_that_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

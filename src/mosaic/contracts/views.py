@@ -135,6 +135,7 @@ class EnvironmentInfo(View):
     """An environment as the worker made it for the dry run."""
 
     id: str | None = None
+    family: str | None = None
     observation_space: str | None = None
     action_space: str | None = None
     max_episode_steps: int | None = None
@@ -160,6 +161,7 @@ class VerdictSummary(View):
     """Threads that pay for this algorithm, where the run names none."""
     policy_path: str | None = None
     checkpoint_step: int | None = None
+    eval_batch_size: int | None = None
     warnings: tuple[str, ...] = ()
 
 
