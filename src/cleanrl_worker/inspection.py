@@ -13,15 +13,14 @@ import numpy as np
 
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.user_cleanrl import USER_CLEANRL_PREFIX
+from cleanrl_worker.worker_config import CORE_SETTINGS
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
 from mosaic.run.checkpoints import list_steps
 from mosaic.run.torchreader import read_weights
 
-Json = dict[str, Any]
 MODEL_SUFFIX = ".cleanrl_model"
-_CORE_KEYS = ("algo", "env_id", "seed", "total_timesteps")
 _CLEANRL_RUN_NAME = re.compile(r"(?P<env_id>.+)__(?P<algo>.+)__(?P<seed>\d+)__\d+")
 """The pattern of CleanRL's run folder names."""
 
@@ -38,7 +37,7 @@ class SavedPolicy:
     algo: str | None = None
     env_id: str | None = None
     seed: int | None = None
-    config: Json = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     """The settings it was trained with, as far as they are known."""
 
     @property
@@ -112,17 +111,17 @@ def _is_equal(left: Any, right: Any) -> bool:
     return bool(np.array_equal(left, right))
 
 
-def _model_metadata(path: Path, weights: Any) -> Json:
+def _model_metadata(path: Path, weights: Any) -> dict[str, Any]:
     """Collect metadata from the run's config, from settings in the model file and from the name of its folder."""
     match = _CLEANRL_RUN_NAME.fullmatch(path.parent.name)
-    metadata: Json = (
+    metadata: dict[str, Any] = (
         {} if match is None else {"env_id": match["env_id"], "algo": match["algo"], "seed": int(match["seed"])}
     )
     if match is not None and path.parents[1].name != "runs" and path.parents[2].name == "runs":
         metadata["env_id"] = f"{path.parents[1].name}/{metadata['env_id']}"  # `ALE/Pong-v5` creates a folder `ALE`.
     if path.stem in ALGORITHMS or "algo" not in metadata:
         metadata["algo"] = path.stem if path.stem in ALGORITHMS else None
-    config: Json = {}
+    config: dict[str, Any] = {}
     if isinstance(weights, dict) and isinstance(weights.get("args"), dict):
         config |= weights["args"]
     for folder in (path.parent, *path.parents[1:3]):
@@ -135,13 +134,13 @@ def _model_metadata(path: Path, weights: Any) -> Json:
     return {**metadata, "config": config}
 
 
-def _read_worker_config(path: Path) -> Json:
+def _read_worker_config(path: Path) -> dict[str, Any]:
     """Read the settings of a payload or a bare worker config; empty if there is no readable one."""
     try:
         data = json.loads(path.read_bytes())
         config = data["metadata"]["worker"]["config"] if "metadata" in data else data
         settings = config.get("algo_params") or (config.get("extras") or {}).get("algo_params")
-        known = {key: config[key] for key in _CORE_KEYS if config.get(key) is not None}
+        known = {key: config[key] for key in ("algo", *CORE_SETTINGS) if config.get(key) is not None}
         return {**(settings or {}), **known}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
@@ -150,11 +149,11 @@ def _read_worker_config(path: Path) -> Json:
 # --- metadata for choosing a policy
 
 
-def inspect_policy(path: str) -> Json:
+def inspect_policy(path: str) -> dict[str, Any]:
     """Return the metadata of a checkpoint, of a run's latest one, or of a model file; raise if it is damaged."""
     policy = find_policy(path)
     is_model = policy.path.is_file()
-    metadata: Json = {
+    metadata = {
         "kind": "cleanrl_model" if is_model else "checkpoint",
         "path": str(policy.path),
         "step": policy.step,

@@ -21,12 +21,12 @@ from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerConfig
 from mosaic.contracts.options import OPTIONS
 
-Json = dict[str, Any]
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length")
 _PACKAGE = Path(__file__).parent
 
 
-def build_schema() -> Json:
+def build_schema() -> dict[str, Any]:
+    """Return the content of schemas.json."""
     description = describe()
     return {
         "generated_by": "python -m cleanrl_worker.schema_generator --write",
@@ -38,7 +38,7 @@ def build_schema() -> Json:
     }
 
 
-def _describe_algorithm(name: str) -> Json:
+def _describe_algorithm(name: str) -> dict[str, Any]:
     entry, module = ALGORITHMS[name], load_algorithm(name)
     settings = describe_fields(module.Config)
     title, _, rest = inspect.cleandoc(module.__doc__ or name).partition("\n")
@@ -61,14 +61,14 @@ def _describe_algorithm(name: str) -> Json:
     }
 
 
-def describe_fields(model: type[BaseModel]) -> list[Json]:
+def describe_fields(model: type[BaseModel]) -> list[dict[str, Any]]:
     return [_describe_field(name, info) for name, info in model.model_fields.items()]
 
 
-def _describe_field(name: str, info: FieldInfo) -> Json:
+def _describe_field(name: str, info: FieldInfo) -> dict[str, Any]:
     kind, choices, constraints, is_optional = _parse_annotation(info.annotation)
     for rule in info.metadata:
-        constraints |= {key: getattr(rule, key) for key in _CONSTRAINTS if getattr(rule, key, None) is not None}
+        constraints |= _constraints_of(rule)
     if choices:
         constraints["choices"] = choices
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
@@ -83,16 +83,18 @@ def _describe_field(name: str, info: FieldInfo) -> Json:
     }
 
 
-def _parse_annotation(annotation: Any) -> tuple[str, list[Any], Json, bool]:
+def _constraints_of(rule: Any) -> dict[str, Any]:
+    return {key: getattr(rule, key) for key in _CONSTRAINTS if getattr(rule, key, None) is not None}
+
+
+def _parse_annotation(annotation: Any) -> tuple[str, list[Any], dict[str, Any], bool]:
     """Return the simple type, choices, constraints, and whether the value is optional."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, choices, constraints, is_optional = _parse_annotation(parts[0])
         for rule in parts[1:]:
             for source in (rule, *getattr(rule, "metadata", ())):
-                constraints |= {
-                    key: getattr(source, key) for key in _CONSTRAINTS if getattr(source, key, None) is not None
-                }
+                constraints |= _constraints_of(source)
         return kind, choices, constraints, is_optional
     if origin in (Union, types.UnionType):
         others = [part for part in parts if part is not type(None)]

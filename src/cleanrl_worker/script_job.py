@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,18 @@ from cleanrl_worker.user_cleanrl import (
     USER_CLEANRL_PREFIX,
     CleanrlCheckout,
     build_command,
+    check_settings,
     find_checkout,
     missing_package_problem,
     script_fields,
-    validate_settings,
 )
-from cleanrl_worker.worker_config import WorkerRequest
-from mosaic.contracts.errors import ConfigRefused, FieldProblem, MissingExtra, refuse_key
+from cleanrl_worker.worker_config import CORE_SETTINGS, WorkerRequest, add_core_settings
+from mosaic.contracts.errors import MissingExtra, refuse_key
 from mosaic.contracts.folder import CALLER_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.payload import ProbeParts
+from mosaic.contracts.setting_field import SettingField
 from mosaic.probe.script_env import script_environment
 
-Json = dict[str, Any]
-_CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 _WITHHELD_VARIABLES = ("MOSAIC_TOKEN", CALLER_VARIABLE)
 """Variables shared only by the daemon and its workers, which a foreign script must not see."""
 _DAEMON_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
@@ -45,26 +45,27 @@ def _caller_environment() -> dict[str, str]:
 class ScriptJob:
     checkout: CleanrlCheckout
     script: Path
-    fields: list[Json]
-    settings: Json
+    fields: list[SettingField]
+    settings: Mapping[str, Any]
     """The given settings; the others keep their defaults."""
 
     @property
-    def all_settings(self) -> Json:
-        return {field["name"]: self.settings.get(field["name"], field["default"]) for field in self.fields}
+    def all_settings(self) -> dict[str, Any]:
+        return {field.name: self.settings.get(field.name, field.default) for field in self.fields}
 
     @property
     def command(self) -> list[str]:
         return build_command(self.checkout, self.script, self.fields, self.settings)
 
-    def summary(self) -> Json:
+    def summary(self) -> dict[str, Any]:
+        """Return the script's part of a dry run's summary."""
         settings = self.all_settings
         return {
             "module": str(self.script),
             "algo": USER_CLEANRL_PREFIX + self.script.stem,
             "command": self.command,
             "settings": settings,
-            **{name: settings.get(name) for name in _CORE_SETTINGS},
+            **{name: settings.get(name) for name in CORE_SETTINGS},
         }
 
     def run(self, folder: RunFolder) -> None:
@@ -100,16 +101,12 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
     sections = _section_flags(request)
     settings = {flag: value for flag, (_, value) in sections.items()} | request.settings
     paths = {flag: path for flag, (path, _) in sections.items()} | request.setting_paths
-    core = {name: getattr(config, name) for name in _CORE_SETTINGS if getattr(config, name) is not None}
-    for name, value in core.items():
-        if settings.setdefault(name, value) != value:
-            message = f"{paths[name]} is {settings[name]!r}, but {name} is {value!r}. Give one of them."
-            raise ConfigRefused(f"LOG705 {message}", [FieldProblem(name, message)])
-    checked = validate_settings(f"{request.algo} ({script})", fields, settings, paths)
+    add_core_settings(request, settings, paths)
+    check_settings(f"{request.algo} ({script})", fields, settings, paths)
     problem = missing_package_problem(checkout, script)
     if problem is not None:
         raise MissingExtra(problem)
-    return ScriptJob(checkout, script, fields, checked)
+    return ScriptJob(checkout, script, fields, settings)
 
 
 def _section_flags(request: WorkerRequest) -> dict[str, tuple[str, Any]]:

@@ -6,19 +6,20 @@ The scripts are parsed, not run or imported. Uses the standard library only, bec
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import operator
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.errors import BadInput, refuse_key, unknown_name_error
+from mosaic.contracts.setting_field import SettingField
 
-Json = dict[str, Any]
 USER_CLEANRL_PREFIX = "cleanrl:"
 """`cleanrl:ppo` is the script ppo.py of the user's CleanRL; `ppo` is MOSAIC's algorithm."""
 SECTION_FLAGS = {
@@ -93,7 +94,7 @@ def _has_args(file: Path) -> bool:
 # --- settings
 
 
-def script_algorithms(path: str) -> dict[str, Json]:
+def script_algorithms(path: str) -> dict[str, dict[str, Any]]:
     """Return an entry as in schemas.json for each readable script, by name (`cleanrl:ppo`)."""
     algorithms = {}
     for name, script in find_checkout(path).scripts.items():
@@ -104,27 +105,26 @@ def script_algorithms(path: str) -> dict[str, Json]:
     return algorithms
 
 
-def describe_script(script: Path) -> Json:
-    tree = _parse_script(script)
-    settings = script_fields(script)
+def describe_script(script: Path) -> dict[str, Any]:
+    """Return the script's entry as in schemas.json."""
     return {
         "module": str(script),
         "title": f"CleanRL's own {script.name}",
-        "summary": ast.get_docstring(tree) or f"The script {script}, unchanged.",
+        "summary": ast.get_docstring(_parse_script(script)) or f"The script {script}, unchanged.",
         "help": "",
-        "fields": settings,
+        "fields": [asdict(field) for field in script_fields(script)],
         "supports": {"action_spaces": [], "observation_spaces": [], "resume": False, "evaluation": False},
     }
 
 
-def script_fields(script: Path) -> list[Json]:
-    """Return the settings declared by the script's `Args`, in the form of schemas.json."""
+def script_fields(script: Path) -> list[SettingField]:
+    """Return the settings declared by the script's `Args`."""
     for node in _parse_script(script).body:
         if isinstance(node, ast.ClassDef) and node.name == "Args":
             return [
-                _describe_field(script, statement, doc)
-                for statement, doc in _documented_fields(node)
-                if _is_setting(doc)
+                _setting_field(script, name, statement, doc)
+                for name, statement, doc in _documented_fields(node)
+                if _COMPUTED_AT_RUNTIME not in doc
             ]
     raise BadInput(f"{script}: it has no class Args, so its settings are unknown.")
 
@@ -136,30 +136,16 @@ def _parse_script(script: Path) -> ast.Module:
         raise BadInput(f"{script} cannot be read: {error}.") from None
 
 
-def _documented_fields(node: ast.ClassDef) -> list[tuple[ast.AnnAssign, str]]:
-    """Return each annotated assignment with the docstring after it."""
-    fields = []
-    for index, statement in enumerate(node.body):
-        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-            continue
-        following = node.body[index + 1] if index + 1 < len(node.body) else None
-        doc = ""
-        if (
-            isinstance(following, ast.Expr)
-            and isinstance(following.value, ast.Constant)
-            and isinstance(following.value.value, str)
-        ):
-            doc = " ".join(following.value.value.split())
-        fields.append((statement, doc))
-    return fields
+def _documented_fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign, str]]:
+    """Yield the name of each annotated assignment, the assignment, and the docstring after it."""
+    for statement, following in itertools.zip_longest(node.body, node.body[1:]):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            value = following.value if isinstance(following, ast.Expr) else None
+            doc = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+            yield statement.target.id, statement, " ".join(doc.split())
 
 
-def _is_setting(doc: str) -> bool:
-    return _COMPUTED_AT_RUNTIME not in doc
-
-
-def _describe_field(script: Path, statement: ast.AnnAssign, doc: str) -> Json:
-    assert isinstance(statement.target, ast.Name)
+def _setting_field(script: Path, name: str, statement: ast.AnnAssign, doc: str) -> SettingField:
     kind, choices, is_optional = _parse_annotation(statement.annotation)
     default: Any = None
     if statement.value is not None:
@@ -169,17 +155,16 @@ def _describe_field(script: Path, statement: ast.AnnAssign, doc: str) -> Json:
             doc = f"{doc} [default: {ast.unparse(statement.value)}]".strip()
     if isinstance(default, int) and not isinstance(default, bool) and kind == "float":
         default = float(default)
-    is_none = isinstance(statement.value, ast.Constant) and statement.value.value is None
-    return {
-        "name": statement.target.id,
-        "type": kind,
-        "default": default,
-        "help": doc[:1].upper() + doc[1:] + ("." if doc and doc[-1] not in ".!?]" else ""),
-        "constraints": {"choices": choices} if choices else {},
-        "group": "settings",
+    return SettingField(
+        name,
+        kind,
+        default,
+        doc[:1].upper() + doc[1:] + ("." if doc and doc[-1] not in ".!?]" else ""),
+        {"choices": choices} if choices else {},
+        "settings",
         # CleanRL writes `target_kl: float = None` for an optional value.
-        "is_optional": is_optional or is_none,
-    }
+        is_optional or (statement.value is not None and _is_none(statement.value)),
+    )
 
 
 def _parse_annotation(annotation: ast.expr) -> tuple[str, list[Any], bool]:
@@ -231,52 +216,47 @@ def _constant_value(node: ast.expr, script: Path) -> Any:
 # --- running
 
 
-def validate_settings(name: str, fields: list[Json], given: Mapping[str, Any], paths: Mapping[str, str]) -> Json:
+def check_settings(name: str, fields: list[SettingField], given: Mapping[str, Any], paths: Mapping[str, str]) -> None:
     """Check the given settings against their fields; raise with the path of the first invalid one."""
-    by_name = {field["name"]: field for field in fields}
+    by_name = {field.name: field for field in fields}
     for key, value in given.items():
         if key not in by_name:
             raise refuse_key(paths.get(key, key), str(unknown_name_error("setting", key, by_name, name)))
         problem = _setting_problem(by_name[key], value)
         if problem:
             raise refuse_key(paths.get(key, key), f"{problem} (given: {str(value)[:60]!r}).")
-    return dict(given)
 
 
-def _setting_problem(field: Json, value: Any) -> str | None:
-    kind = field["type"]
+def _setting_problem(field: SettingField, value: Any) -> str | None:
     if value is None:
-        return None if field["is_optional"] else "expected a value, not None"
-    if kind == "choice":
-        choices = field["constraints"]["choices"]
-        return None if value in choices else f"expected one of {', '.join(map(str, choices))}"
+        return None if field.is_optional else "expected a value, not None"
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fits = {
         "int": is_number and float(value).is_integer(),
         "float": is_number,
         "bool": isinstance(value, bool),
         "str": isinstance(value, str) and "\0" not in value,
+        "choice": value in (field.constraints or {}).get("choices", ()),
         "json": True,
     }
-    type_names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-    return None if fits[kind] else f"expected {type_names[kind]}"
+    return None if fits[field.type] else f"expected {field.expected_values}"
 
 
 def build_command(
-    checkout: CleanrlCheckout, script: Path, fields: list[Json], settings: Mapping[str, Any]
+    checkout: CleanrlCheckout, script: Path, fields: list[SettingField], settings: Mapping[str, Any]
 ) -> list[str]:
     """Return the command line of the script, in the form that its parser accepts."""
     argv = [checkout.python, str(script)]
     for field in fields:
-        if field["name"] not in settings:
+        if field.name not in settings:
             continue
-        value, flag = settings[field["name"]], field["name"].replace("_", "-")
-        if field["type"] == "bool":
-            argv.append(f"--{flag}" if value else f"--no-{flag}")
+        value = settings[field.name]
+        if field.type == "bool":
+            argv.append(field.flag if value else field.flag.replace("--", "--no-"))
         elif isinstance(value, list):
-            argv += [f"--{flag}", *map(_format_argument, value)]
-        elif value is not None or field["default"] is not None:
-            argv += [f"--{flag}", _format_argument(value)]
+            argv += [field.flag, *map(_format_argument, value)]
+        elif value is not None or field.default is not None:
+            argv += [field.flag, _format_argument(value)]
     return argv
 
 

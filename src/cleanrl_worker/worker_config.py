@@ -39,6 +39,7 @@ WORKER_NAME = "cleanrl"
 _SUBJECT = "The worker config was"
 WORKER_ALIASES = ("cleanrl_worker",)
 DEFAULT_SEED = 1
+CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 
 
 def _check_algo_name(value: str) -> str:
@@ -158,7 +159,7 @@ def parse_request(data: Any, overrides: Mapping[str, Any] | None = None) -> Work
     if choice.id not in (WORKER_NAME, *WORKER_ALIASES):
         raise refuse_key("metadata.worker.id", f"{choice.id!r} is another worker; this one is {WORKER_NAME!r}.")
     given = {"worker_id": choice.worker_id, **choice.config, **_without_none(given)}
-    config = _validate(WorkerConfig, _without_none(given), prefix)
+    config = _validate_config(_without_none(given), prefix)
     settings_path = _join_path(CONFIG_PATH, "algo_params")
     paths = {
         key: translated.written_paths.get(f"{settings_path}.{key}") or _join_path(prefix, "algo_params", key)
@@ -178,33 +179,32 @@ def algorithm_config(request: WorkerRequest) -> Any:
     for key in request.settings:
         if key not in kind.model_fields:
             raise refuse_key(request.setting_paths[key], _unknown_setting_message(request, key, kind.model_fields))
-    common = {
-        "env_id": request.config.env_id,
-        "total_timesteps": request.config.total_timesteps,
-        "seed": request.config.seed,
-    }
-    for key, value in common.items():
-        if value is None:
-            continue
-        if given.setdefault(key, value) != value:
-            message = f"{request.setting_paths[key]} is {given[key]!r}, but {key} is {value!r}. Give one of them."
-            raise ConfigRefused(f"LOG705 {message}", [FieldProblem(key, message)])
+    add_core_settings(request, given, request.setting_paths)
     if "env_id" not in given:
         raise refuse([FieldProblem("env_id", "missing")], _SUBJECT)
     try:
         return kind.model_validate(given)
     except ValidationError as error:
         refusal = refuse(field_problems(error, written_paths=request.setting_paths), _SUBJECT)
-        problems = (one for found in refusal.problems for one in _name_settings(found, kind.model_fields))
+        problems = (one for problem in refusal.problems for one in _name_settings(problem, kind.model_fields))
         raise ConfigRefused(str(refusal), problems) from None
 
 
-def _name_settings(found: FieldProblem, known: Iterable[str]) -> list[FieldProblem]:
+def add_core_settings(request: WorkerRequest, settings: dict[str, Any], paths: Mapping[str, str]) -> None:
+    """Add the settings that a config may also give outside of `algo_params`; raise if both give different ones."""
+    for key in CORE_SETTINGS:
+        value = getattr(request.config, key)
+        if value is not None and settings.setdefault(key, value) != value:
+            message = f"{paths[key]} is {settings[key]!r}, but {key} is {value!r}. Give one of them."
+            raise ConfigRefused(f"LOG705 {message}", [FieldProblem(key, message)])
+
+
+def _name_settings(problem: FieldProblem, known: Iterable[str]) -> list[FieldProblem]:
     """Repeat a problem of a combination, which has no path, for each setting that its message names."""
-    if found.path:
-        return [found]
-    names = [word for word in re.findall(r"\w+", found.problem) if "_" in word and word in known]
-    return [FieldProblem(name, found.problem) for name in names] or [found]
+    if problem.path:
+        return [problem]
+    names = [word for word in re.findall(r"\w+", problem.problem) if "_" in word and word in known]
+    return [FieldProblem(name, problem.problem) for name in names] or [problem]
 
 
 def _unknown_setting_message(request: WorkerRequest, key: str, known: Iterable[str]) -> str:
@@ -218,12 +218,12 @@ def _suggest_setting(key: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def _validate(kind: type[Any], data: Any, prefix: str) -> Any:
+def _validate_config(data: dict[str, Any], prefix: str) -> WorkerConfig:
     try:
-        return kind.model_validate(data)
+        return WorkerConfig.model_validate(data)
     except ValidationError as error:
         hints = "".join(
-            _suggest_setting(str(problem["loc"][-1]), kind.model_fields)
+            _suggest_setting(str(problem["loc"][-1]), WorkerConfig.model_fields)
             for problem in error.errors()
             if problem["type"] == "extra_forbidden"
         )

@@ -14,6 +14,7 @@ from cleanrl_worker import user_cleanrl
 from cleanrl_worker.script_job import build_script_job
 from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, ConfigRefused, MissingExtra, UnknownName
+from mosaic.contracts.setting_field import SettingField
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fields(checkout: Path) -> dict[str, dict[str, Any]]:
-    return {field["name"]: field for field in user_cleanrl.script_fields(checkout / "cleanrl" / "walk.py")}
+def fields(checkout: Path) -> dict[str, SettingField]:
+    return {field.name: field for field in user_cleanrl.script_fields(checkout / "cleanrl" / "walk.py")}
 
 
 def test_only_files_with_args_are_algorithms(checkout: Path) -> None:
@@ -36,8 +37,8 @@ def test_a_script_that_cannot_be_parsed_does_not_hide_others(checkout: Path) -> 
     assert list(user_cleanrl.script_algorithms(str(checkout))) == ["cleanrl:walk"]
 
 
-def test_types_and_defaults_come_from_the_script(fields: dict[str, dict[str, Any]]) -> None:
-    assert {name: (field["type"], field["default"]) for name, field in fields.items()} == {
+def test_types_and_defaults_come_from_the_script(fields: dict[str, SettingField]) -> None:
+    assert {name: (field.type, field.default) for name, field in fields.items()} == {
         "exp_name": ("str", "walk"),
         "seed": ("int", 1),
         "capture_video": ("bool", False),
@@ -55,17 +56,17 @@ def test_types_and_defaults_come_from_the_script(fields: dict[str, dict[str, Any
     }
 
 
-def test_optional_settings_are_detected_with_and_without_an_annotation(fields: dict[str, dict[str, Any]]) -> None:
-    assert {name for name, field in fields.items() if field["is_optional"]} == {"target_kl", "limit", "start"}
+def test_optional_settings_are_detected_with_and_without_an_annotation(fields: dict[str, SettingField]) -> None:
+    assert {name for name, field in fields.items() if field.is_optional} == {"target_kl", "limit", "start"}
 
 
-def test_help_comes_from_the_docstrings(fields: dict[str, dict[str, Any]]) -> None:
-    assert fields["seed"]["help"] == "Seed of the experiment."
-    assert "time.time()" in fields["when"]["help"]
-    assert fields["kind"]["constraints"] == {"choices": ["a", "b"]}
+def test_help_comes_from_the_docstrings(fields: dict[str, SettingField]) -> None:
+    assert fields["seed"].help == "Seed of the experiment."
+    assert "time.time()" in fields["when"].help
+    assert fields["kind"].constraints == {"choices": ["a", "b"]}
 
 
-def test_a_value_that_the_script_computes_is_not_a_setting(fields: dict[str, dict[str, Any]]) -> None:
+def test_a_value_that_the_script_computes_is_not_a_setting(fields: dict[str, SettingField]) -> None:
     assert "batch_size" not in fields
 
 
