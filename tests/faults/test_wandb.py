@@ -108,10 +108,10 @@ def test_an_upload_that_takes_too_long_is_killed_with_its_children(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[KeeperRun]:
-    kept = KeeperRun(Workspace(tmp_path / "it's a workspace" / "var").runs / RUN_ID)
-    write_json(kept.folder.config, payload({"algo": "x", "env_id": "y"}, "scripted", wandb={"enabled": True}))
-    yield kept
-    assert kept.close() == [], "processes were left running"
+    keeper_run = KeeperRun(Workspace(tmp_path / "it's a workspace" / "var").runs / RUN_ID)
+    write_json(keeper_run.folder.config, payload({"algo": "x", "env_id": "y"}, "scripted", wandb={"enabled": True}))
+    yield keeper_run
+    assert keeper_run.close() == [], "processes were left running"
 
 
 def sidecar_spec(run: KeeperRun, url: str, home: Path, *options: str) -> dict[str, Any]:

@@ -99,9 +99,9 @@ class WandbServer:
 
     def upsert(self, variables: Json) -> Json:
         run_id = variables["name"]
-        facts = {key: value for key, value in variables.items() if value is not None}
+        fields = {key: value for key, value in variables.items() if value is not None}
         is_new = run_id not in self.runs
-        self.runs.setdefault(run_id, {}).update(facts)
+        self.runs.setdefault(run_id, {}).update(fields)
         project = {"id": "p", "name": variables.get("project") or "p", "entity": {"id": "e", "name": ENTITY}}
         bucket = {
             "id": f"id-{run_id}",

@@ -112,6 +112,14 @@ def test_a_hub_that_cannot_be_reached_is_named(trained: RunFolder, hub: Hub, mon
             push(trained)
 
 
+@pytest.mark.parametrize("path", ["/api/models/tester/cart", "/tester/cart/resolve"])
+def test_a_download_that_is_not_answered_ends_in_time(hub: Hub, trained: RunFolder, tmp_path: Path, path: str) -> None:
+    push(trained)
+    hub.faults = {path: "hang"}
+    with pytest.raises(MosaicError, match="did not answer within 2 seconds"):
+        pull("tester/cart", tmp_path, timeout_s=1.5)
+
+
 def test_without_the_extra_the_error_names_what_to_install(trained: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtra, match=r"mosaic-rl\[hub\]"):

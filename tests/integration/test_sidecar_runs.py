@@ -51,8 +51,8 @@ def test_a_tracked_run_is_uploaded_with_videos_and_without_errors(
             monkeypatch.setenv(name, value)
         with running_daemon(workspace, plugins, "--max-runs", "2") as (_, trainer):
             config = small(extras={"track_wandb": True, "capture_video": True, "num_envs": 1})
-            told = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
-            ours = trainer.submit(told).run_id
+            submission = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+            ours = trainer.submit(submission).run_id
             theirs = start_script(trainer, tmp_path / "script", TRACKS_ITSELF, environment=caller_environment())
 
             folder = synced(trainer, ours)
@@ -65,7 +65,7 @@ def test_a_tracked_run_is_uploaded_with_videos_and_without_errors(
             # Offline, although it did not ask for that; and W&B's hook, which breaks `close`, was left out.
             assert folder.stdout_log("script").read_text().splitlines()[-1] == "offline False"
             assert [row["losses/own"] for row in server.history("their-run")] == [step / 2 for step in range(7)]
-            assert ours in server.runs, "and nobody's run was recorded twice"
+            assert ours in server.runs, "and no run was recorded twice"
             assert set(server.runs) == {ours, "their-run"}
         holding = [path for path in workspace.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
         assert holding == []

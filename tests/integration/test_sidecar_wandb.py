@@ -40,8 +40,8 @@ def folder(recorded: RunFolder, tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def server() -> Iterator[WandbServer]:
-    with WandbServer() as made:
-        yield made
+    with WandbServer() as running:
+        yield running
 
 
 def offline_folder(folder: RunFolder) -> Path:
@@ -56,7 +56,7 @@ def read_state(folder: RunFolder) -> SyncState:
 
 
 def numbers(series: dict[str, Any]) -> Numbers:
-    """Returns values by tag in the order of their steps; values that are not finite have no order of their own."""
+    """Returns values by tag in the order of their steps; values that are not finite are equal."""
     values = {
         tag: sorted((step, value if math.isfinite(value) else math.inf) for step, _, value in rows)
         for tag, rows in series.items()
@@ -74,14 +74,16 @@ def test_wandbs_own_file_has_every_scalar_that_tensorboard_has(folder: RunFolder
 
 
 def test_a_recording_has_its_config_tags_notes_group_axis_and_hardware(folder: RunFolder) -> None:
-    found = {kind: record for record in records(offline_folder(folder)) for kind in [record.WhichOneof("record_type")]}
+    by_kind = {
+        kind: record for record in records(offline_folder(folder)) for kind in [record.WhichOneof("record_type")]
+    }
     first = next(record.run for record in records(offline_folder(folder)) if record.WhichOneof("record_type") == "run")
     assert (first.run_id, first.project, first.run_group) == (RUN_ID, "a project", "seeds")
     assert (list(first.tags), first.notes, first.job_type) == (["one", "two"], "It's a note.", "train")
-    stats = {item.key: float(item.value_json) for item in found["stats"].stats.item}
+    stats = {item.key: float(item.value_json) for item in by_kind["stats"].stats.item}
     assert stats == {"cpu": 81.5, "proc.memory.rssMB": 64.0}
-    assert found["metric"].metric.step_metric == "global_step" or found["metric"].metric.glob_name == "*"
-    assert "exit" in found
+    assert by_kind["metric"].metric.step_metric == "global_step" or by_kind["metric"].metric.glob_name == "*"
+    assert "exit" in by_kind
     entry = read_state(folder).entries[offline_folder(folder).name]
     assert (entry.state, entry.is_whole) == ("offline", True)
     assert entry.records == len([1 for record in records(offline_folder(folder)) if record.HasField("history")]) - 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.secrets import find_secret
@@ -43,9 +44,9 @@ def hub_session(repo: str, timeout_s: float, is_push: bool = False) -> Iterator[
     except ImportError as error:
         raise MissingExtra(f"The Hugging Face Hub needs {error.name}: pip install 'mosaic-rl[hub]'.") from None
     set_verbosity_error()  # type: ignore[no-untyped-call]
-    get_session().timeout = timeout_s  # by default it waits without a limit
     # Without a token of ours, the library looks where `hf auth login` stored one.
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=find_secret("hf_token"), library_name="mosaic-rl")
+    _limit_time(get_session(), timeout_s)
     try:
         yield api
     except MosaicError:
@@ -57,6 +58,25 @@ def hub_session(repo: str, timeout_s: float, is_push: bool = False) -> Iterator[
         raise problem from error
     finally:
         close_session()
+
+
+def _limit_time(session: Any, timeout_s: float) -> None:
+    """Limits every request: by default the library waits without a limit, or tries again several times."""
+    unanswered_since: float | None = None
+
+    def on_request(request: Any) -> None:
+        nonlocal unanswered_since
+        if unanswered_since is not None and time.monotonic() - unanswered_since >= timeout_s:
+            raise TimeoutError  # unlike the library's own, which makes it try again
+        unanswered_since = unanswered_since or time.monotonic()
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+
+    def on_response(_: Any) -> None:
+        nonlocal unanswered_since
+        unanswered_since = None
+
+    hooks = session.event_hooks
+    session.event_hooks = {"request": [*hooks["request"], on_request], "response": [*hooks["response"], on_response]}
 
 
 def explain_hub_error(
@@ -75,7 +95,7 @@ def explain_hub_error(
             return BadInput(f"{repo!r} is not a valid repository name; expected OWNER/NAME.")
         if kind.__name__ == "OfflineModeIsEnabled":
             return MosaicError("HF_HUB_OFFLINE is set, so the Hub is not contacted. Unset it and try again.")
-        if kind.__name__.endswith("Timeout"):
+        if isinstance(one, TimeoutError) or kind.__name__.endswith("Timeout"):
             return MosaicError(f"{endpoint} did not answer within {timeout_s:.0f} seconds. Try again later.")
         if kind.__module__.partition(".")[0] in _NETWORK_MODULES or isinstance(one, ConnectionError):
             return MosaicError(

@@ -102,8 +102,8 @@ def flatten_config(payload: Payload) -> dict[str, Any]:
 
 def _default_name(config: Mapping[str, Any], run_id: str) -> str:
     """Names a run as CleanRL does, with our id in place of the time."""
-    words = [str(config[key]) for key in ("env_id", "algo", "seed") if config.get(key) is not None]
-    return "__".join([*words, short_id(run_id)])
+    parts = [str(config[key]) for key in ("env_id", "algo", "seed") if config.get(key) is not None]
+    return "__".join([*parts, short_id(run_id)])
 
 
 def build_sidecar_spec(

@@ -102,7 +102,7 @@ class WandbUpload:
     def end(self) -> WandbProblem | None:
         """Returns why an upload that has ended failed."""
         self._log.close()
-        # Even after giving up, the exit code is 0 and the marker is set: only reported errors tell.
+        # Even after giving up, the exit code is 0 and the marker is set: only reported errors show it.
         output = self._read_output()
         errors = _ERROR.findall(output)
         if not errors and self._process.returncode == 0 and any(self.path.glob("*.wandb.synced")):
