@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from tests.helpers.daemons import ended
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.submission.run_payloads import apply_assignments, build_eval_payload
 
@@ -48,3 +50,24 @@ def test_a_run_with_extras_is_shown_extended_submitted_again_and_evaluated(
     evaluation = ended(trainer, trainer.submit(payload).run_id)
     assert (evaluation.outcome, evaluation.kind) == ("succeeded", "policy_eval")
     assert workspace.payload_copy(evaluation.run_id, True).is_file()
+
+
+@pytest.mark.parametrize(
+    ("extras", "path"),
+    [
+        ({"nosuch": True}, "metadata.worker.config.extras.nosuch"),
+        ({"num_envs": "two"}, "metadata.worker.config.extras.num_envs"),
+        ({"algo_params": {"num_steps": "many"}}, "metadata.worker.config.extras.algo_params.num_steps"),
+    ],
+)
+def test_the_worker_s_refusal_names_the_key_that_was_written(
+    trainer: TrainerClient, extras: dict[str, Any], path: str
+) -> None:
+    config = {**OLD_CONFIG, "extras": extras}
+    submitted = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+    for call in (trainer.check, trainer.submit):
+        with pytest.raises(ConfigRefused) as refusal:
+            call(submitted)
+        assert f"{path}: " in str(refusal.value)
+        assert "config.algo_params" not in str(refusal.value)
+        assert [problem.path for problem in refusal.value.problems] == [path]

@@ -14,13 +14,16 @@ import subprocess
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import IO, Any
+from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from mosaic.contracts.errors import MosaicError, decode_problems, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+from mosaic.contracts.model import format_validation_error
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.views import Verdict
 from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
@@ -69,15 +72,12 @@ class Checker:
         assert stdin is not None
         assert stdout is not None
         self._count += 1
-        stdin.write(json.dumps({**question, "id": self._count}).encode() + b"\n")
-        stdin.flush()
-        return self._answer(process, stdout)
-
-    def _answer(self, process: subprocess.Popen[bytes], stdout: IO[bytes]) -> dict[str, Any]:
         # A checker that hangs is killed, which ends the read.
         alarm = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
         alarm.start()
         try:
+            stdin.write(json.dumps({**question, "id": self._count}).encode() + b"\n")
+            stdin.flush()
             while line := stdout.readline():
                 answer = json.loads(line)
                 if isinstance(answer, dict) and answer.get("id") == self._count:
@@ -140,7 +140,7 @@ class Checkers:
             worker.id: Checker(worker, workspace) for worker in workers.values() if worker.checker is not None
         }
         self._programs = {worker.id: worker.programs for worker in workers.values()}
-        self._verdicts: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
 
     def warm_up(self) -> None:
         for checker in self._checkers.values():
@@ -152,20 +152,25 @@ class Checkers:
             raise MosaicError(f"The worker {worker_id!r} has no checker to ask.")
         return checker.ask(question)
 
-    def check(self, worker_id: str, payload: Payload) -> dict[str, Any]:
+    def check(self, worker_id: str, payload: Payload) -> Verdict:
         """The worker's verdict on a payload. Configs that differ in nothing but the seed share one."""
         if worker_id not in self._checkers:
-            return {"ok": True, "summary": {}}
+            return Verdict()
         key = verdict_key(payload, self._programs[worker_id])
         if key is not None and key in self._verdicts:
             self._verdicts.move_to_end(key)
             return self._verdicts[key]
-        answer = self.ask(worker_id, {"ask": "check", "config": payload.to_json()})
+        try:
+            verdict = Verdict.model_validate(self.ask(worker_id, {"ask": "check", "config": payload.to_json()}))
+        except ValidationError as error:
+            raise MosaicError(
+                f"The checker of worker {worker_id!r} gave an invalid verdict: {format_validation_error(error)}"
+            ) from None
         if key is not None:
-            self._verdicts[key] = answer
+            self._verdicts[key] = verdict
             while len(self._verdicts) > MAX_CACHED_VERDICTS:
                 self._verdicts.popitem(last=False)
-        return answer
+        return verdict
 
     def close(self) -> None:
         for checker in self._checkers.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -12,13 +13,14 @@ from pydantic import ValidationError
 
 from mosaic.common.files import write_json, write_text
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
-from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, refuse_key
+from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NotAllowed, refuse_key
+from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import field_problems, parse_contract, refuse
 from mosaic.contracts.options import RunKind, value_at
 from mosaic.contracts.payload import Metadata, Payload, Schedule, ScriptConfig
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
-from mosaic.contracts.views import RunView
+from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.journal import Journal
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.trainer.checkers import Checkers
@@ -37,16 +39,23 @@ class RunService:
 
     # --- submitting
 
-    def check(self, text: str, has_environment: bool = False) -> dict[str, Any]:
+    def check(self, text: str, has_environment: bool = False) -> Verdict:
         """The verdict on a payload: its contract's first, then the worker's own."""
-        payload = _parse_payload(redact_secrets(_parse_json(text)))
-        _check_programs(payload, has_environment)
-        verdict = self._verdict(payload)
-        if isinstance(summary := verdict.get("summary"), dict):  # the worker itself answers with one thread
-            summary["threads"] = self._with_cpus(payload, summary.get("cpus")).resources.cpus or 1
-        return verdict
+        payload, verdict = self._check_submission(redact_secrets(_parse_json(text)), has_environment)
+        # The worker itself answers with one thread.
+        threads = self._with_cpus(payload, verdict.summary.cpus).resources.cpus or 1
+        return verdict.model_copy(update={"summary": verdict.summary.model_copy(update={"threads": threads})})
 
-    def _verdict(self, payload: Payload) -> dict[str, Any]:
+    def _check_submission(self, data: Any, has_environment: bool) -> tuple[Payload, Verdict]:
+        translated = translate_extras(data)
+        payload = _parse_payload(translated)
+        _check_programs(payload, has_environment)
+        try:
+            return payload, self._verdict(payload)
+        except ConfigRefused as error:
+            raise _as_written(error, translated) from None
+
+    def _verdict(self, payload: Payload) -> Verdict:
         gpus = payload.resources.gpus
         if gpus.mandatory and gpus.requested > self._slots.gpus:
             raise refuse_key(
@@ -60,29 +69,27 @@ class RunService:
         """`environment` is the caller's, for its own programs; it is only kept in memory, until the run is started."""
         data = _parse_json(text)
         redacted = redact_secrets(data)
-        payload = _parse_payload(redacted)
-        _check_programs(payload, bool(environment))
-        verdict = self._verdict(payload)
+        payload, verdict = self._check_submission(redacted, bool(environment))
         stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
         if stored != redacted:  # a reference got another name, because another secret had that one
-            payload = _parse_payload(stored)
-        record, folder = self._create_run_folder(payload, verdict.get("summary") or {})
+            payload = _parse_payload(translate_extras(stored))
+        record, folder = self._create_run_folder(payload, verdict.summary)
         with self._records.lock:
             if environment:
-                self._records.environments[record.run_id] = _without_ld_variables(environment)
+                # Without what would load libraries of the caller's choice into the keeper's tree.
+                variables = {name: value for name, value in environment.items() if not name.startswith("LD_")}
+                self._records.environments[record.run_id] = variables
             self._records.put(record)
         self._wake()
         return self._records.view(folder.run_id)
 
-    def _create_run_folder(self, payload: Payload, summary: dict[str, Any]) -> tuple[RunRecord, RunFolder]:
+    def _create_run_folder(self, payload: Payload, summary: VerdictSummary) -> tuple[RunRecord, RunFolder]:
         """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
         workspace = self._records.workspace
         with self._records.lock:
             run_id = self._records.new_id()
         now = time.time()
-        payload = self._with_cpus(payload, summary.get("cpus"))
-        # What the config leaves to the worker's defaults is taken from the worker's own verdict.
-        defaults = summary.get("settings") if isinstance(summary.get("settings"), dict) else {}
+        payload = self._with_cpus(payload, summary.cpus)
         record = RunRecord(
             run_id=run_id,
             worker=payload.metadata.worker.id,
@@ -96,7 +103,8 @@ class RunService:
             submitted_at=now,
             queued_at=now,
             history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="Accepted; waiting for a slot."),),
-            **summary_fields(payload, defaults or {}),
+            # What the config leaves to the worker's defaults is taken from the worker's own verdict.
+            **summary_fields(payload, summary.settings),
         )
         making = workspace.runs / f".making-{run_id}"
         (making / "logs").mkdir(parents=True)
@@ -111,9 +119,9 @@ class RunService:
         self._records.payloads[run_id] = payload
         return record, folder
 
-    def _with_cpus(self, payload: Payload, suggested_cpus: object) -> Payload:
+    def _with_cpus(self, payload: Payload, suggested_cpus: int | None) -> Payload:
         """Sets the threads that the worker recommends where the payload names none; they become part of the config."""
-        if payload.resources.cpus is not None or not isinstance(suggested_cpus, int) or suggested_cpus < 2:
+        if payload.resources.cpus is not None or suggested_cpus is None or suggested_cpus < 2:
             return payload
         resources = payload.resources.model_copy(update={"cpus": min(suggested_cpus, self._slots.cpus)})
         return payload.model_copy(update={"resources": resources})
@@ -253,11 +261,19 @@ class RunService:
         return self._records.get(self._records.resolve(reference))
 
 
-def _parse_payload(data: Any) -> Payload:
+def _parse_payload(translated: TranslatedPayload) -> Payload:
     """A payload as it was submitted, with the worker's own id in place of an alias."""
-    payload = Payload.parse(data)
+    payload = Payload.from_translated(translated)
     worker = worker_named(payload.metadata.worker.id)
     return payload if worker.id == payload.metadata.worker.id else payload.with_worker(id=worker.id)
+
+
+def _as_written(error: ConfigRefused, translated: TranslatedPayload) -> ConfigRefused:
+    """The worker's refusal with the paths that the user wrote, such as `…extras.gamma` for `…algo_params.gamma`."""
+    message = str(error)
+    for path, written in translated.written_paths.items():
+        message = re.sub(rf"(?<![\w.]){re.escape(path)}(?!\.?\w)", written, message)
+    return ConfigRefused(message, [FieldProblem(translated.written_path(path), text) for path, text in error.problems])
 
 
 def _check_programs(payload: Payload, has_environment: bool) -> None:
@@ -276,11 +292,6 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
             ScriptConfig.model_validate(choice.config)
         except ValidationError as error:
             raise refuse(field_problems(error, "metadata.worker.config"), "The config was") from None
-
-
-def _without_ld_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment without what would load libraries of its choice into the keeper's tree."""
-    return {name: value for name, value in environment.items() if not name.startswith("LD_")}
 
 
 def _parse_json(text: str) -> Any:

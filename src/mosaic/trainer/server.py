@@ -139,7 +139,8 @@ class Servicer(TrainerServicer):
         return _run_reply(self._run_service.submit(request.payload_json, request.environment))
 
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=to_json_text(self._run_service.check(request.payload_json, bool(request.environment))))
+        verdict = self._run_service.check(request.payload_json, bool(request.environment))
+        return pb.JsonReply(json=verdict.model_dump_json())
 
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
         return _run_reply(self._run_service.cancel(request.run))
