@@ -15,6 +15,7 @@ from mosaic.client.trainer_client import LogChunk, MetricsUpdate, RunFile, Train
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView, Verdict, VerdictSummary, WandbStatus
 from mosaic.trainer.folder_reader import list_files, read_file
 
@@ -53,7 +54,7 @@ class FakeTrainer:
         self.scripts: list[list[Event | MetricSeries | MosaicError | Callable[[], None]]] = []
         self.series: list[MetricSeries] = []
         self.log_bytes = b""
-        self.payload: Json = {}
+        self.config_json: Json = {"metadata": {"worker": {"id": "cleanrl", "config": {}}}, "artifacts": {}}
         self._ids = itertools.count()
         self.is_local = True
 
@@ -118,7 +119,10 @@ class FakeTrainer:
         return self.get(run).model_copy(update={"run_dir": "/trash/it's here"})
 
     def config(self, run: str) -> Json:
-        return self.payload
+        return self.config_json
+
+    def payload(self, run: str) -> Payload:
+        return Payload.model_validate(self.config(run))
 
     def check(self, payload: Json, environment: dict[str, str] | None = None) -> Verdict:
         self.submitted.append(payload)

@@ -148,7 +148,7 @@ def test_show_names_the_worker_process_and_the_agent(tmp_path: Path) -> None:
 
 def test_a_run_is_resubmitted_with_changes() -> None:
     trainer = FakeTrainer(view())
-    trainer.payload = {
+    trainer.config_json = {
         "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "ppo", "seed": 1}}},
         "artifacts": {},
     }

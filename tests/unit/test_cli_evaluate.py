@@ -31,7 +31,7 @@ class Evaluates(FakeTrainer):
     def __init__(self, place: Path, returns: list[float], outcome: str = "succeeded") -> None:
         run = view(run_dir=str(place / "trained"), stage="finished", outcome="succeeded")
         super().__init__(run)
-        self.payload = {"metadata": {"worker": {"id": "cleanrl", "config": {**FOUND, "algo": "ppo", "seed": 1}}}}
+        self.config_json["metadata"]["worker"]["config"] = {**FOUND, "algo": "ppo", "seed": 1}
         self.inspected: list[str] = []
         self._place = place
         self._returns = returns
@@ -144,7 +144,7 @@ def test_an_evaluation_means_the_policy_that_it_evaluated(place: Path) -> None:
     trainer = Evaluates(place, [1.0])
     earlier = finished(view("01EARLIER", kind="policy_eval"))
     trainer.views[earlier.run_id] = earlier
-    trainer.payload["evaluation"] = {"policy_path": "/some/where", "episodes": 2}
+    trainer.config_json["evaluation"] = {"policy_path": "/some/where", "episodes": 2}
     assert call(trainer, "eval", "01EARLIER").code == 0
     assert trainer.evaluation_sent["policy_path"] == "/some/where"
     assert trainer.evaluation_sent["episodes"] == 50

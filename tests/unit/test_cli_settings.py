@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call
 
-from mosaic.cli.algorithm_options import normalize_bool_flags
+from mosaic.cli.train_commands import normalize_bool_flags
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
 

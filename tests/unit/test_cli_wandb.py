@@ -31,7 +31,7 @@ class Trainer(FakeTrainer):
     def __init__(self) -> None:
         super().__init__(view(OFFLINE), view(SYNCED), view(NOTHING))
         self.states = [state(OFFLINE, "offline"), state(SYNCED, "synced", url="http://w/1")]
-        self.payload = {"artifacts": {"wandb": {"https_proxy": "p:1"}}}
+        self.config_json["artifacts"]["wandb"] = {"https_proxy": "p:1"}
 
     def wandb(self, run: str = "") -> Iterator[WandbStatus]:
         if run and run not in self.views:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mosaic.cli.algorithm_options import parse_own_cleanrl
 from mosaic.cli.script_command import flag_value, script_config, script_name
+from mosaic.cli.train_commands import parse_own_cleanrl
 from mosaic.contracts.errors import BadInput
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mosaic.api.metric_arrays import empty_series, join_series
-from mosaic.api.tables import html_table, make_frame
+from mosaic.api.metric_arrays import empty_series, html_table, join_series, make_frame
 from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.options import RunKind

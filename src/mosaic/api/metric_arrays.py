@@ -1,15 +1,16 @@
-"""Metrics and episodes of a run as numpy arrays."""
+"""Metrics and episodes of a run as numpy arrays, and tables of them for pandas and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.api.tables import make_frame
+from mosaic.contracts.errors import MissingExtra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,3 +131,25 @@ def join_episodes(rows: Iterable[EpisodeRow]) -> Episodes:
         np.array([row.length for row in found], np.int64),
         np.array([row.env for row in found], np.int64),
     )
+
+
+# --- tables
+
+
+def make_frame(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> pd.DataFrame:
+    """Return a data frame of columns of equal length; MissingExtra where pandas is not installed."""
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        raise MissingExtra("to_frame() needs pandas, which is not installed: pip install 'mosaic-rl[pandas]'") from None
+    return pd.DataFrame(dict(columns))
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a small HTML table; cells are escaped."""
+    head = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table>{f'<thead><tr>{head}</tr></thead>' if header else ''}<tbody>{body}</tbody></table>"

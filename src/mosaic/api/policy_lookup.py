@@ -82,10 +82,10 @@ def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> Po
     path = "" if is_evaluation else f"{view.run_dir}/{choose_checkpoint(trainer, view, checkpoint)}"
     if path.endswith(MODEL_SUFFIXES):
         return _inspect_policy_file(trainer, path)
-    payload = trainer.config(view.run_id)
-    chosen = payload["metadata"]["worker"]
+    payload = trainer.payload(view.run_id)
+    worker = payload.metadata.worker
     # The policy of an evaluation is the one that it evaluated.
-    return PolicySource(chosen["id"], dict(chosen["config"]), path or payload["evaluation"]["policy_path"])
+    return PolicySource(worker.id, worker.config, path or str(payload.evaluation.policy_path))
 
 
 def is_policy_path(policy: str) -> bool:
@@ -140,7 +140,7 @@ def open_policy(trainer: TrainerClient, view: RunView, checkpoint: str) -> Path:
     """Return where the policy of a run can be opened on this machine; an evaluation's is the one that it evaluated."""
     if not view.is_evaluation:
         return trainer.open_file(view.run_id, choose_checkpoint(trainer, view, checkpoint))
-    path: str = trainer.config(view.run_id)["evaluation"]["policy_path"]
+    path = str(trainer.payload(view.run_id).evaluation.policy_path)
     if trainer.is_local:
         return Path(path)
     evaluation = trainer.newest_evaluation(view.run_id)

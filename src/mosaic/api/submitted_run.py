@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries, empty_series, join_episodes, join_series
+from mosaic.api.metric_arrays import (
+    Episodes,
+    Metrics,
+    MetricSeries,
+    empty_series,
+    html_table,
+    join_episodes,
+    join_series,
+    make_frame,
+)
 from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import EvalOptions, evaluation_payload, open_policy
 from mosaic.api.run_wait import InterruptCounter, ShowProgress, open_progress, poll_until_finished
-from mosaic.api.tables import html_table, make_frame
 from mosaic.contracts.errors import RunEnded, unknown_name_error
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.formatting import format_progress_line, short_id

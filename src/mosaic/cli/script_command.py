@@ -15,7 +15,6 @@ from mosaic.cli.parameters import run_options
 from mosaic.contracts.errors import BadInput
 from mosaic.submission.run_payloads import build_payload
 
-Json = dict[str, Any]
 PROBE_PARTS = ("frames", "metrics", "checkpoints", "console", "wandb")
 ENV_ID_FLAGS = ("env-id", "env", "environment", "gym-id")
 TOTAL_TIMESTEPS_FLAGS = ("total-timesteps", "n-timesteps", "num-timesteps", "timesteps", "total-steps")
@@ -83,9 +82,9 @@ def caller_environment() -> dict[str, str]:
 
 def script_config(
     argv: Sequence[str], cwd: str, environment: Mapping[str, str], env_id_from: str | None = None
-) -> Json:
+) -> dict[str, Any]:
     """What is known of a command without running it."""
-    config: Json = {
+    config: dict[str, Any] = {
         "argv": list(argv),
         "cwd": cwd,
         "env_names": sorted(name for name in environment if not name.startswith("LD_")),

@@ -229,11 +229,9 @@ def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
     """Checks package, server, proxy, DNS, TLS and key of the connection to W&B. With RUN: with its proxy and key."""
     from mosaic.sidecar.wandb_connection import run_diagnostics
 
-    wandb: dict[str, Any] = {}
-    if run is not None:
-        wandb = context.trainer().config(run)["artifacts"].get("wandb") or {}
+    wandb = {} if run is None else context.trainer().payload(run).artifacts.wandb.model_dump(exclude_unset=True)
     if is_vpn:
-        wandb = {**wandb, "use_vpn_proxy": True}
+        wandb["use_vpn_proxy"] = True
     findings: list[Finding] = []
     for finding in run_diagnostics(context.workspace.root, wandb):
         findings.append(finding)

@@ -32,6 +32,7 @@ from mosaic.contracts.views import (
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
     from mosaic.contracts.events import Event
+    from mosaic.contracts.payload import Payload
 
 Json = dict[str, Any]
 _EPISODE_ROWS = TypeAdapter(list[EpisodeRow], config=ConfigDict(defer_build=True))
@@ -171,8 +172,14 @@ class TrainerClient:
         return _parse_view(self._call("GetRun", pb.RunRequest(run=run)))
 
     def config(self, run: str) -> Json:
-        """The payload as it was accepted."""
+        """The payload as it was accepted, to be shown or submitted again."""
         return _parse_json(self._call("GetConfig", pb.RunRequest(run=run)))
+
+    def payload(self, run: str) -> Payload:
+        """The same, to read fields of it."""
+        from mosaic.contracts.payload import Payload  # many models, which most commands do not need
+
+        return Payload.model_validate(self.config(run))
 
     def runs(
         self,
