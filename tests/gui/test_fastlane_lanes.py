@@ -181,11 +181,11 @@ def test_disabled_frames_are_reported(viewed: Viewed) -> None:
 # --- from another machine
 
 
-def jpeg(rows: int, columns: int, colours: list[tuple[int, int, int]]) -> bytes:
+def jpeg(rows: int, columns: int, colors: list[tuple[int, int, int]]) -> bytes:
     whole = np.zeros((40 * rows, 60 * columns, 3), np.uint8)
-    for at, colour in enumerate(colours):
+    for at, color in enumerate(colors):
         row, column = divmod(at, columns)
-        whole[40 * row : 40 * row + 40, 60 * column : 60 * column + 60] = colour
+        whole[40 * row : 40 * row + 40, 60 * column : 60 * column + 60] = color
     written = io.BytesIO()
     Image.fromarray(whole).save(written, "JPEG", quality=95)
     return written.getvalue()
@@ -205,9 +205,9 @@ def test_a_grid_that_was_sent_as_one_image_is_split_into_cells() -> None:
     sent = jpeg(2, 2, [RED, GREEN, BLUE])
     cells = split_grid(FrameUpdate("connected", "", sent, facts(0, 2, rows=2, columns=2)), ())
     assert [cell.env for cell in cells] == [0, 2]
-    for cell, colour in zip(cells, (RED, BLUE), strict=True):
+    for cell, color in zip(cells, (RED, BLUE), strict=True):
         assert cell.image is not None
-        assert near(cell.image.pixelColor(30, 20), colour)
+        assert near(cell.image.pixelColor(30, 20), color)
     (alone,) = split_grid(FrameUpdate("connected", "", jpeg(1, 1, [GREEN]), facts(5)), (5,))
     assert alone.env == 5
     assert alone.image is not None

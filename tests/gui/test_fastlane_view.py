@@ -75,7 +75,7 @@ def test_an_empty_grid_has_no_cells() -> None:
 
 
 @pytest.mark.parametrize("channels", [3, 4])
-def test_colours_are_right_in_both_formats_and_the_rest_is_the_window(grid: FrameGrid, channels: int) -> None:
+def test_colors_are_right_in_both_formats_and_the_rest_is_the_window(grid: FrameGrid, channels: int) -> None:
     grid.show_cells([cell(0, plain((200, 100, 50), 60, 60, channels))])
     picture = seen(grid)
     assert picture.pixelColor(400, 200) == QColor(200, 100, 50)

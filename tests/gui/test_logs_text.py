@@ -48,7 +48,7 @@ def test_an_endless_line_is_cut_and_not_kept() -> None:
     assert len(text.partial_line) <= 4 * MAX_LINE_CHARS
 
 
-def test_colours_become_styles_and_other_sequences_vanish() -> None:
+def test_colors_become_styles_and_other_sequences_vanish() -> None:
     assert parse_spans("\x1b[31mbad\x1b[0m ok \x1b[1;32mgood\x1b[39m still bold\x1b[22m.") == [
         Span("bad", "red"),
         Span(" ok "),
@@ -87,6 +87,6 @@ def test_lines_of_the_daemons_log_become_sentences() -> None:
     line = json.dumps({"event": "run_failed", "level": "warning", "timestamp": "2026-01-01T00:00:00Z", "code": 3})
     shown = "".join(span.text for span in parse_spans(format_daemon_line(line)))
     assert shown == "2026-01-01T00:00:00Z  warning run_failed  code=3"
-    assert any(span.colour == "yellow" for span in parse_spans(format_daemon_line(line)))
+    assert any(span.color == "yellow" for span in parse_spans(format_daemon_line(line)))
     assert format_daemon_line("Traceback: no JSON") == "Traceback: no JSON"
     assert format_daemon_line("[1, 2]") == "[1, 2]"

@@ -115,8 +115,8 @@ class HandLanes:
             lane.close()
 
 
-def plain(colour: tuple[int, int, int], width: int = 60, height: int = 40, channels: int = 3) -> Any:
-    """A picture of one colour (red, green, blue), RGB or BGRX."""
+def plain(color: tuple[int, int, int], width: int = 60, height: int = 40, channels: int = 3) -> Any:
+    """A picture of one color (red, green, blue), RGB or BGRX."""
     picture = np.zeros((height, width, channels), np.uint8)
-    picture[:, :, :3] = colour if channels == 3 else colour[::-1]
+    picture[:, :, :3] = color if channels == 3 else color[::-1]
     return picture

@@ -16,12 +16,12 @@ from PIL import Image
 
 from mosaic.cli import terminal
 from mosaic.cli.cli_context import CliContext
-from mosaic.cli.watch_command import _show_in_terminal, select_envs, status_lines, video_size
+from mosaic.cli.watch_command import MAX_VIDEO_SIDE_PX, _show_in_terminal, select_envs, status_lines
 from mosaic.cli.watch_frame_source import FrameSource, LocalFrameSource
 from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView
-from mosaic.fastlane import LaneWriter, lanes_folder
+from mosaic.fastlane import LaneWriter, lanes_folder, limit_size
 from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, Throttle, relay_frames
 
 
@@ -249,8 +249,8 @@ def test_the_frame_rate_is_measured_over_two_seconds() -> None:
     for at in range(100):
         meter.record(at / 10)
     assert meter.rate_hz(9.9) == pytest.approx(10, abs=0.5)
-    assert video_size((2400, 800)) == (1280, 426)
-    assert video_size((600, 400)) == (600, 400)
+    assert limit_size(2400, 800, MAX_VIDEO_SIDE_PX) == (1280, 426)
+    assert limit_size(600, 400, MAX_VIDEO_SIDE_PX) == (600, 400)
 
 
 class FakeScreen:

@@ -27,9 +27,9 @@ from mosaic.submission.run_payloads import (
     build_train_payload,
     default_group_name,
     parse_seeds,
+    verdict_rows,
     with_seed,
 )
-from mosaic.submission.verdict_table import verdict_rows
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView

@@ -228,16 +228,9 @@ def _save_video(
         output.print_message(f"Saved {count} frames ({width} by {height}) to {path}")
 
 
-def video_size(size: tuple[int, int]) -> tuple[int, int]:
-    """As it is, unless that is more than a screen holds."""
-    from mosaic.fastlane import fit_size
-
-    return fit_size(*size, MAX_VIDEO_SIDE_PX, MAX_VIDEO_SIDE_PX) if max(size) > MAX_VIDEO_SIDE_PX else size
-
-
 def _record_video(run_poller: RunPoller, source: FrameSource, video: VideoWriter, seconds: float) -> None:
     """Adds frames by the clock; a frame is repeated until there is a newer one."""
-    from mosaic.fastlane import UNAVAILABLE
+    from mosaic.fastlane import UNAVAILABLE, limit_size
 
     deadline = time.monotonic() + FIRST_FRAME_TIMEOUT_S
     while not source.poll():
@@ -251,7 +244,8 @@ def _record_video(run_poller: RunPoller, source: FrameSource, video: VideoWriter
         while time.monotonic() < started_at + number / video.rate_hz:
             time.sleep(0.002)
         if source.poll() or image is None:
-            image = source.render(*(video.size or video_size(source.full_size())), is_smooth=True)
+            size = video.size or limit_size(*source.full_size(), MAX_VIDEO_SIDE_PX)
+            image = source.render(*size, is_smooth=True)
         video.add(image)
         if run_poller.has_ended:
             return

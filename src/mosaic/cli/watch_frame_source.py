@@ -13,11 +13,9 @@ from mosaic.contracts.errors import MissingExtra, MosaicError, NoDaemon
 from mosaic.fastlane import (
     UNAVAILABLE,
     LaneView,
-    as_rgb,
     compose_grid,
     fit_size,
-    grid_shape,
-    hud_fields,
+    full_grid,
     lanes_folder,
     scale_image,
     scale_image_smoothly,
@@ -31,31 +29,16 @@ class LocalFrameSource(LaneView):
     def __init__(self, run_dir: str, envs: Sequence[int], rate_hz: float | None, budget: float | None) -> None:
         super().__init__(lanes_folder(run_dir), envs, rate_hz=rate_hz, budget=budget)
 
-    @property
-    def huds(self) -> list[dict[str, Any]]:
-        """For each environment with a frame: env, episode, step, reward, return, rate_hz, pace."""
-        frames = sorted(self.frames.items())
-        return [{"env": index, **hud_fields(frame)} for index, frame in frames if frame is not None]
-
-    def _rgb_images(self) -> list[Any]:
-        frames = sorted(self.frames.items())
-        return [None if frame is None else as_rgb(frame.image, frame.format) for _, frame in frames]
-
     def full_size(self) -> tuple[int, int]:
         """Width and height of the whole image at full size, once there is a frame."""
-        images = self._rgb_images()
-        first = next(image for image in images if image is not None)
-        shape = grid_shape(len(images), cell_aspect_ratio=first.shape[1] / first.shape[0])
-        return first.shape[1] * shape.columns, first.shape[0] * shape.rows
+        return full_grid(self.rgb_images())[1]
 
     def render(self, width: int, height: int, is_smooth: bool = False) -> Any:
         """RGB within this size. Smooth is better and slower."""
-        images = self._rgb_images()
-        first = next(image for image in images if image is not None)
-        high, wide = first.shape[:2]
-        shape = grid_shape(len(images), width / height, wide / high)
-        size = fit_size(wide * shape.columns, high * shape.rows, width, height)
-        return compose_grid(images, shape, *size, scale_image_smoothly if is_smooth else scale_image)
+        images = self.rgb_images()
+        shape, size = full_grid(images, width / height)
+        scale = scale_image_smoothly if is_smooth else scale_image
+        return compose_grid(images, shape, *fit_size(*size, width, height), scale)
 
 
 class RemoteFrameSource(RelayedFrames[Any]):

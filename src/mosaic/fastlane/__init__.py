@@ -4,7 +4,17 @@ One lane is one environment. Its writer renders only while a reader watches; its
 block it. This package imports nothing else of MOSAIC, so that the probe can ship a copy of it into user scripts.
 """
 
-from .grid import GridShape, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
+from .grid import (
+    GridShape,
+    as_rgb,
+    compose_grid,
+    fit_size,
+    full_grid,
+    grid_shape,
+    limit_size,
+    scale_image,
+    scale_image_smoothly,
+)
 from .lane_files import lane_indices, lanes_folder, reap, reap_all
 from .layout import BGRX32, RGB24, Frame
 from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader, LaneView, hud_fields
@@ -26,10 +36,12 @@ __all__ = [
     "as_rgb",
     "compose_grid",
     "fit_size",
+    "full_grid",
     "grid_shape",
     "hud_fields",
     "lane_indices",
     "lanes_folder",
+    "limit_size",
     "reap",
     "reap_all",
     "scale_image",

@@ -85,6 +85,20 @@ def fit_size(width: int, height: int, max_width: int, max_height: int) -> tuple[
     return max(1, int(width * scale)), max(1, int(height * scale))
 
 
+def limit_size(width: int, height: int, max_side: int) -> tuple[int, int]:
+    """Return the same size, or a smaller one with the same aspect ratio if a side is longer than the maximum."""
+    return fit_size(width, height, max_side, max_side) if max(width, height) > max_side else (width, height)
+
+
+def full_grid(
+    images: Sequence[Any], view_aspect_ratio: float = DEFAULT_ASPECT_RATIO
+) -> tuple[GridShape, tuple[int, int]]:
+    """Return the grid for these images, of which one must not be None, and its width and height at full size."""
+    height, width = next(image for image in images if image is not None).shape[:2]
+    shape = grid_shape(len(images), view_aspect_ratio, width / height)
+    return shape, (width * shape.columns, height * shape.rows)
+
+
 def compose_grid(
     images: Sequence[Any],
     shape: GridShape,

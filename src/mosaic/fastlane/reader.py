@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import layout
+from .grid import as_rgb
 from .lane_files import StrPath, heartbeat_path, lane_indices, lane_path
 
 HEARTBEAT_S = 0.5
@@ -296,6 +297,17 @@ class LaneView:
         if self._log_event is not None and event not in self._logged_events:
             self._logged_events.add(event)
             self._log_event(event, **fields)
+
+    def rgb_images(self) -> list[Any]:
+        """Return the newest image of each environment as RGB; None before its first."""
+        frames = sorted(self.frames.items())
+        return [None if frame is None else as_rgb(frame.image, frame.format) for _, frame in frames]
+
+    @property
+    def huds(self) -> list[dict[str, Any]]:
+        """For each environment with a frame: `env`, and the fields of `hud_fields`."""
+        frames = sorted(self.frames.items())
+        return [{"env": index, **hud_fields(frame)} for index, frame in frames if frame is not None]
 
     def close(self) -> None:
         for reader in self._readers.values():

@@ -92,12 +92,12 @@ def is_dark() -> bool:
     return _current is DARK
 
 
-def run_colour(run_id: str) -> QColor:
+def run_color(run_id: str) -> QColor:
     """The same for a run in list, charts, HUD and compare."""
     return QColor(RUN_COLOURS[sum(run_id.encode()) % len(RUN_COLOURS)])
 
 
-def terminal_colour(name: str) -> str:
+def terminal_color(name: str) -> str:
     """A color that a program's output asks for, so that it can be read on our background."""
     t = _current
     tokens_of = {"red": t.bad, "green": t.good, "yellow": t.warning, "blue": t.accent, "black": t.muted}

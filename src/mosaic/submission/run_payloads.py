@@ -1,4 +1,4 @@
-"""Builds payloads from options and settings, changes them, and reads the settings in them."""
+"""Builds payloads from options and settings, changes them, and reads the settings in them and in verdicts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import RESERVED_EXTRAS
 from mosaic.contracts.folder import to_file_name
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH, RunKind, set_option
-from mosaic.submission.algorithm_schema import load_algorithms
+from mosaic.submission.algorithm_schema import Algorithm, load_algorithms
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
+    from mosaic.contracts.views import RunView, VerdictSummary
 
 CORE_FIELD_NAMES = tuple(option.name for option in OPTIONS.values() if option.is_core)
 """Fields of the worker's config itself; all other settings of an algorithm are its `algo_params`."""
@@ -191,3 +191,40 @@ def comparison_settings(view: RunView | None, payload: Mapping[str, Any]) -> dic
     known = {} if view is None else grouping_fields(view)
     settings = effective_settings(payload)
     return known | {name.removeprefix(f"{CONFIG_PATH}."): value for name, value in settings.items()}
+
+
+# --- verdicts
+
+
+def verdict_rows(summary: VerdictSummary, algorithm: Algorithm | None = None) -> list[tuple[str, str]]:
+    """A worker's verdict on a config as names and values; a worker that reports less gets fewer rows."""
+    env = summary.environment
+    steps, max_episode_steps = summary.total_timesteps, env.max_episode_steps
+    rows = [
+        ("module", summary.module),
+        ("backend", summary.backend),
+        ("threads", summary.threads),
+        ("policy", summary.policy_path),
+        ("environment", env.id or summary.env_id),
+        ("observations", env.observation_space),
+        ("actions", env.action_space),
+        ("episodes", f"at most {max_episode_steps:,} steps each" if max_episode_steps else None),
+        ("steps", f"{steps:,}" if steps else None),
+        ("seed", summary.seed),
+        ("changed", "\n".join(_non_default_settings(summary, algorithm)) or "nothing: every setting has its default"),
+        ("run folder", summary.directories.get("run")),
+        ("tensorboard", summary.tensorboard_dir or "off"),
+        ("warning", "\n".join(summary.warnings) or None),
+    ]
+    return [(name, str(value)) for name, value in rows if value is not None]
+
+
+def _non_default_settings(summary: VerdictSummary, algorithm: Algorithm | None) -> list[str]:
+    algorithm = algorithm or load_algorithms().get(summary.algo or "")
+    if algorithm is None:
+        return [f"{name} = {value}" for name, value in summary.settings.items()]
+    return [
+        f"{name} = {value} (default {algorithm.default(name)})"
+        for name, value in summary.settings.items()
+        if name not in CORE_FIELD_NAMES and value != algorithm.default(name)
+    ]

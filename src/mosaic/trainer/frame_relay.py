@@ -13,16 +13,7 @@ from typing import Any
 import structlog
 
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.fastlane import (
-    UNAVAILABLE,
-    LaneView,
-    as_rgb,
-    compose_grid,
-    fit_size,
-    grid_shape,
-    hud_fields,
-    scale_image_smoothly,
-)
+from mosaic.fastlane import UNAVAILABLE, LaneView, compose_grid, full_grid, limit_size, scale_image_smoothly
 
 log = structlog.get_logger("mosaic.trainer.frame_relay")
 
@@ -182,21 +173,17 @@ def _encode_frame(view: LaneView, side: int, throttle: Throttle) -> pb.FrameRepl
     except ImportError:
         reason = "the daemon needs Pillow to send frames: pip install 'mosaic-rl[train]'"
         return pb.FrameReply(state=UNAVAILABLE, reason=reason)
-    frames = sorted(view.frames.items())
-    images = [None if frame is None else as_rgb(frame.image, frame.format) for _, frame in frames]
-    first = next(image for image in images if image is not None)
-    shape = grid_shape(len(images), cell_aspect_ratio=first.shape[1] / first.shape[0])
-    whole = (first.shape[1] * shape.columns, first.shape[0] * shape.rows)
-    limit = max(1, int(side * throttle.scale))
-    width, height = fit_size(*whole, limit, limit) if max(whole) > limit else whole
+    images = view.rgb_images()
+    shape, size = full_grid(images)
     jpeg = io.BytesIO()
-    grid = compose_grid(images, shape, width, height, scale_image_smoothly)
+    size = limit_size(*size, max(1, int(side * throttle.scale)))
+    grid = compose_grid(images, shape, *size, scale_image_smoothly)
     Image.fromarray(grid).save(jpeg, "JPEG", quality=throttle.quality)
     hud = {
         "rows": shape.rows,
         "columns": shape.columns,
         "quality": throttle.quality,
         "torn": view.torn_reads,
-        "envs": [{"env": index, **hud_fields(frame)} for index, frame in frames if frame is not None],
+        "envs": view.huds,
     }
     return pb.FrameReply(state=view.state, reason=view.reason, image=jpeg.getvalue(), hud_json=json.dumps(hud))

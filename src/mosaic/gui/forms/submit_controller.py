@@ -14,7 +14,7 @@ from mosaic.gui.bridge import Callback
 from mosaic.gui.views.widgets import IconLabel, accent_button, button, row, selectable_label, set_properties
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.algorithm_schema import Algorithm
-from mosaic.submission.verdict_table import verdict_rows
+from mosaic.submission.run_payloads import verdict_rows
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView, Verdict, VerdictSummary

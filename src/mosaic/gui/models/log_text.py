@@ -10,61 +10,61 @@ from typing import Any, NamedTuple
 
 MAX_LINE_CHARS = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-"""What a terminal obeys: colours, moves of the cursor, titles of the window."""
-_COLOUR_SEQUENCE = re.compile(r"\x1b\[([0-9;]*)m")
+"""What a terminal obeys: colors, moves of the cursor, titles of the window."""
+_COLOR_SEQUENCE = re.compile(r"\x1b\[([0-9;]*)m")
 
 
 class Span(NamedTuple):
     """Some characters in one style."""
 
     text: str
-    colour: str = ""
+    color: str = ""
     """A name of the eight that terminals know; empty: as usual."""
     is_bold: bool = False
 
 
-COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
 def parse_spans(line: str) -> list[Span]:
-    """A line without control sequences; those that colour it have become styles."""
+    """A line without control sequences; those that color it have become styles."""
     if "\x1b" not in line:
         return [Span(_strip_control_characters(line))]
     found: list[Span] = []
-    colour, is_bold, at = "", False, 0
-    for match in _COLOUR_SEQUENCE.finditer(line):
+    color, is_bold, at = "", False, 0
+    for match in _COLOR_SEQUENCE.finditer(line):
         text = _strip_control_characters(line[at : match.start()])
         if text:
-            found.append(Span(text, colour, is_bold))
-        colour, is_bold = _apply_style_codes(match.group(1), colour, is_bold)
+            found.append(Span(text, color, is_bold))
+        color, is_bold = _apply_style_codes(match.group(1), color, is_bold)
         at = match.end()
     rest = _strip_control_characters(line[at:])
     if rest or not found:
-        found.append(Span(rest, colour, is_bold))
+        found.append(Span(rest, color, is_bold))
     return found
 
 
-def _apply_style_codes(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
+def _apply_style_codes(codes: str, color: str, is_bold: bool) -> tuple[str, bool]:
     numbers = [int(code) if code else 0 for code in codes.split(";")]
     while numbers:
         code = numbers.pop(0)
         if code == 0:
-            colour, is_bold = "", False
+            color, is_bold = "", False
         elif code == 1:
             is_bold = True
         elif code == 22:
             is_bold = False
         elif 30 <= code <= 37 or 90 <= code <= 97:
-            colour = COLOURS[code % 10]
+            color = COLORS[code % 10]
         elif code == 39:
-            colour = ""
+            color = ""
         elif code in (38, 48):
-            # One of 256 colours (5;n), or red, green and blue (2;r;g;b): the first eight have names, others are passed.
+            # One of 256 colors (5;n), or red, green and blue (2;r;g;b): the first eight have names, others are passed.
             kind = numbers.pop(0) if numbers else 0
             taken, numbers = numbers[: 1 if kind == 5 else 3], numbers[1 if kind == 5 else 3 :]
             if code == 38:
-                colour = COLOURS[taken[0] % 8] if kind == 5 and taken and taken[0] < 16 else ""
-    return colour, is_bold
+                color = COLORS[taken[0] % 8] if kind == 5 and taken and taken[0] < 16 else ""
+    return color, is_bold
 
 
 def _strip_control_characters(text: str) -> str:
@@ -122,9 +122,9 @@ def format_daemon_line(line: str) -> str:
     if isinstance(at, (int, float)):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
     event = record.pop("event")
-    colour = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}.get(level, "")
+    color = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}.get(level, "")
     fields = " ".join(f"{name}={_format_value(value)}" for name, value in record.items())
-    return f"{at}  {colour}{level:7} {event}\x1b[0m  {fields}"
+    return f"{at}  {color}{level:7} {event}\x1b[0m  {fields}"
 
 
 def _format_value(value: Any) -> str:

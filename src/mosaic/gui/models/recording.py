@@ -13,7 +13,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QImage
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.fastlane import compose_grid, fit_size, grid_shape, scale_image_smoothly
+from mosaic.fastlane import compose_grid, full_grid, limit_size, scale_image_smoothly
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.lanes import FrameCell
 from mosaic.media.video_writer import VideoWriter
@@ -34,12 +34,8 @@ def to_array(image: QImage) -> Any:
 def compose_cells(cells: Sequence[FrameCell], size: tuple[int, int] | None = None, max_side: int | None = None) -> Any:
     """Compose all cells into one RGB image: of this size, or of their own."""
     images = [None if cell.image is None else to_array(cell.image) for cell in cells]
-    first = next(image for image in images if image is not None)
-    high, wide = first.shape[:2]
-    shape = grid_shape(len(images), cell_aspect_ratio=wide / high)
-    whole = wide * shape.columns, high * shape.rows
-    if size is None:
-        size = fit_size(*whole, max_side, max_side) if max_side and max(whole) > max_side else whole
+    shape, full_size = full_grid(images)
+    size = size or (limit_size(*full_size, max_side) if max_side else full_size)
     return compose_grid(images, shape, *size, scale_image_smoothly)
 
 

@@ -110,7 +110,7 @@ class AnalyticsTab(QWidget):
         has_points = bool(series.tags or hardware.tags)
         self._stack.setCurrentIndex(1 if has_points else 0)
         if has_points:
-            self.grid.show_tags(series.tags, hardware.tags, theme.run_colour(self._run_id), run_title(view))
+            self.grid.show_tags(series.tags, hardware.tags, theme.run_color(self._run_id), run_title(view))
         elif not series.is_loaded:
             self._empty.set_text("Loading…")
         else:

@@ -330,7 +330,7 @@ def _group_colors(comparison: Comparison, key: str) -> dict[str, tuple[QColor, b
     names = sorted(group.name for group in comparison.groups)
     for group in comparison.groups:
         if key == NO_GROUPING:
-            color = theme.run_colour(group.run_ids[0])
+            color = theme.run_color(group.run_ids[0])
         else:
             color = QColor(theme.RUN_COLOURS[names.index(group.name) % len(theme.RUN_COLOURS)])
         colors[group.name] = color, color in [other for other, _ in colors.values()]

@@ -26,7 +26,7 @@ def _cells(place: LeaderboardEntry) -> list[str | Cell]:
     run_id = place.trained.run_id if place.trained else place.run_id
     return [
         str(place.rank),
-        Cell(policy_label(place), place.policy_path, ui.dot_icon(theme.run_colour(run_id))),
+        Cell(policy_label(place), place.policy_path, ui.dot_icon(theme.run_color(run_id))),
         place.env_id,
         Cell(format_si_number(place.step), "" if place.step is None else f"{place.step:,}"),
         format_si_number(place.episodes),

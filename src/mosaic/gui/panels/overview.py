@@ -184,7 +184,7 @@ class OverviewTab(QWidget):
         tiles, is_over = self._tiles, view.stage == "finished"
         evaluation = self._evaluations.evaluations[0] if self._evaluations.evaluations else None
         if evaluation is not None or self._evaluations.is_loaded:
-            self._evaluation.show_evaluation(evaluation, theme.run_colour(self._run_id), is_over)
+            self._evaluation.show_evaluation(evaluation, theme.run_color(self._run_id), is_over)
         batches = evaluation.summary.batches if evaluation is not None else ()
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
         # Single episodes are reported by the clock, batches when they end: either may be ahead.

@@ -1,4 +1,4 @@
-"""How cells are painted: plain text, and for the runs' table the run's colour, its state and a bar for its progress.
+"""How cells are painted: plain text, and for the runs' table the run's color, its state and a bar for its progress.
 
 Written for speed: a scroll paints some hundred cells, and each question to a model or a style costs microseconds.
 """
@@ -120,7 +120,7 @@ class StateDelegate(RunDelegate):
         middle = rect.center().y()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(theme.run_colour(view.run_id))
+        painter.setBrush(theme.run_color(view.run_id))
         painter.drawEllipse(QRectF(rect.left() + PADDING, middle + 0.5 - DOT_SIZE / 2, DOT_SIZE, DOT_SIZE))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         left = PADDING + DOT_SIZE + 6
@@ -147,8 +147,8 @@ class ProgressDelegate(RunDelegate):
         t = theme.tokens()
         left, top, width = rect.left() + PADDING, rect.bottom() - BAR_HEIGHT, rect.width() - 2 * PADDING
         painter.fillRect(left, top, width, BAR_HEIGHT, QColor(t.line))
-        colour = t.muted if view.stage == "finished" else t.accent
-        painter.fillRect(left, top, round(width * part), BAR_HEIGHT, QColor(colour))
+        color = t.muted if view.stage == "finished" else t.accent
+        painter.fillRect(left, top, round(width * part), BAR_HEIGHT, QColor(color))
 
 
 def _draw_text(painter: QPainter, rect: QRect, left: int, text: str, is_right_aligned: bool = False) -> None:

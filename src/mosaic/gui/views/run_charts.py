@@ -40,7 +40,7 @@ class ReturnChart(Chart):
         if run_id != self._run_id:
             self._run_id = run_id
             view = self._workbench.runs.get_or_placeholder(run_id)
-            curve = self.ensure_curve("run", run_title(view), theme.run_colour(run_id))
+            curve = self.ensure_curve("run", run_title(view), theme.run_color(run_id))
             if self._series is not None:
                 self._series.remove_viewer(self)
             self._series = self._workbench.series(run_id)

@@ -28,7 +28,7 @@ class Chip(QFrame):
         self.setObjectName(f"chip.{run_id}")
         self.setProperty("chip", True)
         dot = IconLabel(DOT_SIZE)
-        dot.set_icon(dot_icon(theme.run_colour(run_id)))
+        dot.set_icon(dot_icon(theme.run_color(run_id)))
         title = QLabel(run_title(view))
         title.setToolTip(run_id)
         tip = "Remove this run from the comparison"

@@ -163,13 +163,13 @@ class LogView(MonospaceView):
 
     def _insert_line(self, cursor: QTextCursor, line: str) -> None:
         for span in parse_spans(line):
-            cursor.insertText(span.text, self._format(span.colour, span.is_bold))
+            cursor.insertText(span.text, self._format(span.color, span.is_bold))
 
-    def _format(self, colour: str, is_bold: bool) -> QTextCharFormat:
-        text_format = self._formats.get((colour, is_bold))
+    def _format(self, color: str, is_bold: bool) -> QTextCharFormat:
+        text_format = self._formats.get((color, is_bold))
         if text_format is None:
-            text_format = _text_format(theme.terminal_colour(colour) if colour else "", is_bold)
-            self._formats[colour, is_bold] = text_format
+            text_format = _text_format(theme.terminal_color(color) if color else "", is_bold)
+            self._formats[color, is_bold] = text_format
         return text_format
 
     # --- following
