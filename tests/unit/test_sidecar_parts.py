@@ -300,7 +300,6 @@ def test_a_network_error_has_a_short_description(error: Exception, expected: str
 @pytest.fixture
 def default_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the server that wandb would name."""
-    wandb_environment._cached_server_url.cache_clear()
     monkeypatch.setattr(wandb_environment, "query_server_url", lambda env: "https://w.example/")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 _CHUNK_BYTES = 1 << 20
@@ -51,6 +52,11 @@ class Follower:
         self.offset = end
         return lines
 
+    def read_rest(self) -> Iterator[Line]:
+        """Yield all new lines, however many they are."""
+        while lines := self.read():
+            yield from lines
+
 
 def _parse_event(raw: bytes) -> dict[str, Any] | None:
     try:
@@ -64,8 +70,4 @@ def _parse_event(raw: bytes) -> dict[str, Any] | None:
 
 def read_all(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return every event of a file that is no longer written to."""
-    follower = Follower(path)
-    events: list[dict[str, Any]] = []
-    while lines := follower.read():
-        events += (line.body for line in lines)
-    return events
+    return [line.body for line in Follower(path).read_rest()]

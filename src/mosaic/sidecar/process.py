@@ -125,13 +125,9 @@ class SidecarProcess:
 
     def _read_outcome(self) -> str | None:
         """Returns the last outcome that the worker reported in this attempt."""
-        outcome = None
-        follower = Follower(self._folder.journal, self._journal_from)
-        while lines := follower.read():
-            for line in lines:
-                if line.body["kind"] == Finished.KIND:
-                    outcome = str(line.body.get("outcome"))
-        return outcome
+        events = (line.body for line in Follower(self._folder.journal, self._journal_from).read_rest())
+        outcomes = [str(event.get("outcome")) for event in events if event["kind"] == Finished.KIND]
+        return outcomes[-1] if outcomes else None
 
     def _add_to_analytics(self, state: SyncState) -> None:
         """Adds the state to analytics.json, whose writer has ended with the run."""

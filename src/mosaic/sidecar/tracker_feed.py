@@ -63,17 +63,17 @@ class TrackerFeed:
         if not self._last_valid_steps and not self._read_attempts(is_over):
             return
         for path in self._folder.journals():
-            follower = self._followers.setdefault(path, Follower(path))
-            while lines := follower.read():
-                for line in lines:
-                    yield from self._convert_event(line.body, path == self._folder.journal)
-        while lines := self._keeper_follower.read():
-            yield from (_hardware_item(line.body) for line in lines if line.body["kind"] == Sample.KIND)
+            for line in self._followers.setdefault(path, Follower(path)).read_rest():
+                yield from self._convert_event(line.body, path == self._folder.journal)
+        for line in self._keeper_follower.read_rest():
+            if line.body["kind"] == Sample.KIND:
+                yield _hardware_item(line.body)
         yield from self._new_videos()
 
     def _read_attempts(self, is_over: bool) -> bool:
         """Returns whether it is known which points of the attempts are valid."""
-        hellos = list(_read_hellos(self._folder.journal))
+        lines = Follower(self._folder.journal).read_rest()
+        hellos = [(line.body.get("resumed_from"), line.end) for line in lines if line.body["kind"] == Hello.KIND]
         count = len(hellos)
         if self._journal_from is not None:
             earlier = sum(end <= self._journal_from for _, end in hellos)
@@ -147,13 +147,6 @@ def group_by_step(points: Iterable[MetricPoint]) -> list[TrackerItem]:
     if values:
         rows.append(ScalarsItem(step, at, values))
     return rows
-
-
-def _read_hellos(journal: Path) -> Iterator[tuple[int | None, int]]:
-    """Yields for each handshake the step that it resumed from, and the offset after it."""
-    follower = Follower(journal)
-    while lines := follower.read():
-        yield from ((line.body.get("resumed_from"), line.end) for line in lines if line.body["kind"] == Hello.KIND)
 
 
 def _hardware_item(body: Mapping[str, Any]) -> HardwareItem:

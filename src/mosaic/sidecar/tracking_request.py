@@ -82,13 +82,7 @@ def is_user_program(payload: Payload) -> bool:
     """Returns whether the run is a user's program, which tracks itself."""
     choice = payload.metadata.worker
     known = discover_workers().get(choice.id)
-    return known is not None and any(_has_path(choice.config, key.split(".")) for key in known.programs)
-
-
-def _has_path(config: Any, path: list[str]) -> bool:
-    for key in path:
-        config = config.get(key) if isinstance(config, dict) else None
-    return config is not None
+    return known is not None and any(choice.config.get(key) is not None for key in known.programs)
 
 
 def flatten_config(payload: Payload) -> dict[str, Any]:

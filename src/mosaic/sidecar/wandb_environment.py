@@ -62,15 +62,11 @@ def is_wandb_installed() -> bool:
 
 def server_url(env: Mapping[str, str]) -> str:
     """Returns the environment's server, else wandb's default; empty where wandb is not installed."""
-    return (env.get(SERVER_VARIABLE, "").strip() or _cached_server_url(tuple(sorted(env.items())))).rstrip("/")
+    return (env.get(SERVER_VARIABLE, "").strip() or query_server_url(tuple(sorted(env.items())))).rstrip("/")
 
 
 @functools.cache
-def _cached_server_url(env: tuple[tuple[str, str], ...]) -> str:
-    return query_server_url(dict(env))
-
-
-def query_server_url(env: Mapping[str, str]) -> str:
+def query_server_url(env: tuple[tuple[str, str], ...]) -> str:
     """Asks wandb, which reads settings files of its own; takes most of a second."""
     try:
         command = [sys.executable, "-P", "-c", _SERVER_URL_SCRIPT]
