@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 from mosaic.envs import FAMILIES, families, list_environments, make
 from mosaic.envs.factory import MODULES_VARIABLE, family_of
 from mosaic.envs.render_check import check_rendering
+from mosaic.fastlane.tap import prepare_rendering
 
 needs_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="the mujoco extra is not installed")
 
@@ -143,8 +145,11 @@ def test_mujoco_writes_neither_to_the_console_nor_to_a_log_file(
 
 @needs_mujoco
 def test_the_camera_follows_the_cheetah_when_rendering() -> None:
-    env = make("HalfCheetah-v5", render_mode="rgb_array")
-    assert env.unwrapped.mujoco_renderer.camera_id == env.unwrapped.model.camera("track").id  # type: ignore[attr-defined]
+    env = make("HalfCheetah-v5")
+    core: Any = env.unwrapped
+    prepare_rendering(core)
+    assert core.mujoco_renderer.camera_id == core.model.camera("track").id
+    assert core.model.vis.quality.shadowsize == 0
     env.close()
 
 

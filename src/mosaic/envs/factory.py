@@ -41,26 +41,22 @@ class EnvListing(TypedDict):
 def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gymnasium.Env[Any, Any]:
     """Create an environment without Gymnasium's checking wrapper. `settings` are passed to the environment."""
     library = _gymnasium()
-    family = ensure_registered(env_id, has_display=render_mode == "human", needs_rendering=render_mode is not None)
+    family = ensure_registered(env_id, needs_rendering=render_mode is not None)
     if render_mode is not None:
         settings["render_mode"] = render_mode
-        name = env_id.rpartition("-v")[0]
-        settings = {**(family.render_settings.get(name, {}) if family else {}), **settings}
-    env: gymnasium.Env[Any, Any]
     try:
-        env = library.make(env_id, disable_env_checker=True, **settings)
+        env: gymnasium.Env[Any, Any] = library.make(env_id, disable_env_checker=True, **settings)
     except library.error.DependencyNotInstalled as error:
         raise _missing_extra_error(env_id, family, str(error)) from None
     except ImportError as error:
         raise _missing_extra_error(env_id, family, str(error)) from error
     except TypeError as error:
-        raise BadInput(f"{env_id!r} does not accept these settings ({_format_keys(settings)}): {error}.") from error
-    if render_mode is not None and family is not None and family.before_rendering is not None:
-        family.before_rendering(env)
+        names = ", ".join(sorted(settings)) or "none"
+        raise BadInput(f"{env_id!r} does not accept these settings ({names}): {error}.") from error
     return env
 
 
-def ensure_registered(env_id: str, *, has_display: bool = False, needs_rendering: bool = False) -> EnvFamily | None:
+def ensure_registered(env_id: str, *, needs_rendering: bool = False) -> EnvFamily | None:
     """Register the id with Gymnasium, or raise why that fails; return its family if it is in the catalog."""
     gymnasium = _gymnasium()
     _silence_warnings()
@@ -68,11 +64,11 @@ def ensure_registered(env_id: str, *, has_display: bool = False, needs_rendering
     plain_id = env_id.rpartition(":")[2]
     for family in FAMILIES.values():
         if family.owns_name(plain_id) and plain_id not in gymnasium.registry:
-            _load_family(family, env_id, has_display, needs_rendering)
+            _load_family(family, env_id, needs_rendering)
     spec = _find_spec(env_id, plain_id)
     for family in FAMILIES.values():
         if spec is not None and family.owns_entry_point(spec.entry_point):
-            _load_family(family, env_id, has_display, needs_rendering)
+            _load_family(family, env_id, needs_rendering)
             return family
     return None
 
@@ -164,14 +160,13 @@ def _check_module_allowed(env_id: str) -> None:
         )
 
 
-def _load_family(family: EnvFamily, env_id: str, has_display: bool = False, needs_rendering: bool = False) -> None:
+def _load_family(family: EnvFamily, env_id: str, needs_rendering: bool = False) -> None:
     if family.is_unsupported:
         raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC does not support yet.")
     if not family.is_installed:
         raise _missing_extra_error(env_id, family)
     for variable, value in family.environment_variables.items():
-        if not (has_display and variable == "SDL_VIDEODRIVER"):
-            os.environ.setdefault(variable, value)
+        os.environ.setdefault(variable, value)
     try:
         _import_family(family)
     except (ImportError, RuntimeError, AttributeError) as error:
@@ -230,7 +225,3 @@ def _base_name(spec: Any) -> str:
 def _is_stub(spec: Any) -> bool:
     """Return whether an id is retired: Gymnasium keeps some with an entry point that only raises."""
     return callable(spec.entry_point) and getattr(spec.entry_point, "__module__", "") == "gymnasium.envs"
-
-
-def _format_keys(settings: dict[str, Any]) -> str:
-    return ", ".join(sorted(settings)) or "none"

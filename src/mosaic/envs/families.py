@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 DISTRIBUTION = "mosaic-rl"
 _HEADLESS_VARIABLES = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
@@ -50,14 +49,10 @@ class EnvFamily:
     """Ids to list while it is not installed."""
     environment_variables: Mapping[str, str] = field(default_factory=dict)
     """Set before the import, unless already set by the user."""
-    render_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By name without version: extra arguments for rendering."""
     render_help: str = _PYGAME_HELP
     """Advice for the user when rendering fails."""
     after_import: Callable[[], None] | None = None
     """Called after its packages are imported."""
-    before_rendering: Callable[[Any], None] | None = None
-    """Called with an environment that will be rendered."""
     no_rendering_variables: Mapping[str, str] = field(default_factory=dict)
     """Set when its graphics cannot be loaded and rendering is not requested: it can still be trained."""
     is_unsupported: bool = False
@@ -77,14 +72,6 @@ class EnvFamily:
 
     def owns_name(self, env_id: str) -> bool:
         return self.pattern is not None and re.match(self.pattern, env_id) is not None
-
-
-def _reduce_mujoco_quality(env: Any) -> None:
-    """Disable shadows and antialiasing, which take seven eighths of the time of software rendering."""
-    model = getattr(env.unwrapped, "model", None)
-    if model is not None:
-        model.vis.quality.shadowsize = 0
-        model.vis.quality.offsamples = 0
 
 
 def _silence_mujoco() -> None:
@@ -142,13 +129,11 @@ _FAMILY_ROWS = (
         # Without a display MuJoCo aborts unless off-screen rendering is selected before its import.
         environment_variables={"MUJOCO_GL": "egl"},
         no_rendering_variables={"MUJOCO_GL": "disable"},
-        render_settings={"HalfCheetah": {"camera_name": "track"}},  # else it leaves the frame
         render_help=(
             "Set MUJOCO_GL=egl (or osmesa), and on Debian or Ubuntu: "
             "apt-get install libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri"
         ),
         after_import=_silence_mujoco,
-        before_rendering=_reduce_mujoco_quality,
     ),
     EnvFamily(
         name="atari",

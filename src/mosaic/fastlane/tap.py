@@ -43,7 +43,7 @@ class FrameRenderer:
         core = self._core
         if not self._is_prepared:
             self._is_prepared = True
-            _prepare_rendering(core)
+            prepare_rendering(core)
             if _takes_mode(core):
                 self._options = {"mode": "rgb_array"}
             if "pygame" not in sys.modules:
@@ -137,7 +137,8 @@ def surface_pixels(surface: Any) -> Any:
     return rows[:, : width * 4].reshape(height, width, 4)
 
 
-def _prepare_rendering(core: Any) -> None:
+def prepare_rendering(core: Any) -> None:
+    """Prepare an unwrapped environment for its first frame; raise RenderUnavailable if it cannot be rendered."""
     if not can_render(core):
         raise RenderUnavailable(NO_FRAME_REASON)
     model = getattr(core, "model", None)
