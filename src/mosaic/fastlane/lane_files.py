@@ -92,25 +92,27 @@ def create_and_lock(folder: StrPath) -> Iterator[None]:
     raise OSError(f"{os.fspath(folder)} cannot be created")
 
 
-def reap(folder: StrPath) -> int:
-    """Remove the lanes of dead writers, and the folder if it is then empty; return the number of lanes removed."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return 0
-    removed = 0
+@contextmanager
+def _lock_existing(folder: StrPath) -> Iterator[None]:
+    """Hold the lock of a folder that exists. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def reap(folder: StrPath) -> int:
+    """Remove the lanes of dead writers, and the folder if it is then empty; return the number of lanes removed."""
+    removed = 0
+    with suppress(OSError), _lock_existing(folder):  # another process may be removing it too
         for name in os.listdir(folder):
             if not name.endswith(HEARTBEAT_SUFFIX) and _is_dead(os.path.join(os.fspath(folder), name)):
                 removed += name.endswith(LANE_SUFFIX)
                 with suppress(OSError):
                     os.unlink(os.path.join(os.fspath(folder), name))
         _remove_if_empty(folder)
-    except OSError:
-        pass  # another process is removing it too
-    finally:
-        os.close(descriptor)
     return removed
 
 
@@ -128,14 +130,9 @@ def reap_all() -> int:
 
 def remove_lane(folder: StrPath, index: int) -> None:
     """Remove the lane of a writer that closes."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.unlink(lane_path(folder, index))
-            _remove_if_empty(folder)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), _lock_existing(folder):
+        os.unlink(lane_path(folder, index))
+        _remove_if_empty(folder)
     with suppress(OSError):
         os.rmdir(os.path.dirname(os.fspath(folder)))
 
