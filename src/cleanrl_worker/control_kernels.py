@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.actor_critic import ActorCriticNetworks
-from cleanrl_worker.flat_network import ADAM_BETA_1, ADAM_BETA_2, Array, NumpyAdam, select_by_prefix
+from cleanrl_worker.flat_network import ADAM_BETA_1, ADAM_BETA_2, HALF_LOG_TWO_PI, Array, NumpyAdam, select_by_prefix
 from cleanrl_worker.learners import ActorCriticSettings
-from cleanrl_worker.perceptron import ForwardPass, Perceptron, PerceptronViews
+from cleanrl_worker.perceptron import ActorCriticNetworks, ForwardPass, Perceptron, PerceptronViews
 from cleanrl_worker.value_kernels import BackwardPass, soft_update
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 EPSILON = 1e-8
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
-HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 LOG_EPSILON = 1e-6
 """Added to an action's density so that its logarithm is finite at the bounds (`c` in the comments below)."""
 
@@ -54,8 +52,8 @@ class ActorCriticKernel:
         self.critics = [BackwardPass(critic, rows) for critic in networks.critics]
         self._targets = [ForwardPass(target, rows) for target in networks.targets]
         self._actor_learning_rate, self._critic_learning_rate = learning_rates
-        self._actor_adam = NumpyAdam(networks.actor, EPSILON)
-        self._critic_adams = [NumpyAdam(critic, EPSILON) for critic in networks.critics]
+        self._actor_adam = NumpyAdam(networks.actor)
+        self._critic_adams = [NumpyAdam(critic) for critic in networks.critics]
         self._gamma, self._tau = settings.gamma, settings.tau
         self._scale, self._bias = scale.reshape(-1, 1).astype(np.float32), bias.reshape(-1, 1).astype(np.float32)
         self._rng = rng

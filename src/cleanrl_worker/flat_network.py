@@ -14,6 +14,7 @@ Array = npt.NDArray[np.float32]
 Part = TypeVar("Part")
 
 ADAM_BETA_1, ADAM_BETA_2 = 0.9, 0.999
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class FlatViews:

@@ -1,4 +1,4 @@
-"""Running statistics by which observations and rewards are normalized.
+"""Running statistics by which observations and rewards are normalized, and discounted sums.
 
 `ObservationNormalizer` and `RewardNormalizer` are those of ppo_continuous_action. With one environment their values
 equal those of Gymnasium's NormalizeObservation and NormalizeReward; with several, all share one set of statistics, so
@@ -23,6 +23,19 @@ CLIP_LIMIT = 10.0
 """Normalized values are clipped to plus and minus this."""
 MAX_EXACT_ROWS = 256
 """Frames whose squares can be added in single precision without rounding: 256 × 255² is below 2²⁴."""
+
+
+def linear_recurrence(terms: npt.NDArray[Any], decays: npt.NDArray[Any], initial: Doubles) -> Doubles:
+    """Return x [steps, columns] with x_t = terms_t + decays_t x_{t-1}, where x_{-1} is `initial`."""
+    values = np.empty(terms.shape)
+    for column, value in enumerate(initial.tolist()):
+        # Plain floats: a few numpy calls for each step would take far longer.
+        results = []
+        for term, decay in zip(terms[:, column].tolist(), decays[:, column].tolist(), strict=True):
+            value = term + decay * value
+            results.append(value)
+        values[:, column] = results
+    return values
 
 
 class ObservationNormalizer:
@@ -87,15 +100,7 @@ class RewardNormalizer:
 
     def __call__(self, rewards: Doubles, terminals: npt.NDArray[np.bool_]) -> Doubles:
         """Normalize rewards [steps, environments]. Only a terminal state restarts a sum, as in Gymnasium."""
-        sums = np.empty_like(rewards)
-        for env in range(rewards.shape[1]):
-            discounted_sum = float(self.discounted_sums[env])
-            column = []
-            decays = self.gamma * (1.0 - terminals[:, env])
-            for reward, decay in zip(rewards[:, env].tolist(), decays.tolist(), strict=True):
-                discounted_sum = discounted_sum * decay + reward
-                column.append(discounted_sum)
-            sums[:, env] = column
+        sums = linear_recurrence(rewards, self.gamma * (1.0 - terminals), self.discounted_sums)
         self.discounted_sums = sums[-1].copy()
         # Welford's running variance over all sums in the order of the steps, vectorized.
         flat = sums.ravel()

@@ -7,7 +7,7 @@ host. Imports only torch, numpy and modules that need nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ class ModuleLearner:
         self,
         network: Any,
         module: torch.nn.Module,
-        make_adam: Callable[[Sequence[Tensor], TorchContext], TorchAdam],
         compute: TorchContext,
+        epsilon: float = 1e-8,
+        optimizer: type[TorchAdam] = TorchAdam,
     ) -> None:
         self.compute = compute
         self.network: NamedParameters = network
@@ -40,14 +41,14 @@ class ModuleLearner:
         self._parameters = dict(self.module.named_parameters())
         self._views = network.zero_vector(), network.zero_vector()
         self._count = 0
-        self._make_adam = make_adam
+        self._epsilon, self._optimizer = epsilon, optimizer
         self._adam: TorchAdam | None = None
 
     @property
     def adam(self) -> TorchAdam:
         """The optimizer, created on first use: by then a resumed run has restored the moments."""
         if self._adam is None:
-            adam = self._make_adam(list(self._parameters.values()), self.compute)
+            adam = self._optimizer(list(self._parameters.values()), 0.0, self.compute, self._epsilon)
             for tensors, views in zip((adam.first_moment, adam.second_moment), self._views, strict=True):
                 named = self.network.named_arrays(views)
                 for name, tensor in zip(self._parameters, tensors, strict=True):
@@ -98,10 +99,7 @@ class PpoAutogradLearner(ModuleLearner):
         settings: PpoSettings,
         compute: TorchContext,
     ) -> None:
-        def make_adam(parameters: Sequence[Tensor], compute: TorchContext) -> TorchAdam:
-            return TorchAdam(parameters, 0.0, compute, ADAM_EPSILON)
-
-        super().__init__(network, module, make_adam, compute)
+        super().__init__(network, module, compute, ADAM_EPSILON)
         self._loss = loss
         self._rows = rows
         self._settings = settings

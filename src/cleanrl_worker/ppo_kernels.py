@@ -12,15 +12,15 @@ Notation, for a minibatch of N rows: r = π(a|s) / π_old(a|s), A advantages, R 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.flat_network import Array, NumpyAdam, NumpyLearner
+from cleanrl_worker.flat_network import HALF_LOG_TWO_PI, Array, NumpyAdam, NumpyLearner
 from cleanrl_worker.learners import PpoSettings
+from cleanrl_worker.normalization import linear_recurrence
 from cleanrl_worker.ppo_network import ACTOR, CRITIC, PpoActor, PpoNetwork
 
 Doubles = npt.NDArray[np.float64]
@@ -28,7 +28,6 @@ Integers = npt.NDArray[np.intp]
 
 ADAM_EPSILON = 1e-5
 """Adam's epsilon in the original PPO code; torch's default is 1e-8."""
-HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 def gae_advantages(
@@ -43,16 +42,9 @@ def gae_advantages(
     # A_t = δ_t + γ λ (1 - d_t) A_{t+1}
     not_done = 1.0 - dones
     deltas = rewards + gamma * not_done * values[1:] - values[:-1]
+    decays = gamma * gae_lambda * not_done
     advantages = np.empty(deltas.shape, np.float32)
-    for env in range(deltas.shape[1]):
-        # Plain floats: a few numpy calls for each step would take far longer.
-        advantage = 0.0
-        column = []
-        steps = zip(deltas[::-1, env].tolist(), (gamma * gae_lambda * not_done[::-1, env]).tolist(), strict=True)
-        for delta, decay in steps:
-            advantage = delta + decay * advantage
-            column.append(advantage)
-        advantages[::-1, env] = column
+    advantages[::-1] = linear_recurrence(deltas[::-1], decays[::-1], np.zeros(deltas.shape[1]))
     return advantages
 
 

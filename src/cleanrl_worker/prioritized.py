@@ -142,7 +142,7 @@ class PrioritizedReplay(FrameReplay):
         """Return a batch for `sample` to fill, in `buffer` [rows, 2 × stack, …] if given (such as pinned memory)."""
         return PrioritizedBatch(rows, self.stack, self.shape, buffer)
 
-    def sample(self, batch: PrioritizedBatch) -> None:  # type: ignore[override]  # from `allocate_batch`
+    def sample(self, batch: PrioritizedBatch) -> None:
         """Sample by priority, stratified: one row from each of `rows` equal segments of the sum."""
         self._apply_pending_changes()
         total, rows = self._tree.total, batch.rows

@@ -93,13 +93,7 @@ class Replay(ReplayRing):
     def window_bytes(self) -> int:
         return self._window.itemsize
 
-    def sample(self, batch: PackedBatch) -> None:
-        """Sample uniformly with replacement."""
-        self._draw_uniform(batch)
-        self.fill(batch)
-
     def fill(self, batch: PackedBatch) -> None:
-        """Read the transitions at the batch's indices."""
         batch._windows[...] = self._windows[batch.indices]
         if self._truncated_observations and batch._truncations.any():
             for row in np.flatnonzero(batch._truncations):
@@ -203,13 +197,7 @@ class FrameReplay(ReplayRing):
         """Create a batch for `sample`, in the memory of `buffer` [rows, stack + 1, …] if given (e.g. pinned memory)."""
         return FrameBatch(rows, self.stack, self.shape, buffer)
 
-    def sample(self, batch: FrameBatch) -> None:
-        """Sample uniformly with replacement."""
-        self._draw_uniform(batch)
-        self.fill(batch)
-
     def fill(self, batch: FrameBatch) -> None:
-        """Read the transitions at the batch's indices."""
         indices = batch.indices
         env_offsets, rows = (
             (indices // self._allocated_rows * self._allocated_rows)[:, None],

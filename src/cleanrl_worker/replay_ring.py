@@ -94,6 +94,15 @@ class ReplayRing:
             if oldest < 0:
                 indices %= self._ring_rows
 
+    def sample(self, batch: Any) -> None:
+        """Sample uniformly with replacement into a batch of `allocate_batch`."""
+        self._draw_uniform(batch)
+        self.fill(batch)
+
+    def fill(self, batch: Any) -> None:
+        """Read the transitions at the batch's indices."""
+        raise NotImplementedError
+
     def start(self, observations: Array) -> None:
         """Clear the buffer and store the first observation of each environment."""
         self._step_count, self._head, self._used_rows = 0, 0, 1

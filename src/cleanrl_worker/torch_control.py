@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
-from cleanrl_worker.flat_network import select_by_prefix
+from cleanrl_worker.control_kernels import LOG_EPSILON, LOG_STD_MAX, LOG_STD_MIN
+from cleanrl_worker.flat_network import HALF_LOG_TWO_PI, select_by_prefix
 from cleanrl_worker.torch_backend import (
     GraphedStep,
     InferenceStep,
@@ -28,8 +29,6 @@ from cleanrl_worker.torch_backend import (
 if TYPE_CHECKING:
     from cleanrl_worker.learners import ActorCriticSettings
 
-LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
-HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 POLICY_METRIC_NAMES = ("actor_loss", "alpha_loss")
 
 
@@ -111,7 +110,7 @@ def sample_squashed_gaussian(outputs: Tensor, noise: Tensor, scale: Tensor, bias
     squashed = torch.tanh(mean + log_std.exp() * noise)
     density = -0.5 * noise**2 - log_std - HALF_LOG_TWO_PI
     # Change of variables for a = scale * tanh(x) + bias: log p(a) = log p(x) - log |da/dx|.
-    density = density - torch.log(scale * (1 - squashed**2) + 1e-6)
+    density = density - torch.log(scale * (1 - squashed**2) + LOG_EPSILON)
     return squashed * scale + bias, density.sum(1)
 
 

@@ -1,4 +1,4 @@
-"""The convolutional network for Atari frames in torch, and PPO's learner for it: on a CPU, or as CUDA graphs on a GPU.
+"""The convolutional networks for Atari frames in torch, and the learners of PPO and PQN: on a CPU, or as CUDA graphs.
 
 Images are bytes with channels last, [rows, 84, 84, channels]: this halves the time of the first convolution on a CPU,
 and bytes are converted to floats in one pass. The scaling to 0..1 is folded into the first layer's weights. Imports
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, relu_
-from torch.nn.functional import conv2d, linear
+from torch.nn.functional import conv2d, layer_norm, linear, mse_loss
 
 from cleanrl_worker.conv_network import CONV_LAYERS, HIDDEN_LAYER, KERNEL_SIZES_AND_STRIDES
 from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings, RolloutSettings
-from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
+from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext, TorchRAdam
 
 Weights = dict[str, Tensor]
 Array = Any
@@ -255,3 +255,50 @@ class PpoImageLearner(RolloutLearner):
     def losses(self) -> tuple[dict[str, float], bool]:
         metrics, is_finite = super().losses()
         return metrics | {"clipfrac": self._sums[0].item() / self._updates}, is_finite
+
+
+# --- PQN
+
+PQN_ADAM_EPSILON = 1e-8
+"""torch's default for RAdam."""
+PQN_METRIC_NAMES = ("td_loss", "q_values")
+
+
+def pqn_action_values(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """Return the Q-values [rows, actions] for images [rows, 84, 84, channels]; a layer norm follows every layer."""
+    features = images.permute(0, 3, 1, 2).float()
+    for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
+        name, norm = f"network.{3 * number}", f"network.{3 * number + 1}"
+        weight = weights[f"{name}.weight"]
+        features = conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride)
+        channels_last_features = features.permute(0, 2, 3, 1)
+        scale, shift = (weights[f"{norm}.{part}"].permute(1, 2, 0) for part in ("weight", "bias"))
+        features = relu_(layer_norm(channels_last_features, channels_last_features.shape[1:], scale, shift)).permute(
+            0, 3, 1, 2
+        )
+    hidden = linear(features.flatten(1), weights["network.10.weight"], weights["network.10.bias"])
+    hidden = relu_(layer_norm(hidden, hidden.shape[1:], weights["network.11.weight"], weights["network.11.bias"]))
+    return linear(hidden, weights["network.13.weight"], weights["network.13.bias"])
+
+
+class PqnLearner(RolloutLearner):
+    """Acts, estimates values, and fits the Q-values of a rollout's actions to their returns."""
+
+    def __init__(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: TorchContext
+    ) -> None:
+        outputs = len(arrays["network.13.bias"])
+        super().__init__(
+            arrays, shape, outputs, ("returns",), PQN_METRIC_NAMES, settings, compute, PQN_ADAM_EPSILON, TorchRAdam
+        )
+
+    def _forward(self, images: Tensor) -> Tensor:
+        return pqn_action_values(self.weights, images)
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        return outputs.amax(1)
+
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
+        values = self._forward(batch.images).gather(1, batch.actions[:, None])[:, 0]
+        loss = mse_loss(values, batch.returns)
+        return loss, torch.stack([loss.detach(), values.detach().mean()])

@@ -26,13 +26,11 @@ from cleanrl_worker.torch_backend import (
     StepMetrics,
     TorchAdam,
     TorchContext,
-    TorchRAdam,
 )
 from cleanrl_worker.value_kernels import ReturnBatch
 
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """Computes loss and metrics from the module, the target's module if there is one, and a batch of tensors."""
-MakeAdam = Callable[[Sequence[Tensor], TorchContext], TorchAdam]
 Array = Any
 _TRANSITION_FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations")
 
@@ -43,14 +41,6 @@ class ValueAgent(Protocol):
     def module(self) -> torch.nn.Module: ...
 
 
-def create_adam(parameters: Sequence[Tensor], compute: TorchContext, epsilon: float = 1e-8) -> TorchAdam:
-    return TorchAdam(parameters, 0.0, compute, epsilon)
-
-
-def create_radam(parameters: Sequence[Tensor], compute: TorchContext) -> TorchAdam:
-    return TorchRAdam(parameters, 0.0, compute)
-
-
 class ValueAutogradLearner(ModuleLearner):
     """Trains a torch module and acts with it."""
 
@@ -58,11 +48,12 @@ class ValueAutogradLearner(ModuleLearner):
         self,
         agent: ValueAgent,
         loss: Loss,
-        make_adam: MakeAdam,
         settings: TorchSettings,
         metric_names: Sequence[str],
         target: ValueAgent | None = None,
         max_norm: float | None = None,
+        epsilon: float = 1e-8,
+        optimizer: type[TorchAdam] = TorchAdam,
     ) -> None:
         """`metric_names` are the metrics that the loss returns, in its order."""
         # One thread: more make small networks slower, and results would depend on their number.
@@ -73,7 +64,7 @@ class ValueAutogradLearner(ModuleLearner):
             compiles=settings.compile,
             seed=settings.seed,
         )
-        super().__init__(agent.network, agent.module(), make_adam, compute)
+        super().__init__(agent.network, agent.module(), compute, epsilon, optimizer)
         self.target = target
         self.modules = [self.module] if target is None else [self.module, target.module().to(compute.device)]
         self._perceptron = agent.network

@@ -6,27 +6,20 @@ gradients with autograd's. Arrays are [features, rows]: a batch of N transitions
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.flat_network import Array, NumpyAdam, NumpyLearner
+from cleanrl_worker.normalization import linear_recurrence
 from cleanrl_worker.perceptron import ForwardPass, Perceptron
+
+if TYPE_CHECKING:
+    from cleanrl_worker.replay_ring import TransitionBatch
 
 MIN_PROBABILITY = 1e-5
 """Probabilities are clamped to [this, 1 - this] before C51 takes their logarithm."""
-
-
-class Transitions(Protocol):
-    """A batch from a replay buffer."""
-
-    observations: npt.NDArray[Any]
-    actions: npt.NDArray[Any]
-    """Indices [rows, 1]."""
-    rewards: npt.NDArray[Any]
-    terminals: npt.NDArray[Any]
-    next_observations: npt.NDArray[Any]
 
 
 class ReturnBatch(NamedTuple):
@@ -54,14 +47,7 @@ def q_lambda_returns(
     decays = discounts * q_lambda
     decays[-1] = 0
     returns = np.empty(rewards.shape, np.float32)
-    for env in range(rewards.shape[1]):
-        # Plain floats: a few numpy calls for each step would take far longer.
-        following = 0.0
-        column = []
-        for base, decay in zip(bases[::-1, env].tolist(), decays[::-1, env].tolist(), strict=True):
-            following = base + decay * following
-            column.append(following)
-        returns[::-1, env] = column
+    returns[::-1] = linear_recurrence(bases[::-1], decays[::-1], np.zeros(rewards.shape[1]))
     return returns
 
 
@@ -171,7 +157,7 @@ class QKernel(RegressionKernel):
         self._gamma = gamma
         self._targets, self._continue_mask = np.empty((2, rows), np.float32)
 
-    def update(self, batch: Transitions, learning_rate: float) -> bool:
+    def update(self, batch: TransitionBatch, learning_rate: float) -> bool:
         np.maximum.reduce(self._target_forward(batch.next_observations), 0, out=self._targets)
         np.subtract(1, batch.terminals, out=self._continue_mask)
         np.multiply(self._continue_mask, self._gamma, out=self._continue_mask)
@@ -209,7 +195,7 @@ class DistributionKernel(ValueKernel):
         self._flat_indices = np.empty((count, rows), np.intp)
         self._columns = np.arange(rows)
 
-    def update(self, batch: Transitions, learning_rate: float) -> bool:
+    def update(self, batch: TransitionBatch, learning_rate: float) -> bool:
         self._project(batch)
         out = self.gradient.forward(batch.observations).reshape(self._shape)
         is_taken = self._one_hot_rows.take(batch.actions[:, 0], 1)[:, None]
@@ -227,7 +213,7 @@ class DistributionKernel(ValueKernel):
         self.gradient(self._out_delta)
         return self._adam(self.gradient.views, learning_rate)
 
-    def _project(self, batch: Transitions) -> None:
+    def _project(self, batch: TransitionBatch) -> None:
         """Fill the targets m: the best next action's distribution, shifted by the reward and projected on the atoms."""
         # a* = argmax_a Σ_i z_i p_i(s', a)
         out = self._target_forward(batch.next_observations).reshape(self._shape)

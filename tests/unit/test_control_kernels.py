@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker.actor_critic import ActorCriticNetworks
 from cleanrl_worker.control_kernels import ActorCriticKernel, DeterministicKernel, SacKernel, ScalarAdam
+from cleanrl_worker.perceptron import ActorCriticNetworks
 from cleanrl_worker.replay import Replay
 from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_control import (

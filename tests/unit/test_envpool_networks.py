@@ -14,8 +14,14 @@ from torch.nn import functional
 from cleanrl_worker.algorithms import ppo_atari, ppo_atari_envpool, ppo_rnd_envpool, pqn_atari_envpool
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.torch_backend import TorchContext
-from cleanrl_worker.torch_conv import PPO_METRIC_NAMES, as_tensors, channels_last, ppo_loss
-from cleanrl_worker.torch_pqn import PqnLearner, action_values
+from cleanrl_worker.torch_conv import (
+    PPO_METRIC_NAMES,
+    PqnLearner,
+    as_tensors,
+    channels_last,
+    ppo_loss,
+    pqn_action_values,
+)
 from cleanrl_worker.torch_rnd import RndLearner, rnd_features, rnd_heads
 
 SIZES = ConvNetworkSizes((4, 6, 8), 10)
@@ -123,7 +129,7 @@ def test_values_are_those_of_torchs_modules() -> None:
     module = build_pqn_network(SIZES, ACTIONS)
     agent = initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
     images = torch.from_numpy(random_images(5))
-    result = action_values(as_tensors(agent.parameters, torch.device("cpu")), channels_last(images))
+    result = pqn_action_values(as_tensors(agent.parameters, torch.device("cpu")), channels_last(images))
     expected = module.network(images.float() / 255)  # type: ignore[operator]
     np.testing.assert_allclose(result.detach(), expected.detach(), atol=1e-5)
 

@@ -203,12 +203,10 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
     if base.resolve_backend(config.backend) == "numpy":
         adam = NumpyAdam(agent.network, _adam_epsilon(config))
         return DistributionKernel(agent.network, target.network, config.batch_size, adam, agent.atoms, config.gamma)
-    from cleanrl_worker.value_autograd import ValueAutogradLearner, create_adam
+    from cleanrl_worker.value_autograd import ValueAutogradLearner
 
-    make_adam = functools.partial(create_adam, epsilon=_adam_epsilon(config))
-    return ValueAutogradLearner(
-        agent, functools.partial(loss, config=config), make_adam, config, METRIC_NAMES, target=target
-    )
+    torch_loss = functools.partial(loss, config=config)
+    return ValueAutogradLearner(agent, torch_loss, config, METRIC_NAMES, target=target, epsilon=_adam_epsilon(config))
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:

@@ -164,11 +164,9 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
     if base.resolve_backend(config.backend) == "numpy":
         adam = NumpyAdam(agent.network)
         return QKernel(agent.network, target.network, config.batch_size, adam, config.gamma)
-    from cleanrl_worker.value_autograd import ValueAutogradLearner, create_adam
+    from cleanrl_worker.value_autograd import ValueAutogradLearner
 
-    return ValueAutogradLearner(
-        agent, functools.partial(loss, config=config), create_adam, config, METRIC_NAMES, target=target
-    )
+    return ValueAutogradLearner(agent, functools.partial(loss, config=config), config, METRIC_NAMES, target=target)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:

@@ -167,9 +167,10 @@ def _learner(config: Config, agent: Agent) -> ValueLearner:
         return ReturnsKernel(
             agent.network, config.minibatch_size, NumpyRAdam(agent.network, max_norm=config.max_grad_norm)
         )
-    from cleanrl_worker.value_autograd import ValueAutogradLearner, create_radam
+    from cleanrl_worker.torch_backend import TorchRAdam
+    from cleanrl_worker.value_autograd import ValueAutogradLearner
 
-    return ValueAutogradLearner(agent, loss, create_radam, config, METRIC_NAMES, max_norm=config.max_grad_norm)
+    return ValueAutogradLearner(agent, loss, config, METRIC_NAMES, max_norm=config.max_grad_norm, optimizer=TorchRAdam)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:

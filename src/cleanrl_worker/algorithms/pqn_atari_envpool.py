@@ -39,7 +39,7 @@ from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
-    from cleanrl_worker.torch_pqn import PqnLearner
+    from cleanrl_worker.torch_conv import PqnLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -180,7 +180,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PqnLearner:
     from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_pqn import PqnLearner
+    from cleanrl_worker.torch_conv import PqnLearner
 
     compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
@@ -360,15 +360,14 @@ class GreedyPolicy:
         """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
         import torch
 
-        from cleanrl_worker.torch_conv import channels_last
-        from cleanrl_worker.torch_pqn import action_values
+        from cleanrl_worker.torch_conv import channels_last, pqn_action_values
 
         if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
             raise ValueError(
                 f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
             )
         with torch.no_grad():
-            values = action_values(self._weights, channels_last(torch.as_tensor(observations))).numpy()
+            values = pqn_action_values(self._weights, channels_last(torch.as_tensor(observations))).numpy()
         actions = values.argmax(1)
         if not deterministic:
             is_random = rng.random(len(actions)) < self._epsilon

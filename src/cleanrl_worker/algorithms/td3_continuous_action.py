@@ -23,11 +23,11 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker import devices
-from cleanrl_worker.actor_critic import ActorCriticNetworks
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.control_kernels import DeterministicKernel
 from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import ActorCriticLearner
+from cleanrl_worker.perceptron import ActorCriticNetworks
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
