@@ -77,9 +77,9 @@ def test_actions_are_enabled_by_the_state_of_the_run(program: Application, fake:
     assert can(program) == set()
 
 
-def test_file_actions_are_disabled_for_a_remote_trainer(program: Application, fake: FakeTrainer) -> None:
+def test_a_remote_run_can_be_exported_but_its_folder_not_opened(program: Application, fake: FakeTrainer) -> None:
     program.workbench.is_remote = True
-    assert not can(program, ENDED) & {"folder", "config", "export_zip"}
+    assert can(program, ENDED) & {"folder", "config", "export_zip"} == {"export_zip"}
 
 
 def test_cancel_does_not_ask_and_reports_what_it_does(program: Application, fake: FakeTrainer) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,7 @@ from tests.helpers.commands import mosaic as command
 from tests.helpers.daemons import LiveDaemon, scripted, wait_for
 
 import mosaic
+from mosaic.client import read_daemon_address
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
 
@@ -27,7 +29,7 @@ def client(daemon: LiveDaemon) -> Iterator[mosaic.Client]:
 
 
 def test_training_waiting_curves_evaluation_and_policy(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv(WORKSPACE_VARIABLE, str(workspace.root))
     run = mosaic.train(
@@ -77,6 +79,16 @@ def test_training_waiting_curves_evaluation_and_policy(
     loaded = mosaic.load_policy(run), mosaic.load_policy("last"), mosaic.load_policy(model), result.run.load_policy()
     for other in loaded:
         assert other.act(batch).tolist() == policy.act(batch).tolist()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    address = read_daemon_address(workspace)
+    assert address is not None
+    with mosaic.connect(address.address, token=address.token) as remote:
+        for run_id in (run.id, result.run.id):
+            copied = remote.get_run(run_id).load_policy()
+            assert copied.path.is_relative_to(tmp_path / "cache")
+            assert copied.act(batch).tolist() == policy.act(batch).tolist()
+        assert remote.get_run(run.id).evaluate(episodes=2).episodes == 2
 
     assert [one.id for one in mosaic.runs(group="ours")] == [run.id]
     comparison = mosaic.compare("ours")

@@ -141,7 +141,7 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
                _has_one_local_target),
         Action("run.copy_id", "Copy id", "Run", handlers.copy_id, "Ctrl+Shift+C", "mdi6.content-copy", _HAS_TARGETS),
         Action("run.export_zip", "Export as zip…", EXPORT_MENU, _EXPORT_ZIP, "", "mdi6.folder-zip-outline",
-               lambda workbench: _has_one_local_target(workbench) and _are_all_finished(workbench),
+               lambda workbench: _HAS_ONE_TARGET(workbench) and _are_all_finished(workbench),
                "The whole run, for another machine; when it has ended"),
         Action("run.export_csv", "Export metrics as CSV…", EXPORT_MENU, _EXPORT_CSV, "", "mdi6.file-delimited-outline",
                _HAS_ONE_TARGET),

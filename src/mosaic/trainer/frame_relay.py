@@ -7,6 +7,7 @@ import json
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,28 +85,6 @@ def count_acknowledged(requests: Iterator[pb.FramesRequest]) -> Callable[[], int
     return lambda: seen
 
 
-class InFlightFrames:
-    """Frames that were sent and not yet seen."""
-
-    def __init__(self, throttle: Throttle) -> None:
-        self._throttle = throttle
-        self._sent_at: list[float] = []
-        self._acknowledged = 0
-
-    def acknowledge(self, seen: int, now: float) -> None:
-        for sent_at in self._sent_at[: max(0, seen - self._acknowledged)]:
-            self._throttle.record_latency(now - sent_at)
-        self._sent_at = self._sent_at[max(0, seen - self._acknowledged) :]
-        self._acknowledged = max(self._acknowledged, seen)
-
-    def add(self, now: float) -> None:
-        self._sent_at.append(now)
-
-    @property
-    def has_room(self) -> bool:
-        return len(self._sent_at) < MAX_IN_FLIGHT
-
-
 def relay_frames(
     folder: str,
     request: pb.FramesRequest,
@@ -122,7 +101,8 @@ def relay_frames(
     rate_hz = _clamp(request.rate_hz, RATES, RATE_HZ)
     side = int(_clamp(request.max_side, SIDE_RANGE_PX, DEFAULT_SIDE_PX))
     throttle = Throttle()
-    outgoing = InFlightFrames(throttle)
+    sent_times: deque[float] = deque()  # of the frames that the viewer has not seen yet
+    acknowledged = 0
     view = LaneView(
         folder,
         list(request.envs),
@@ -140,13 +120,15 @@ def relay_frames(
             if why_over := end_reason():
                 yield pb.FrameReply(state=UNAVAILABLE, reason=why_over)
                 return
-            outgoing.acknowledge(acknowledged_count(), now)
+            while sent_times and acknowledged < acknowledged_count():
+                throttle.record_latency(now - sent_times.popleft())
+                acknowledged += 1
             state = (view.state, view.reason)
-            if is_new and now >= next_at and outgoing.has_room:
+            if is_new and now >= next_at and len(sent_times) < MAX_IN_FLIGHT:
                 is_new = False
                 next_at = now + 1 / rate_hz
                 reply = _encode_frame(view, side, throttle)
-                outgoing.add(clock())
+                sent_times.append(clock())
             elif state != sent_state or now >= sent_at + STATE_S:
                 reply = pb.FrameReply(state=view.state, reason=view.reason)
             else:

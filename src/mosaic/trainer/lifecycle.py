@@ -1,8 +1,8 @@
-"""The life of a run as one table. Pure: a record and a happening in, a record out.
+"""The life of a run as one table. Pure: a record and an event in, a record out.
 
 queued → starting → running ⇄ paused → stopping → finished(outcome)
 
-A happening that does not fit the stage changes nothing, so that repeating one after a crash is harmless.
+An event that does not fit the stage changes nothing, so that repeating one after a crash is harmless.
 """
 
 from __future__ import annotations
@@ -55,17 +55,14 @@ class EnvironmentReported(LifecycleEvent):
     seed: int | None
 
 
-@dataclass(frozen=True)
 class Paused(LifecycleEvent):
     pass
 
 
-@dataclass(frozen=True)
 class Unpaused(LifecycleEvent):
     pass
 
 
-@dataclass(frozen=True)
 class StopRequested(LifecycleEvent):
     pass
 
@@ -89,12 +86,10 @@ class Ended(LifecycleEvent):
     """Where the full log is."""
 
 
-@dataclass(frozen=True)
 class KeeperLost(LifecycleEvent):
     pass
 
 
-@dataclass(frozen=True)
 class NeverStarted(LifecycleEvent):
     """The daemon died before the keeper started: the run is queued again."""
 
@@ -161,12 +156,8 @@ def _set_environment(record: RunRecord, event: EnvironmentReported) -> RunRecord
     return record.model_copy(update=changes)
 
 
-def _pause(record: RunRecord, event: Paused) -> RunRecord:
-    return _with_history_entry(record, event.at, Stage.PAUSED, "It was paused.")
-
-
-def _unpause(record: RunRecord, event: Unpaused) -> RunRecord:
-    return _with_history_entry(record, event.at, Stage.RUNNING, "Resumed.")
+def _move_to(stage: Stage, message: str) -> Callable[[RunRecord, LifecycleEvent], RunRecord]:
+    return lambda record, event: _with_history_entry(record, event.at, stage, message)
 
 
 def _cancel_queued(record: RunRecord, event: StopRequested) -> RunRecord:
@@ -202,7 +193,7 @@ def _requeue(record: RunRecord, event: Requeued) -> RunRecord:
         record,
         event.at,
         Stage.QUEUED,
-        f"It is to go on from its last good checkpoint{extended}.",
+        f"It will continue from its last good checkpoint{extended}.",
         outcome=None,
         reason=None,
         finished_at=None,
@@ -240,17 +231,12 @@ def _finish(record: RunRecord, at: float, outcome: Outcome, reason: str) -> RunR
 
 def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Outcome, str]:
     """How it ended, and why in one sentence. A limit and a stop come first: they are why the process ended."""
+    resume_hint = f"If it saved a checkpoint, resume from there: mosaic resume {record.run_id}"
     if exited.cause == "time_limit":
-        return (
-            Outcome.FAILED,
-            f"It reached its time limit of {exited.limit:g} s and was stopped. {_resume_hint(record)}",
-        )
+        return Outcome.FAILED, f"It reached its time limit of {exited.limit:g} s and was stopped. {resume_hint}"
     if exited.cause == "memory_limit":
-        return (
-            Outcome.FAILED,
-            f"Out of memory: it took {exited.peak_rss_mb:,.0f} MB of the {exited.limit:,.0f} MB it was allowed. "
-            f"{_resume_hint(record)}",
-        )
+        used = f"{exited.peak_rss_mb:,.0f} MB of the {exited.limit:,.0f} MB it was allowed"
+        return Outcome.FAILED, f"Out of memory: it took {used}. {resume_hint}"
     report = record.final_report
     if exited.code == 0 and report is not None and report.outcome == "succeeded":
         return Outcome.SUCCEEDED, "It completed all its steps."
@@ -263,10 +249,8 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
         return Outcome.CANCELLED, "Its keeper was told to exit."
     words = f' Last words: "{exited.last_words}".' if exited.last_words else ""
     if exited.signal is not None:
-        return (
-            Outcome.FAILED,
-            f"Killed by signal {exited.signal} ({_signal_name(exited.signal)}).{words} Full log: {log_path}",
-        )
+        name = _signal_name(exited.signal)
+        return Outcome.FAILED, f"Killed by signal {exited.signal} ({name}).{words} Full log: {log_path}"
     if exited.code:
         message = report.reason if report is not None and report.reason else ""
         return Outcome.FAILED, f"{message or f'Ended with exit code {exited.code}.{words}'} Full log: {log_path}"
@@ -280,10 +264,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
-
-
-def _resume_hint(record: RunRecord) -> str:
-    return f"If it saved a checkpoint, resume from there: mosaic resume {record.run_id}"
 
 
 _LifecycleEventT = TypeVar("_LifecycleEventT", bound=LifecycleEvent)
@@ -304,8 +284,8 @@ _TRANSITIONS: dict[tuple[Stage, type[LifecycleEvent]], Callable[[RunRecord, Any]
     **_transitions(WorkerUp, _set_worker, *_SLOT_STAGES),
     **_transitions(HandshakeReceived, _accept_handshake, Stage.STARTING),
     **_transitions(EnvironmentReported, _set_environment, *_SLOT_STAGES),
-    **_transitions(Paused, _pause, Stage.RUNNING),
-    **_transitions(Unpaused, _unpause, Stage.PAUSED),
+    **_transitions(Paused, _move_to(Stage.PAUSED, "It was paused."), Stage.RUNNING),
+    **_transitions(Unpaused, _move_to(Stage.RUNNING, "Resumed."), Stage.PAUSED),
     **_transitions(StopRequested, _cancel_queued, Stage.QUEUED),
     **_transitions(StopRequested, _ask_to_stop, *_LIVE_STAGES),
     **_transitions(FinishReported, _store_final_report, *_SLOT_STAGES),
