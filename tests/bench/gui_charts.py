@@ -41,14 +41,14 @@ def pan(
 def build_mosaic_chart(x: Floats, y: Floats, smoothing: float) -> Chart:
     chart = Chart("episodic_return")
     chart.set_smoothing(smoothing)
-    chart.ensure_curve("run", "run", QColor(theme.RUN_COLOURS[0])).extend(x, y)
+    chart.ensure_curve("run", "run", QColor(theme.RUN_COLORS[0])).extend(x, y)
     return chart
 
 
 def build_pyqtgraph_plot(x: Floats, y: Floats, is_downsampled: bool) -> pg.PlotWidget:
     plot = pg.PlotWidget(background=theme.tokens().surface)
     """With its thinnest and fastest line: at our width and smoothness it takes seconds a frame."""
-    item = pg.PlotDataItem(x, y, pen=pg.mkPen(theme.RUN_COLOURS[0]), skipFiniteCheck=True)
+    item = pg.PlotDataItem(x, y, pen=pg.mkPen(theme.RUN_COLORS[0]), skipFiniteCheck=True)
     plot.addItem(item)
     if is_downsampled:
         item.setDownsampling(auto=True, method="peak")

@@ -5,7 +5,7 @@
 Thousands of finished runs are in the list, a few stream curves at the pace of a fast worker (the scripted one, so that
 training does not take the processors from the window) and frames of four environments each into real lanes, and a user
 walks through the tabs. A timer that should tick every few milliseconds measures the longest gap between two ticks;
-beside it stands how much of that the window computed, as on a busy machine the rest was spent waiting for a processor.
+next to it is the longest computation between two ticks, as on a busy machine the window also waits for a processor.
 Wanted: no gap above 50 ms, a window within 1.5 s, flat memory (`--minutes 10`).
 """
 
@@ -85,7 +85,7 @@ class Heartbeat(QObject):
     def report(self) -> float:
         print(f"{'while':24} {'longest gap':>12} {'computing':>10} {'99.9 %':>10} {'above 50 ms':>12}")
         for what, gaps in self.gaps.items():
-            longest, computing = max(zip(gaps[::2], gaps[1::2], strict=True))
+            longest, computing = max(gaps[::2]), max(gaps[1::2])
             ordered = sorted(gaps[::2])
             high = ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))]
             late = sum(gap > MAX_GAP_S for gap in ordered)

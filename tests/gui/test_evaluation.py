@@ -11,7 +11,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QCheckBox, QComboBox, QLabel, QLineEdit, QTableWidget
 from tests.helpers.evaluations import batch, evaluation
-from tests.helpers.gui import awaited, click, find, press, pump, type_text
+from tests.helpers.gui import awaited, click, find, press, pump, settle, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, start_with, view
 
 from mosaic.contracts.errors import BadInput
@@ -139,6 +139,9 @@ def test_any_values_have_a_histogram(qapp: QApplication, values: list[float]) ->
     histogram.resize(300, 120)
     histogram.show_values(np.array(values, np.float64), Qt.GlobalColor.blue)  # type: ignore[arg-type]
     assert not histogram.grab().isNull()
+    histogram.close()
+    histogram.deleteLater()
+    settle()
 
 
 # --- the leaderboard

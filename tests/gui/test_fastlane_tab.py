@@ -21,7 +21,7 @@ from mosaic.gui.panels.overview import OverviewTab
 from mosaic.gui.views.frames_view import IDLE_POLL_MS, FramesView
 from mosaic.gui.workbench import Workbench
 
-COLOURS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
+COLORS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
 
 HISTORY = [{"at": 1.0, "stage": "queued", "message": "It waits."}]
 
@@ -39,7 +39,7 @@ class Shown:
 
     def frame(self, *envs: int, step: int = 1) -> None:
         for env in envs or range(len(self.hand.lanes)):
-            self.hand.publish(env, plain(COLOURS[env], channels=4), step=step)
+            self.hand.publish(env, plain(COLORS[env], channels=4), step=step)
 
     @property
     def state(self) -> str:
@@ -155,7 +155,7 @@ def test_a_snapshot_holds_all_cells_in_their_own_size(shown: Shown, workspace: W
     assert shown.said == [f"good: Saved {place}"]
     saved = QImage(str(place))
     assert (saved.width() * saved.height()) == 4 * 60 * 40
-    assert saved.pixelColor(5, 5) == QColor(*COLOURS[0])
+    assert saved.pixelColor(5, 5) == QColor(*COLORS[0])
 
 
 def test_a_video_is_recorded_and_saved_on_stop(shown: Shown, workspace: Workspace) -> None:

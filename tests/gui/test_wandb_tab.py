@@ -24,7 +24,7 @@ from mosaic.gui.panels import RUN_TABS
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.wandb_panel import WandbTab
 from mosaic.gui.ui_specs import RunTab
-from mosaic.gui.views.app_proxy import AppProxy, parse_proxy
+from mosaic.gui.views.web import AppProxy, parse_proxy
 from mosaic.gui.workbench import Workbench
 
 Json = dict[str, Any]

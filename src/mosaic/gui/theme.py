@@ -26,7 +26,7 @@ GAP = 8
 MARGIN = 12
 """Inside a panel."""
 
-RUN_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c")
+RUN_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c")
 """Okabe and Ito's cycle, which color-blind people can distinguish; without its black, which is invisible on dark."""
 
 HUD_TEXT, HUD_SHADE = "#ffffff", "#000000"
@@ -94,7 +94,7 @@ def is_dark() -> bool:
 
 def run_color(run_id: str) -> QColor:
     """The same for a run in list, charts, HUD and compare."""
-    return QColor(RUN_COLOURS[sum(run_id.encode()) % len(RUN_COLOURS)])
+    return QColor(RUN_COLORS[sum(run_id.encode()) % len(RUN_COLORS)])
 
 
 def terminal_color(name: str) -> str:

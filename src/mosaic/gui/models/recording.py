@@ -25,7 +25,7 @@ MAX_QUEUED_FRAMES = 60
 
 
 def to_array(image: QImage) -> Any:
-    """Its pixels, RGB, a copy."""
+    """Return a copy of the pixels as RGB."""
     plain = image.convertToFormat(QImage.Format.Format_RGB888)
     rows = np.frombuffer(plain.constBits(), np.uint8).reshape(plain.height(), plain.bytesPerLine())
     return rows[:, : plain.width() * 3].reshape(plain.height(), plain.width(), 3).copy()
@@ -40,18 +40,18 @@ def compose_cells(cells: Sequence[FrameCell], size: tuple[int, int] | None = Non
 
 
 def save_image(cells: Sequence[FrameCell], path: Path) -> None:
-    picture = np.ascontiguousarray(compose_cells(cells))
-    height, width = picture.shape[:2]
+    pixels = np.ascontiguousarray(compose_cells(cells))
+    height, width = pixels.shape[:2]
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not QImage(picture.data, width, height, width * 3, QImage.Format.Format_RGB888).save(str(path)):
+    if not QImage(pixels.data, width, height, width * 3, QImage.Format.Format_RGB888).save(str(path)):
         raise MosaicError(f"{path} cannot be written. Choose another folder, and a name that ends in .png or .jpg.")
 
 
 class Recording(QObject):
-    """Encodes in a thread of the bridge's from the first frame that is given until `stop`."""
+    """A video of frames in real time, encoded in a background thread until `stop`."""
 
     saved = Signal(str, int)
-    """The file and its frames."""
+    """The file and its number of frames."""
     failed = Signal(str)
 
     def __init__(self, bridge: Bridge, path: Path, parent: QObject | None = None) -> None:
@@ -60,14 +60,19 @@ class Recording(QObject):
         self.is_stopped = False
         self.started_at = time.monotonic()
         self._queue: queue.SimpleQueue[tuple[float, list[FrameCell]]] = queue.SimpleQueue()
-        bridge.run_in_background(self._encode, self._on_encoded, lambda error: self.failed.emit(str(error)), owner=self)
+        bridge.run_in_background(
+            self._encode,
+            lambda frames: self.saved.emit(str(path), frames),
+            lambda error: self.failed.emit(str(error)),
+            owner=self,
+        )
 
     @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started_at
 
     def add(self, cells: Sequence[FrameCell]) -> None:
-        """What is seen from now on."""
+        """Show these from now on."""
         if self._queue.qsize() < MAX_QUEUED_FRAMES and any(cell.image is not None for cell in cells):
             self._queue.put((time.monotonic(), list(cells)))
 
@@ -76,28 +81,25 @@ class Recording(QObject):
             self.is_stopped = True
             self._queue.put((time.monotonic(), []))
 
-    def _on_encoded(self, frames: int) -> None:
-        self.saved.emit(str(self.path), frames)
-
     def _encode(self) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        film = VideoWriter(self.path, RATE_HZ)
+        video = VideoWriter(self.path, RATE_HZ)
         try:
-            self._write_frames(film)
-            film.finish()
+            self._write_frames(video)
+            video.finish()
         except BaseException:
-            film.discard()
+            video.discard()
             raise
-        return film.frame_count
+        return video.frame_count
 
-    def _write_frames(self, film: VideoWriter) -> None:
-        """In real time: a frame is shown until the next one comes."""
-        began, cells = self._queue.get()
+    def _write_frames(self, video: VideoWriter) -> None:
+        """Write in real time: a frame is shown until the next one arrives."""
+        started_at, cells = self._queue.get()
         while cells:
-            # A film's size is that of its first picture, whatever is looked at later.
-            picture = compose_cells(cells, film.size, MAX_SIDE_PX)
+            # The size of a video is that of its first frame, whatever is shown later.
+            frame = compose_cells(cells, video.size, MAX_SIDE_PX)
             until, cells = self._queue.get()
-            for _ in range(max(1, round((until - began) * RATE_HZ) - film.frame_count)):
-                film.add(picture)
-        if not film.frame_count:
-            raise MosaicError("No frame came while recording: nothing was saved.")
+            for _ in range(max(1, round((until - started_at) * RATE_HZ) - video.frame_count)):
+                video.add(frame)
+        if not video.frame_count:
+            raise MosaicError("No frame arrived while recording: nothing was saved.")

@@ -332,6 +332,6 @@ def _group_colors(comparison: Comparison, key: str) -> dict[str, tuple[QColor, b
         if key == NO_GROUPING:
             color = theme.run_color(group.run_ids[0])
         else:
-            color = QColor(theme.RUN_COLOURS[names.index(group.name) % len(theme.RUN_COLOURS)])
+            color = QColor(theme.RUN_COLORS[names.index(group.name) % len(theme.RUN_COLORS)])
         colors[group.name] = color, color in [other for other, _ in colors.values()]
     return colors

@@ -194,7 +194,7 @@ class OverviewTab(QWidget):
         if not is_over:  # the length of episodes is unknown, and so is when a repeated evaluation is stopped
             tiles["time"].caption.setText("Runs for")
             tiles["time"].set_value(format_duration(_elapsed_s(view)))
-        mean = self._evaluation.histogram.mean if evaluation is not None else None
+        mean = self._evaluation.mean if evaluation is not None else None
         if mean is not None and math.isfinite(mean.point):
             has_interval = math.isfinite(mean.low)
             interval = f"95 %: {format_si_number(mean.low)} to {format_si_number(mean.high)}" if has_interval else ""

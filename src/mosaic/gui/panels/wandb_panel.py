@@ -18,9 +18,8 @@ from mosaic.gui.models.child_process import JsonProcess
 from mosaic.gui.models.wandb_model import WandbRunStatus
 from mosaic.gui.views import web
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.app_proxy import AppProxy
 from mosaic.gui.views.details_view import Detail, DetailsGrid
-from mosaic.gui.views.web import WebTab
+from mosaic.gui.views.web import AppProxy, WebTab
 from mosaic.gui.workbench import Workbench
 from mosaic.sidecar import sync_state
 

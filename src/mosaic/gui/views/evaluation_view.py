@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pyqtgraph as pg
 from PySide6.QtCore import QSize
 from PySide6.QtGui import QColor
-from PySide6.QtWidgets import QStackedWidget
+from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from mosaic.formatting import format_duration, format_si_number
 from mosaic.gui import theme
 from mosaic.gui.models.series import Floats
 from mosaic.gui.views.plot import Plot
 from mosaic.gui.views.tables import Cell, ReadOnlyTable, format_interval
-from mosaic.gui.views.widgets import EmptyState, muted_label, widget_column
+from mosaic.gui.views.widgets import EmptyState, column, muted_label
 from mosaic.statistics.curves import ConfidenceInterval, mean_with_interval
 from mosaic.statistics.ranking import evaluation_returns
 
@@ -108,24 +108,34 @@ def batch_cells(batch: EvaluationBatch) -> Sequence[str | Cell]:
 class EvaluationView(QStackedWidget):
     def __init__(self) -> None:
         super().__init__()
-        self.histogram = Histogram("evaluation.histogram")
+        self.histogram: Histogram | None = None
+        """Created for the first evaluation that is shown: a plot takes some milliseconds to build."""
+        self.mean: ConfidenceInterval | None = None
         self.batches = ReadOnlyTable("evaluation.batches")
         self.batches.setMinimumHeight(84)
         self._title = muted_label("Returns")
         self._empty = EmptyState("No batch has finished yet")
         self.addWidget(self._empty)
-        self.addWidget(widget_column(self._title, (self.histogram, 3), (self.batches, 2), margins=(theme.GAP, 0, 0, 0)))
+        content = QWidget()
+        self._column = column(self._title, (self.batches, 2), parent=content, margins=(theme.GAP, 0, 0, 0))
+        self.addWidget(content)
 
     def show_evaluation(self, evaluation: Evaluation | None, color: QColor, has_ended: bool) -> None:
         """None: no batch has been finished."""
-        self.setCurrentIndex(0 if evaluation is None else 1)
         if evaluation is None:
+            self.mean = None
+            self.setCurrentIndex(0)
             self._empty.set_text("No batch was finished" if has_ended else "No batch has finished yet")
             return
-        batches = evaluation.summary.batches
+        if self.histogram is None:
+            self.histogram = Histogram("evaluation.histogram")
+            self._column.insertWidget(1, self.histogram, 3)
+        self.setCurrentIndex(1)
         self.histogram.show_values(evaluation_returns(evaluation), color)
+        self.mean = self.histogram.mean
+        batches = evaluation.summary.batches
         of = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
         episodes = sum(batch.episodes for batch in batches)
-        mean = format_interval(self.histogram.mean)
+        mean = format_interval(self.mean)
         self._title.setText(f"Returns of {episodes:,} episodes in {of}: mean {mean} (line and shade)")
         self.batches.show_rows(COLUMN_TITLES, [batch_cells(batch) for batch in batches[: -MAX_ROWS - 1 : -1]])

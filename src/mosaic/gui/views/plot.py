@@ -217,11 +217,14 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         self.crosshair_line.hide()
         self.view.addItem(self.crosshair_line, ignoreBounds=True)
         self.view.sigResized.connect(lambda *_: self.resized.emit())
+        self._style = theme.tokens(), theme.small_font()
         self._apply_theme(theme.tokens())
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
-        if event.type() is QEvent.Type.StyleChange:
+        style = theme.tokens(), theme.small_font()
+        if event.type() is QEvent.Type.StyleChange and style != self._style:
+            self._style = style
             self._apply_theme(theme.tokens())
 
     def _apply_theme(self, tokens: theme.Tokens) -> None:

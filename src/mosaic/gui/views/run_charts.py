@@ -75,8 +75,8 @@ def _sort_key(tag: str) -> tuple[bool, str]:
 class ChartCell(QWidget):
     """The place of one chart, which may not have been created yet."""
 
-    def __init__(self, tag: str, points: TaggedPoints, is_time_based: bool) -> None:
-        super().__init__()
+    def __init__(self, tag: str, points: TaggedPoints, is_time_based: bool, parent: QWidget) -> None:
+        super().__init__(parent)
         self.tag = tag
         self.points = points
         self.is_time_based = is_time_based
@@ -127,25 +127,15 @@ class ChartSection(QWidget):
         self.body.setVisible(is_open)
         self._on_toggled()
 
-    def add(self, cell: ChartCell) -> None:
-        cell.setParent(self.body)
-        self.cells[cell.tag] = cell
-
-    def remove(self, tag: str) -> None:
-        self.cells.pop(tag).deleteLater()
-
     def arrange(self, width: int, is_shown: Callable[[str], bool]) -> None:
         """Arrange the cells to be shown in rows; an enlarged one takes a row of its own."""
         columns = max(1, (width + theme.GAP) // (MIN_CHART_WIDTH + theme.GAP))
         each = (width - (columns - 1) * theme.GAP) // columns
         top = column = 0
-        shown = 0
-        for tag in sorted(self.cells, key=_sort_key):
-            cell = self.cells[tag]
-            cell.setVisible(is_shown(tag))
-            if not is_shown(tag):
-                continue
-            shown += 1
+        shown = [self.cells[tag] for tag in sorted(self.cells, key=_sort_key) if is_shown(tag)]
+        for cell in self.cells.values():
+            cell.setVisible(cell in shown)
+        for cell in shown:
             if column and (cell.is_large or column == columns):
                 top, column = top + CHART_HEIGHT + theme.GAP, 0
             if cell.is_large:
@@ -155,7 +145,7 @@ class ChartSection(QWidget):
                 cell.setGeometry(QRect(column * (each + theme.GAP), top, each, CHART_HEIGHT))
                 column += 1
         self.body.setFixedHeight(max(0, top + (CHART_HEIGHT if column else -theme.GAP)))
-        self.setVisible(shown > 0)
+        self.setVisible(bool(shown))
 
 
 class ChartGrid(QScrollArea):
@@ -190,11 +180,11 @@ class ChartGrid(QScrollArea):
         wanted |= dict.fromkeys(time_based, (time_based, "hardware", True))
         for group, section in self._sections.items():
             for tag in [tag for tag in section.cells if tag not in wanted or wanted[tag][1] != group]:
-                section.remove(tag)
+                section.cells.pop(tag).deleteLater()
         for tag, (source, group, is_timed) in wanted.items():
             section = self._section(group, is_timed)
             if tag not in section.cells:
-                section.add(ChartCell(tag, source, is_timed))
+                section.cells[tag] = ChartCell(tag, source, is_timed, section.body)
             elif section.cells[tag].points is not source:
                 section.cells[tag].show_points(source)
         self.arrange()

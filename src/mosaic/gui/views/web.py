@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from PySide6.QtCore import QUrl
 from PySide6.QtGui import QColor, QDesktopServices
@@ -18,6 +19,7 @@ from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
+    from PySide6.QtNetwork import QNetworkProxy
     from PySide6.QtWebEngineWidgets import QWebEngineView
 
 
@@ -126,3 +128,32 @@ class WebTab(QWidget):
             view, self.web = self.web, None
             self._stack.removeWidget(view)
             delete(view)
+
+
+def parse_proxy(address: str) -> QNetworkProxy:
+    from PySide6.QtNetwork import QNetworkProxy  # loaded only where there is a proxy
+
+    parts = urlsplit(address)
+    is_socks = parts.scheme.startswith("socks")
+    kind = QNetworkProxy.ProxyType.Socks5Proxy if is_socks else QNetworkProxy.ProxyType.HttpProxy
+    port = parts.port or (1080 if is_socks else 80)
+    return QNetworkProxy(kind, parts.hostname or "", port, unquote(parts.username or ""), unquote(parts.password or ""))
+
+
+class AppProxy:
+    """The application's proxy, which Chromium follows, also later; it connects to loopback directly."""
+
+    def __init__(self) -> None:
+        self.proxy: QNetworkProxy | None = None
+        """The one in use; None: the one that was set before."""
+        self._previous: QNetworkProxy | None = None
+
+    def use(self, address: str | None) -> None:
+        """Use this proxy from now on; None: the one that was set before."""
+        if address is None and self.proxy is None:
+            return
+        from PySide6.QtNetwork import QNetworkProxy
+
+        self._previous = self._previous or QNetworkProxy.applicationProxy()
+        self.proxy = None if address is None else parse_proxy(address)
+        QNetworkProxy.setApplicationProxy(self.proxy or self._previous)
