@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 import threading
@@ -185,7 +186,7 @@ def start_attached_run(
         "algo": _program_name(),
         "attached": True,
         "probe": dict.fromkeys(PROBE_PARTS, False),
-        "algo_params": {key: _to_json(value) for key, value in settings.items()},
+        "algo_params": _to_json(settings),
     }
     view = connection.trainer().submit(payload, {"PATH": os.environ.get("PATH", "")})
     _wait_for_stage(connection, view.run_id, lambda stage: stage is not Stage.QUEUED)
@@ -240,11 +241,12 @@ def _to_array(value: Any) -> np.ndarray:
     return np.ascontiguousarray(value)
 
 
-def _to_json(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _to_json(part) for key, part in value.items()}
-    if isinstance(value, Sequence):
-        return [_to_json(part) for part in value]
-    return str(value)
+def _to_json(settings: Mapping[str, Any]) -> Any:
+    """Return settings as JSON values; text where there is no such value."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        return list(value) if isinstance(value, Sequence) else str(value)
+
+    return json.loads(json.dumps(settings, default=convert))

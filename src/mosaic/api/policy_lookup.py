@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
-from mosaic.contracts.options import OPTIONS, RunKind
+from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_id
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers
@@ -21,21 +22,6 @@ MODEL_SUFFIXES = (".cleanrl_model", ".pt", ".pth")
 
 
 @dataclass(frozen=True)
-class EvalOptions:
-    """How a policy is evaluated."""
-
-    episodes: int = OPTIONS["eval_batch_size"].default
-    checkpoint: str = "last"
-    has_video: bool = False
-    seed_override: int | None = None
-    is_repeated: bool = False
-    env_id: str | None = None
-    algo: str | None = None
-    grid_limit: int | None = None
-    is_stochastic: bool = False
-
-
-@dataclass(frozen=True)
 class PolicySource:
     """Where a policy is, and what it was trained by and on."""
 
@@ -45,36 +31,33 @@ class PolicySource:
     path: str
 
 
-def evaluation_payload(trainer: TrainerClient, policy: str, options: EvalOptions) -> dict[str, Any]:
-    """Return the payload that evaluates a policy, given by a run or a path."""
-    source = find_policy_source(trainer, policy, options)
-    run_options = {
-        "eval_batch_size": options.episodes,
-        "eval_capture_video": options.has_video,
-        "seed_override": options.seed_override,
-        "eval_repeat": options.is_repeated,
-        "eval_stochastic": options.is_stochastic,
-        "video_mode": None if options.grid_limit is None else "grid",
-        "grid_limit": options.grid_limit,
-    }
-    return build_eval_payload({"id": source.worker, "config": source.config}, source.path, run_options)
+def evaluation_payload(
+    trainer: TrainerClient,
+    policy: str,
+    options: Mapping[str, Any],
+    checkpoint: str = "last",
+    algo: str | None = None,
+    env_id: str | None = None,
+) -> dict[str, Any]:
+    """Return the payload that evaluates a policy, given by a run or a path; `options` are options of a run by name.
 
-
-def find_policy_source(trainer: TrainerClient, policy: str, options: EvalOptions) -> PolicySource:
-    if is_policy_path(policy):
-        if options.checkpoint != "last":
-            raise BadInput(
-                "checkpoint: it chooses among those of a run, and a path names one already. Leave one of them out."
-            )
+    `checkpoint` chooses among those of a run. `algo` and `env_id` replace what is known of the policy.
+    """
+    if not is_policy_path(policy):
+        source = _policy_of_run(trainer, resolve_trained_run(trainer, policy), checkpoint)
+    elif checkpoint != "last":
+        raise BadInput(
+            "checkpoint: it chooses among those of a run, and a path names one already. Leave one of them out."
+        )
+    else:
         path = Path(policy).expanduser().absolute()
         if trainer.is_local and not path.exists():
             raise BadInput(f"There is no file or folder {path}.")
         source = _inspect_policy_file(trainer, str(path))
-    else:
-        source = _policy_of_run(trainer, resolve_trained_run(trainer, policy), options.checkpoint)
-    overrides = {"algo": options.algo, "env_id": options.env_id}
-    given = {key: value for key, value in overrides.items() if value is not None}
-    return PolicySource(source.worker, {**source.config, **given}, source.path)
+    overrides = {key: value for key, value in (("algo", algo), ("env_id", env_id)) if value is not None}
+    video_mode = None if options.get("grid_limit") is None else "grid"
+    worker = {"id": source.worker, "config": {**source.config, **overrides}}
+    return build_eval_payload(worker, source.path, {**options, "video_mode": video_mode})
 
 
 def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> PolicySource:

@@ -22,7 +22,7 @@ from mosaic.api.metric_arrays import (
     make_frame,
 )
 from mosaic.api.policy import Policy, load_policy_file
-from mosaic.api.policy_lookup import EvalOptions, evaluation_payload, open_policy
+from mosaic.api.policy_lookup import evaluation_payload, open_policy
 from mosaic.api.run_wait import InterruptCounter, ShowProgress, open_progress, poll_until_finished
 from mosaic.contracts.errors import RunEnded, unknown_name_error
 from mosaic.contracts.states import Outcome, Stage
@@ -159,15 +159,19 @@ class Run:
 
         `checkpoint` is `last`, `best` or a step. `seed` is the first seed instead. The evaluation is a run of its own.
         """
-        options = EvalOptions(
-            episodes=episodes,
-            checkpoint=str(checkpoint),
-            has_video=video,
-            seed_override=seed,
-            env_id=env_id,
-            is_stochastic=not deterministic,
-        )
-        return evaluate_policy(self._connection, self.id, options, progress, timeout)
+        options = {
+            "eval_batch_size": episodes,
+            "eval_capture_video": video,
+            "eval_stochastic": not deterministic,
+            "seed_override": seed,
+        }
+        trainer = self._connection.trainer()
+        payload = evaluation_payload(trainer, self.id, options, str(checkpoint), env_id=env_id)
+        run = Run(self._connection, trainer.submit(payload)).wait(progress, timeout)
+        evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(run.id))
+        if evaluation is None:
+            raise RunEnded(f"Evaluation {short_id(run.id)} is {run.status} and has no complete batch of episodes.")
+        return EvaluationResult(run, evaluation.summary)
 
     def load_policy(self, checkpoint: str | int = "last") -> Policy:
         """Load its policy into this process. `checkpoint` is `last`, `best` or a step.
@@ -329,16 +333,3 @@ class EvaluationResult:
 
 def _to_float(value: float | None) -> float:
     return float("nan") if value is None else value
-
-
-def evaluate_policy(
-    connection: ReconnectingClient, policy: str, options: EvalOptions, progress: bool, timeout: float | None
-) -> EvaluationResult:
-    """Evaluate the policy of a run or a path as a run of its own."""
-    trainer = connection.trainer()
-    run = Run(connection, trainer.submit(evaluation_payload(trainer, policy, options)))
-    run.wait(progress, timeout)
-    evaluation = connection.call(lambda trainer: trainer.newest_evaluation(run.id))
-    if evaluation is None:
-        raise RunEnded(f"Evaluation {short_id(run.id)} is {run.status} and has no complete batch of episodes.")
-    return EvaluationResult(run, evaluation.summary)

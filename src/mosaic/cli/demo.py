@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mosaic import formatting
-from mosaic.api.policy_lookup import EvalOptions
+from mosaic.api.policy_lookup import evaluation_payload
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.evaluate_command import run_evaluation, summary_json
@@ -42,7 +42,8 @@ def demo(context: CliContext) -> int:
     if view.stage != "finished" or view.outcome != "succeeded":
         return report_end(context, view)
     output.print_message(f"Evaluating it on {EVAL_EPISODES} fresh seeds.")
-    eval_view, summary = run_evaluation(context, view.run_id, EvalOptions(EVAL_EPISODES, has_video=True))
+    options = {"eval_batch_size": EVAL_EPISODES, "eval_capture_video": True}
+    eval_view, summary = run_evaluation(context, evaluation_payload(context.trainer(), view.run_id, options))
     if summary is None:
         return report_end(context, eval_view)
     made = {"curve": _save_curve(context, view), **_list_made_files(context.trainer(), view, eval_view)}

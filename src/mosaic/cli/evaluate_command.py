@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mosaic import formatting
-from mosaic.api.policy_lookup import EvalOptions, evaluation_payload
+from mosaic.api.policy_lookup import evaluation_payload
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import SettingType, run_argument
@@ -30,44 +30,28 @@ HISTOGRAM_WIDTH = 40
 _EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
+def _option(flag: str, name: str, **attributes: Any) -> Callable[[Any], Any]:
+    """A flag for an option of the run."""
+    option = OPTIONS[name]
+    return click.option(flag, name, metavar="N", type=SettingType(option), help=option.help, **attributes)
+
+
 @command("eval")
 @run_argument("policy", "RUN|CHECKPOINT")
-@click.option(
-    "--episodes",
-    metavar="N",
-    type=SettingType(OPTIONS["eval_batch_size"]),
-    default=EvalOptions.episodes,
-    show_default=True,
-    help=OPTIONS["eval_batch_size"].help,
-)
-@click.option("--repeat", is_flag=True, help="Batch after batch on further seeds, until Ctrl-C.")
+@_option("--episodes", "eval_batch_size", default=OPTIONS["eval_batch_size"].default, show_default=True)
+@click.option("--repeat", "eval_repeat", is_flag=True, help="Batch after batch on further seeds, until Ctrl-C.")
 @click.option(
     "--checkpoint", default="last", show_default=True, metavar="best|last|STEP", help="Which of the run's policies."
 )
-@click.option("--video", is_flag=True, help="Record the first episodes.")
-@click.option("--stochastic", is_flag=True, help=OPTIONS["eval_stochastic"].help)
-@click.option(
-    "--seed-override",
-    metavar="N",
-    type=SettingType(OPTIONS["seed_override"]),
-    help=OPTIONS["seed_override"].help,
-)
+@click.option("--video", "eval_capture_video", is_flag=True, help="Record the first episodes.")
+@click.option("--stochastic", "eval_stochastic", is_flag=True, help=OPTIONS["eval_stochastic"].help)
+@_option("--seed-override", "seed_override")
 @click.option("--env-id", metavar="ID", help="Another environment, with the same spaces.")
 @click.option("--algo", metavar="NAME", help="The algorithm, where the file does not contain it.")
-@click.option("--grid", metavar="N", type=SettingType(OPTIONS["grid_limit"]), help=OPTIONS["grid_limit"].help)
+@_option("--grid", "grid_limit")
 @pass_context
 def evaluate(
-    context: CliContext,
-    policy: str,
-    episodes: int,
-    repeat: bool,
-    checkpoint: str,
-    video: bool,
-    stochastic: bool,
-    seed_override: int | None,
-    env_id: str | None,
-    algo: str | None,
-    grid: int | None,
+    context: CliContext, /, policy: str, checkpoint: str, env_id: str | None, algo: str | None, **options: Any
 ) -> int:
     """Evaluates a policy on fresh seeds, deterministically. An evaluation is a run.
 
@@ -75,9 +59,9 @@ def evaluate(
     file with weights only, with --algo and --env-id.
     """
     context.print_workspace()
-    wanted = EvalOptions(episodes, checkpoint, video, seed_override, repeat, env_id, algo, grid, stochastic)
-    view, summary = run_evaluation(context, policy, wanted)
-    is_done = view.stage == "finished" and (view.outcome == "succeeded" or (repeat and summary is not None))
+    payload = evaluation_payload(context.trainer(), policy, options, checkpoint, algo, env_id)
+    view, summary = run_evaluation(context, payload)
+    is_done = view.outcome == "succeeded" or (options["eval_repeat"] and summary is not None)
     if not is_done:
         report_end(context, view)
     elif context.is_json:
@@ -87,11 +71,11 @@ def evaluate(
     return 0 if is_done else exit_code(view)
 
 
-def run_evaluation(context: CliContext, policy: str, options: EvalOptions) -> tuple[RunView, EvaluationSummary | None]:
-    """The evaluation's last view and its summary; none where no batch was completed."""
-    payload = evaluation_payload(context.trainer(), policy, options)
-    view = submit_and_follow(context, payload, target_episodes=None if options.is_repeated else options.episodes)
-    if view.stage != "finished" or view.outcome not in ("succeeded", "cancelled"):
+def run_evaluation(context: CliContext, payload: dict[str, Any]) -> tuple[RunView, EvaluationSummary | None]:
+    """Returns the evaluation's last view and its summary; None where no batch was completed."""
+    options = payload["evaluation"]
+    view = submit_and_follow(context, payload, None if options.get("repeat") else options["episodes"])
+    if view.outcome not in ("succeeded", "cancelled"):
         return view, None
     evaluation = context.trainer().newest_evaluation(view.run_id)
     if evaluation is None and view.outcome == "succeeded":
