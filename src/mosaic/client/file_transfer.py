@@ -23,7 +23,7 @@ OnBytes = Callable[[int], object]
 
 
 def download(trainer: TrainerClient, run_id: str, files: Iterable[RunFile], on_bytes: OnBytes) -> Path:
-    """Bring files of a run into the cache, unless they are there already, and return the folder that stands for its."""
+    """Bring files of a run into the cache, unless they are there already, and return their folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mosaic", "files")
     _delete_unused(cache)
     folder = cache / run_id
@@ -68,7 +68,7 @@ def pack_run(
             if entry.link_target:
                 archive.writestr(info, entry.link_target)
                 continue
-            info.file_size = entry.size_bytes  # tells the writer whether 64-bit sizes are needed
+            info.file_size = entry.size_bytes  # whether 64-bit sizes are needed depends on it
             with archive.open(info, "w") as packed:
                 for data in trainer.read_file(run_id, entry.name):
                     packed.write(data)

@@ -3,10 +3,10 @@
 MosaicError
 ├── BadInput                exit 2
 │   ├── ConfigRefused       LOG705: a submission that does not fit its contract
-│   ├── UnknownName         a name nobody knows, with the nearest one that somebody does
+│   ├── UnknownName         a name that is not known, with the nearest known one
 │   ├── MissingExtra        an optional package that this request needs
 │   ├── NotAllowed          a good request at the wrong time
-│   └── CheckpointDamaged   a checkpoint whose bytes are not what its manifest says
+│   └── CheckpointDamaged   a checkpoint whose bytes do not match its manifest
 ├── RunEnded                exit 3: the run that was waited for failed
 ├── NoDaemon                exit 4
 │   └── IdentityFailed      something else answers on the daemon's port
@@ -30,7 +30,7 @@ class FieldProblem(NamedTuple):
 
 
 class MosaicError(Exception):
-    """The user can act on this. The message says what happened, what was expected and what to do."""
+    """The user can act on this. The message states what happened, what was expected and what to do."""
 
     exit_code = 1
     log_code = ""
@@ -104,11 +104,11 @@ def decode_problems(data: object) -> list[FieldProblem]:
 
 def error_class(name: str) -> type[MosaicError]:
     """The class for a name that came over the wire; MosaicError where it is unknown."""
-    found: list[type[MosaicError]] = [MosaicError]
-    for kind in found:
+    classes: list[type[MosaicError]] = [MosaicError]
+    for kind in classes:
         if kind.__name__ == name:
             return kind
-        found.extend(kind.__subclasses__())
+        classes.extend(kind.__subclasses__())
     return MosaicError
 
 

@@ -290,7 +290,7 @@ class RecordChanged(Event):
     """At the time of the change; `view` is current."""
     outcome: Outcome | None = None
     reason: str | None = None
-    said: str = ""
+    message: str = ""
     view: RunView
 
 
@@ -298,7 +298,7 @@ class Deleted(Event):
     """The run was moved to the trash: nothing more can be asked about it."""
 
     KIND = "deleted"
-    said: str = ""
+    message: str = ""
 
 
 EVENT_TYPES: dict[str, type[Event]] = {event.KIND: event for event in Event.__subclasses__()}

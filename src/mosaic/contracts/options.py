@@ -1,6 +1,6 @@
 """The options of a run, each stated once.
 
-Command-line flags, form fields, `--set`, reserved extras, the payload's defaults and its validation are made from this
+Command-line flags, form fields, `--set`, reserved extras, the payload's defaults and its validation are built from this
 table. Settings of an algorithm are not in it: they come from the worker's schema. No pydantic here, so that
 `mosaic --help` and the window start without it.
 """
@@ -31,12 +31,12 @@ class Option(SettingField):
     path: str = ""
     """Where it is in the payload."""
     label: str = ""
-    """Its name in forms; empty: made from `name`."""
+    """Its name in forms; empty: derived from `name`."""
     unit: str = ""
     extras: tuple[str, ...] = ()
     """The reserved extras that mean the same. A worker declares which of the options that have some it supports."""
     special_flag: str = ""
-    """Its command-line flag where that is not made from `name`."""
+    """Its command-line flag where that is not derived from `name`."""
     has_flag: bool = True
     """Whether `mosaic train` takes it as a flag; all options can be set by `mosaic resubmit --set`."""
 
@@ -90,7 +90,7 @@ _OPTIONS = (
            help="The team member that a run is attributed to when a service account's key uploads it.",
            has_flag=False),
     Option("wandb_api_key", "str", is_optional=True, path="artifacts.wandb.api_key", extras=("wandb_api_key",),
-           help="Another key than the user's own; stored as a reference to the secret store.", has_flag=False),
+           help="A key to use instead of the user's; stored as a reference to the secret store.", has_flag=False),
     Option("wandb_use_vpn_proxy", "bool", False, group="Tracking", label="VPN proxy",
            help="Reach W&B through the VPN's proxies, as the run, .env or the settings name them.",
            path="artifacts.wandb.use_vpn_proxy", extras=("wandb_use_vpn_proxy",)),

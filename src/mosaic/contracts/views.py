@@ -132,7 +132,7 @@ class CheckpointInfo(View):
 
 
 class EnvironmentInfo(View):
-    """An environment as the worker made it for the dry run."""
+    """An environment as the worker created it for the dry run."""
 
     id: str | None = None
     family: str | None = None

@@ -1,4 +1,4 @@
-"""Queries over the index. One writing connection behind one lock; long reads use connections of their own."""
+"""Queries over the index. One writing connection, guarded by a lock; long reads use connections of their own."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ class Index:
                 self._db.execute(f"DELETE FROM {table} WHERE run=?", (key,))
             self._db.execute("DELETE FROM run WHERE id=?", (key,))
             self._keys.pop(run_id, None)
-            self._insert_daemon_event(_NO_RUN, Deleted.KIND, {"run_id": run_id, "said": "It was moved to the trash."})
+            self._insert_daemon_event(
+                _NO_RUN, Deleted.KIND, {"run_id": run_id, "message": "It was moved to the trash."}
+            )
 
     def _key(self, run_id: str) -> int:
         key = self._keys.get(run_id)
@@ -207,7 +209,7 @@ class Index:
             )
 
     def add_event(self, run_id: str, source: str, body: Mapping[str, Any], begin: int, length: int) -> bool:
-        """Returns False when it is known already. `begin` and `length` say where its line is in the file."""
+        """Returns False when it is known already. `begin` and `length` locate its line in the file."""
         kind = body["kind"]
         with self.transaction():
             done = self._db.execute(

@@ -28,7 +28,7 @@ CREATE TABLE source (                   -- how far each file of a run has been r
     run INTEGER NOT NULL, name TEXT NOT NULL, offset INTEGER NOT NULL, garbage INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run, name)
 ) WITHOUT ROWID;
-CREATE TABLE event (                    -- where each event's line stands; the daemon's own have no file
+CREATE TABLE event (                    -- where each event's line is; those of the daemon have no file
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     run INTEGER NOT NULL, source TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
     begin INTEGER, length INTEGER, body TEXT,
@@ -99,7 +99,7 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
             file.rename(aside.with_name(aside.name + suffix))
     connection = _connect(path)
     _create(connection)
-    return connection, f"The index was {problem}; it is kept as {aside.name}"
+    return connection, f"The index was {problem}; it was renamed to {aside.name}"
 
 
 def _connect(path: Path) -> sqlite3.Connection:

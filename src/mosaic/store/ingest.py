@@ -46,7 +46,7 @@ def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tup
 
 
 def _handle_safely(handler: Handler, index: Index, run_id: str, body: EventBody) -> None:
-    """Lines come from other people's programs: one that lacks its facts is kept as an event and otherwise left out."""
+    """Lines come from other people's programs: one that lacks fields is stored as an event and otherwise ignored."""
     try:
         handler(index, run_id, body)
     except (KeyError, TypeError, ValueError):
@@ -93,9 +93,9 @@ def _checkpoint(index: Index, run_id: str, body: EventBody) -> None:
 
 
 def _sample(index: Index, run_id: str, body: EventBody) -> None:
-    if body["processes"]:  # the last one may find nobody left
-        facts = {name: value for name, value in body.items() if name not in ("seq", "kind")}
-        index.update_progress(run_id, hardware=json.dumps(facts))
+    if body["processes"]:  # the last sample may find no process
+        sample = {name: value for name, value in body.items() if name not in ("seq", "kind")}
+        index.update_progress(run_id, hardware=json.dumps(sample))
 
 
 def _finished(index: Index, run_id: str, body: EventBody) -> None:

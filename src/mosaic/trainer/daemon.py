@@ -1,4 +1,4 @@
-"""One daemon for one workspace: makes the parts, hands them to each other, opens the port, ends in good order."""
+"""One daemon for one workspace: creates and connects the parts, opens the port, shuts down in order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Daemon:
         self._is_draining = False
 
     def run(self) -> None:
-        """Runs until it is told to stop, has been idle for long, or its workspace is gone."""
+        """Runs until a stop is requested, it has been idle for long, or its workspace is gone."""
         lock = _acquire_lock(self._workspace)
         try:
             self._serve()
@@ -227,7 +227,7 @@ def _bind_port(server: grpc.Server, first: int) -> str:
             continue
         if bound:
             return f"127.0.0.1:{bound}"
-    raise MosaicError(f"No free port found from {first} on.")
+    raise MosaicError("127.0.0.1 has no free port. Close a program that listens on one, and try again.")
 
 
 def _add_standard_services(server: grpc.Server) -> None:

@@ -94,7 +94,7 @@ class LocalExecutor:
         return identity
 
     def _environment(self, folder: RunFolder, payload: Payload, caller: dict[str, str] | None) -> dict[str, str]:
-        """Ours, so that nothing of the caller's gets into our own worker; the caller's goes along for its script."""
+        """The daemon's, so that the caller's does not affect the worker; its script gets it."""
         threads = str(payload.resources.cpus or 1)
         return {
             **os.environ,

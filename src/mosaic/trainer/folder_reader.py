@@ -98,7 +98,7 @@ def read_wandb_statuses(records: Records, run_id: str = "") -> Iterator[WandbSta
     """Newest first, without runs that W&B has nothing of."""
     for record, _ in records.index.list_runs(run_id=run_id):
         folder = records.folder(record.run_id)
-        # Most runs have no such folder, and one stat call tells.
+        # Most runs have no such folder, which costs one stat call.
         state = _read_sync_state(records, folder) if os.path.isdir(folder.wandb) else None
         if state is not None:
             yield WandbStatus(

@@ -246,7 +246,7 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
     if report is not None and report.outcome == "rejected":
         return Outcome.REJECTED, report.reason or "The worker refused its config."
     if exited.cause == "keeper_terminated":
-        return Outcome.CANCELLED, "Its keeper was told to exit."
+        return Outcome.CANCELLED, "Its keeper was terminated."
     words = f' Last words: "{exited.last_words}".' if exited.last_words else ""
     if exited.signal is not None:
         name = _signal_name(exited.signal)

@@ -61,13 +61,18 @@ class Records:
         write_text(path, record.model_dump_json(indent=2) + "\n")
         with self.index.transaction():
             self.index.save(record, path.stat().st_mtime_ns)
-            said = record.history[-1].message if record.history else ""
+            message = record.history[-1].message if record.history else ""
             self.index.add_daemon_event(
-                record.run_id, "record", stage=record.stage, outcome=record.outcome, reason=record.reason, said=said
+                record.run_id,
+                "record",
+                stage=record.stage,
+                outcome=record.outcome,
+                reason=record.reason,
+                message=message,
             )
         self.cache(record)
         if known is None or known.stage is not record.stage:
-            log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, said=said)
+            log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, message=message)
         self.notify_watchers()
 
     def cache(self, record: RunRecord) -> None:
@@ -110,11 +115,11 @@ class Records:
             if newest is None:
                 raise UnknownName("There are no runs yet. Start one: mosaic train ppo --env-id CartPole-v1")
             return newest
-        found = self.index.find_run_ids(reference) if reference else []
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise UnknownName(f"{reference!r} could be any of {', '.join(found)}. Give more of the id.")
+        matches = self.index.find_run_ids(reference) if reference else []
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise UnknownName(f"{reference!r} could be any of {', '.join(matches)}. Give more of the id.")
         recent = [record.run_id for record, _ in self.index.list_runs(include_archived=True, limit=1000)]
         near = difflib.get_close_matches(reference.upper(), recent, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
@@ -175,7 +180,7 @@ def _live_worker_pid(record: RunRecord) -> int | None:
 
 
 def _has_wandb(folder: RunFolder) -> bool:
-    """Whether W&B has made a run's folder there: `run-…`, or `offline-run-…`."""
+    """Whether W&B has created a run's folder there: `run-…`, or `offline-run-…`."""
     try:
         with os.scandir(folder.wandb) as entries:
             return any(entry.name.startswith(("run-", "offline-run-")) for entry in entries)

@@ -1,4 +1,4 @@
-"""What a new daemon does with what it finds: the folders are the truth, the index is made to agree with them."""
+"""Start-up of a daemon: the folders are the truth, and the index is updated to agree with them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ TRASH_RETENTION_S = 30 * 24 * 3600.0
 
 
 def recover(records: Records) -> None:
-    """Afterwards every readable run folder is in the index and every active run is held; live ones go on."""
+    """Afterwards every readable run folder is in the index and every active run is in memory; live ones continue."""
     index, workspace = records.index, records.workspace
     workspace.runs.mkdir(parents=True, exist_ok=True)
     known = index.modification_times()
     with index.transaction():
-        found = {path.name for path in sorted(workspace.runs.iterdir()) if _index_folder(records, path, known)}
-        for run_id in known.keys() - found:
+        run_ids = {path.name for path in sorted(workspace.runs.iterdir()) if _index_folder(records, path, known)}
+        for run_id in known.keys() - run_ids:
             index.delete_run(run_id)
             log.warning("run_folder_gone", run_id=run_id)
     for record in index.active_records():
         records.cache(record)
         log.info("run_found", run_id=record.run_id, stage=record.stage)
     if index.recreate_reason:
-        log.warning("index_rebuilt", said=index.recreate_reason, runs=len(found))
+        log.warning("index_rebuilt", reason=index.recreate_reason, runs=len(run_ids))
     _empty_trash(records)
     lanes = reap_all()
     if lanes:

@@ -131,7 +131,7 @@ def _read_record(staging: Path, source: str) -> RunRecord:
     if not record.run_id.isalnum():
         raise BadInput(f"{source}: {record.run_id!r} is not a run id.")
     if record.is_active:
-        # It was exported while it ran: here, nothing of it lives.
+        # It was exported while it ran: none of its processes is here.
         changes = {"stage": Stage.FINISHED, "outcome": Outcome.LOST, "reason": "It was exported while it ran."}
         record = record.model_copy(update=changes)
     return record

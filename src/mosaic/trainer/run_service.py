@@ -66,7 +66,7 @@ class RunService:
         return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, environment: Mapping[str, str] | None = None) -> RunView:
-        """`environment` is the caller's, for its own programs; it is only kept in memory, until the run is started."""
+        """`environment` is the caller's, for its own programs; it stays in memory until the run is started."""
         data = _parse_json(text)
         redacted = redact_secrets(data)
         payload, verdict = self._check_submission(redacted, bool(environment))
@@ -201,9 +201,9 @@ class RunService:
             self._records.payloads[record.run_id] = payload
             self._records.put(advance(record, Requeued(at=time.time(), total_timesteps=total_timesteps)))
 
-    def _send_command(self, record: RunRecord, command: str, **facts: Any) -> None:
+    def _send_command(self, record: RunRecord, command: str, **fields: Any) -> None:
         inbox = Journal(self._records.folder(record.run_id).inbox)
-        inbox.append(command, **facts)
+        inbox.append(command, **fields)
         inbox.close()
 
     # --- notes, archive, trash

@@ -18,7 +18,7 @@ MAX_FAST_FAILURES = 3
 
 @dataclass
 class Slots:
-    """One for a daemon; its cap may change while it lives."""
+    """The capacity of a daemon; its cap may change while it runs."""
 
     runs: int
     """How many runs may hold a slot at a time."""

@@ -1,4 +1,4 @@
-"""The daemon's heartbeat: a list of named steps, again and again."""
+"""The daemon's loop: a list of named steps, repeated."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class Supervisor:
         self.wake()
 
     def _start(self, record: RunRecord) -> None:
-        """Stored before and after: a crash in between leaves a queued run or a keeper that is found again."""
+        """Stored before and after: a crash in between leaves a queued run or a keeper that is recognized."""
         folder = self._records.folder(record.run_id)
         self._slot_count += 1
         attempt = Attempt(

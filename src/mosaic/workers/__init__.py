@@ -64,7 +64,7 @@ class WorkerDescription:
     """The command is the `argv` of the run's own config, started in its `cwd`; nothing is added to it."""
     programs: tuple[str, ...] = ()
     """Keys of its config that name a program, such as `argv`. They are taken only from a caller who hands over an
-    environment beside the config: a config that came from elsewhere must not choose what is run."""
+    environment with the config: a config that came from elsewhere must not choose what is run."""
 
     aliases: tuple[str, ...] = ()
     """Other ids under which payloads may name it."""
@@ -80,11 +80,11 @@ class WorkerDescription:
         return self.log_name or self.id
 
     def algorithms(self) -> dict[str, Any]:
-        """By name: what the schema file says of each algorithm."""
+        """By name: the entry of each algorithm in the schema file."""
         if self.schemas is None:
             return {}
-        found: dict[str, Any] = json.loads(self.schemas.read_text())["algorithms"]
-        return found
+        algorithms: dict[str, Any] = json.loads(self.schemas.read_text())["algorithms"]
+        return algorithms
 
 
 def python_module(name: str) -> tuple[str, ...]:
@@ -94,14 +94,14 @@ def python_module(name: str) -> tuple[str, ...]:
 
 @cache
 def discover_workers() -> dict[str, WorkerDescription]:
-    found: dict[str, WorkerDescription] = {}
+    workers: dict[str, WorkerDescription] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             description = entry.load()()
         except Exception as error:
             raise MosaicError(f"The worker {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
-        found[description.id] = description
-    return found
+        workers[description.id] = description
+    return workers
 
 
 def get_worker(worker_id: str) -> WorkerDescription:

@@ -132,7 +132,7 @@ def _format_field(name: str, value: Any) -> str:
 
 def _format_event(event: Event) -> EventLine:
     fields = event.model_dump(exclude={"seq", "at", "kind", "run_id", "source", "view", "process"})
-    shown = fields.get("said") or fields.get("text") or fields.get("reason")
+    shown = fields.get("message") or fields.get("text") or fields.get("reason")
     if isinstance(event, EvalSummaryUpdate):
         shown = format_eval_line(event.summary)
     if not shown:
