@@ -239,7 +239,7 @@ def test_frames_only_writes_no_step_records(tmp_path: Path) -> None:
 
 
 def test_the_email_reaches_wandb(tmp_path: Path) -> None:
-    variables = wandb_environment(WandbArtifacts(email="me@example.org"), tmp_path, {}).variables
+    variables = wandb_environment(WandbArtifacts(email="me@example.org"), tmp_path, {})[0]
     assert variables["WANDB_USER_EMAIL"] == "me@example.org"
 
 

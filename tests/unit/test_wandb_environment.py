@@ -96,14 +96,14 @@ def test_the_environment_for_wandb_has_key_and_proxies_and_excludes_loopback(tmp
     assert variables["WANDB_API_KEY"] == "mine"
     assert variables["HTTPS_PROXY"] == variables["https_proxy"] == "http://me:pw@proxy:8"
     assert variables["NO_PROXY"] == variables["no_proxy"] == "intra.net,localhost,127.0.0.1,::1"
-    assert wandb_environment(WandbArtifacts(), tmp_path, {}).variables == {"WANDB_API_KEY": "mine"}
+    assert wandb_environment(WandbArtifacts(), tmp_path, {})[0] == {"WANDB_API_KEY": "mine"}
 
 
 def test_the_key_of_a_config_precedes_the_users(tmp_path: Path) -> None:
     put_secret("wandb_api_key", "mine")
     put_secret("wandb_api_key-2", "theirs")
     wandb = WandbArtifacts(api_key="secret:wandb_api_key-2")
-    assert wandb_environment(wandb, tmp_path, {}).variables["WANDB_API_KEY"] == "theirs"
+    assert wandb_environment(wandb, tmp_path, {})[0]["WANDB_API_KEY"] == "theirs"
 
 
 @pytest.mark.parametrize(

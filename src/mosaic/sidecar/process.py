@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mosaic.common.files import write_json
 from mosaic.contracts.events import Finished
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.hub.push import push_after_training
 from mosaic.journal import Follower, Journal
@@ -23,7 +23,8 @@ from mosaic.sidecar.sync_state import SyncState
 from mosaic.sidecar.tracker_feed import TrackerFeed
 from mosaic.sidecar.tracking_request import parse_tracking_request
 from mosaic.sidecar.wandb_connection import WandbProblem
-from mosaic.sidecar.wandb_sync import UploadQueue, offline_warning, upload_environment
+from mosaic.sidecar.wandb_environment import wandb_environment
+from mosaic.sidecar.wandb_sync import UploadQueue, offline_warning
 
 SHUTDOWN_LIMIT_S = 600.0
 """The sidecar exits this long after the run, even with work left."""
@@ -48,7 +49,8 @@ class SidecarProcess:
         with sync_state.acquire_lock(self._folder, SHUTDOWN_LIMIT_S):
             state = sync_state.claim(self._folder)
             payload = Payload.read(self._folder.config)
-            env, problems = upload_environment(self._folder, payload)  # before wandb is imported: it adds variables
+            # Before wandb is imported, which adds variables of its own.
+            env, problems = wandb_environment(payload.artifacts.wandb, Workspace.containing(self._folder).root)
             for problem in problems:
                 self._emit_event("warning", text=problem, code="wandb_settings")
             uploads = UploadQueue(self._folder, env, state)

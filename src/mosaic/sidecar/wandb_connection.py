@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from mosaic.contracts.errors import MosaicError
 from mosaic.sidecar.wandb_environment import SERVER_VARIABLE, api_key, server_url, strip_credentials, wandb_environment
 
 CHECK_NAMES = ("package", "server", "proxy", "DNS", "TLS", "key")
@@ -141,12 +140,7 @@ def run_diagnostics(root: Path, wandb: Mapping[str, Any]) -> Iterator[Finding]:
     """Runs the checks with the key and the proxies of a payload's `artifacts.wandb` in the workspace at `root`."""
     from mosaic.contracts.payload import WandbArtifacts
 
-    variables: dict[str, str] = {}
-    try:
-        variables, problems = wandb_environment(WandbArtifacts.model_validate(wandb), root)
-    except MosaicError as error:
-        problems = [str(error)]
-    yield from run_checks({**os.environ, **variables}, problems)
+    yield from run_checks(*wandb_environment(WandbArtifacts.model_validate(wandb), root))
 
 
 def diagnostics_command() -> list[str]:

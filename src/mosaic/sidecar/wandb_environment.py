@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from mosaic.contracts.errors import BadInput
 from mosaic.secrets import find_secret, is_reference, resolve_reference
 
 if TYPE_CHECKING:
@@ -38,22 +39,25 @@ class Proxies(NamedTuple):
     """One sentence for each value that is ignored; without passwords."""
 
 
-class WandbEnvironment(NamedTuple):
-    variables: dict[str, str]
-    """Added to the environment of a process that talks to W&B."""
-    problems: list[str]
+def wandb_environment(
+    wandb: WandbArtifacts, root: Path, inherited: Mapping[str, str] = os.environ
+) -> tuple[dict[str, str], list[str]]:
+    """Returns the environment of a process that talks to W&B, and problems with it.
 
-
-def wandb_environment(wandb: WandbArtifacts, root: Path, inherited: Mapping[str, str] = os.environ) -> WandbEnvironment:
-    """Returns key, email and proxies for the `artifacts.wandb` of a payload in the workspace at `root`."""
-    proxies = resolve_proxies(wandb, root)
-    variables = proxy_variables(proxies, inherited)
-    key = (resolve_reference(wandb.api_key) if wandb.api_key else None) or find_secret("wandb_api_key")
-    if key:
-        variables["WANDB_API_KEY"] = key
+    It has the key, email and proxies of `wandb`, the section of a payload in the workspace at `root`.
+    """
+    env = dict(inherited)
     if wandb.email:
-        variables[EMAIL_VARIABLE] = wandb.email
-    return WandbEnvironment(variables, proxies.problems)
+        env[EMAIL_VARIABLE] = wandb.email
+    try:
+        proxies = resolve_proxies(wandb, root)
+        env |= _proxy_variables(proxies, inherited)
+        key = (resolve_reference(wandb.api_key) if wandb.api_key else None) or find_secret("wandb_api_key")
+    except BadInput as error:  # a secret store that cannot be read
+        return env, [str(error)]
+    if key:
+        env["WANDB_API_KEY"] = key
+    return env, proxies.problems
 
 
 def is_wandb_installed() -> bool:
@@ -122,7 +126,7 @@ def resolve_proxies(wandb: WandbArtifacts, root: Path) -> Proxies:
     return Proxies(http or https, https or http, problems)
 
 
-def proxy_variables(proxies: Proxies, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+def _proxy_variables(proxies: Proxies, inherited: Mapping[str, str]) -> dict[str, str]:
     if not (proxies.http or proxies.https):
         return {}
     inherited_hosts = inherited.get("NO_PROXY") or inherited.get("no_proxy") or ""

@@ -281,7 +281,8 @@ def sync_runs(folders: Iterable[RunFolder], on_message: Callable[[dict[str, Any]
     """
     for folder in folders:
         try:
-            env, problems = upload_environment(folder, _read_payload(folder))
+            wandb = _read_payload(folder).artifacts.wandb
+            env, problems = wandb_environment(wandb, Workspace.containing(folder).root)
             state = sync_run(folder, env, lambda state: on_message(state.to_json()))
             on_message({**state.to_json(), "is_last": True, "problems": problems})
         except (MosaicError, OSError, ValueError) as error:
@@ -292,15 +293,6 @@ def sync_from_stdin() -> None:
     """Uploads the run folders listed on stdin, and prints each message as one JSON line."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs `finally`, which ends the child processes
     sync_runs(map(RunFolder, json.load(sys.stdin)), lambda message: print(json.dumps(message), flush=True))
-
-
-def upload_environment(folder: RunFolder, payload: Payload) -> tuple[dict[str, str], list[str]]:
-    """Returns our environment with the key and the proxies of this run and its workspace; and problems with those."""
-    try:
-        variables, problems = wandb_environment(payload.artifacts.wandb, Workspace.containing(folder).root)
-    except MosaicError as error:  # a secret store that cannot be read
-        variables, problems = {}, [str(error)]
-    return {**os.environ, **variables}, problems
 
 
 def offline_warning(problem: WandbProblem, run_id: str) -> str:
