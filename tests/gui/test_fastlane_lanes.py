@@ -15,7 +15,7 @@ from PIL import Image
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import pump
-from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, changed, plain, still_workbench, view_of
+from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, changed, hud_of, plain, still_workbench, view_of
 
 from mosaic.client.trainer_client import FrameUpdate
 from mosaic.contracts.errors import NoDaemon
@@ -105,7 +105,8 @@ def test_frames_have_their_info_and_pixels(viewed: Viewed) -> None:
     hand.publish(0, plain(RED, channels=4), step=7, episode=3, total=42.0)
     viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the first frame")
     first, second = viewed.lanes.cells
-    assert (first.env, first.hud["episode"], first.hud["step"], first.hud["return"]) == (0, 3, 7, 42.0)
+    assert first.hud is not None
+    assert (first.env, first.hud.episode, first.hud.step, first.hud.episodic_return) == (0, 3, 7, 42.0)
     assert first.image is not None
     assert first.image.pixelColor(5, 5) == QColor(*RED)
     assert second.image is None
@@ -191,9 +192,8 @@ def jpeg(rows: int, columns: int, colors: list[tuple[int, int, int]]) -> bytes:
     return written.getvalue()
 
 
-def facts(*envs: int, rows: int = 1, columns: int = 1) -> dict[str, Any]:
-    told = {"episode": 1, "step": 1, "reward": 1.0, "return": 1.0, "rate_hz": 5.0, "pace": "5 Hz", "number": 1}
-    return {"rows": rows, "columns": columns, "torn": 4, "envs": [{"env": env, **told} for env in envs]}
+def update(image: bytes, *envs: int, rows: int = 1, columns: int = 1) -> FrameUpdate:
+    return FrameUpdate("connected", "", image, rows, columns, 4, [hud_of(env) for env in envs])
 
 
 def near(found: QColor, wanted: tuple[int, int, int]) -> bool:
@@ -203,12 +203,12 @@ def near(found: QColor, wanted: tuple[int, int, int]) -> bool:
 
 def test_a_grid_that_was_sent_as_one_image_is_split_into_cells() -> None:
     sent = jpeg(2, 2, [RED, GREEN, BLUE])
-    cells = split_grid(FrameUpdate("connected", "", sent, facts(0, 2, rows=2, columns=2)), ())
+    cells = split_grid(update(sent, 0, 2, rows=2, columns=2), ())
     assert [cell.env for cell in cells] == [0, 2]
     for cell, color in zip(cells, (RED, BLUE), strict=True):
         assert cell.image is not None
         assert near(cell.image.pixelColor(30, 20), color)
-    (alone,) = split_grid(FrameUpdate("connected", "", jpeg(1, 1, [GREEN]), facts(5)), (5,))
+    (alone,) = split_grid(update(jpeg(1, 1, [GREEN]), 5), (5,))
     assert alone.env == 5
     assert alone.image is not None
     assert near(alone.image.pixelColor(30, 20), GREEN)
@@ -218,7 +218,7 @@ def test_a_remote_trainer_relays_frames(
     qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path
 ) -> None:
     trainer = StillTrainer(view_of(tmp_path))  # the path exists here too, and means nothing
-    trainer.sights = [FrameUpdate("connected", "", jpeg(1, 2, [RED, BLUE]), facts(0, 1, columns=2))]
+    trainer.sights = [update(jpeg(1, 2, [RED, BLUE]), 0, 1, columns=2)]
     with still_workbench(workspace, settings_path, trainer) as workbench:
         viewed = Viewed(workbench, trainer, tmp_path, is_remote=True)
         viewed.lanes.show_run(RUN)
@@ -241,7 +241,7 @@ def test_a_lost_relay_is_requested_again(
         asked.append(time.monotonic())
         if len(asked) == 1:
             raise NoDaemon("The connection broke.")
-        yield FrameUpdate("connected", "", jpeg(1, 1, [RED]), facts(0))
+        yield update(jpeg(1, 1, [RED]), 0)
 
     monkeypatch.setattr(trainer, "frames", frames)
     with still_workbench(workspace, settings_path, trainer) as workbench:

@@ -46,7 +46,7 @@ class Shown:
         return find(self.tab, "fastlane.state", QLabel).text()
 
     def has_step(self, step: int) -> bool:
-        return all(cell.hud.get("step") == step for cell in self.tab.frames.lanes.cells)
+        return all((cell.hud and cell.hud.step) == step for cell in self.tab.frames.lanes.cells)
 
     def connect(self) -> None:
         self.frame()
@@ -88,9 +88,9 @@ def test_a_hidden_tab_requests_no_frames(shown: Shown) -> None:
     assert shown.tab.frames.lanes.is_suspended
     shown.frame(step=9)
     pump_ticks(IDLE_POLL_MS)
-    assert shown.tab.frames.lanes.cells[0].hud["step"] == 1
+    assert shown.has_step(1)
     shown.tab.show()
-    pump(lambda: shown.tab.frames.lanes.cells[0].hud["step"] == 9, "the newest frame")
+    pump(lambda: shown.has_step(9), "the newest frame")
 
 
 def test_a_click_enlarges_a_cell_arrows_step_and_escape_goes_back(shown: Shown) -> None:
@@ -240,7 +240,7 @@ def test_the_overview_shows_the_frames_next_to_the_curve(shown: Shown) -> None:
     frames = find(overview, "overview.frames", FramesView)
     assert frames.isVisible()
     shown.frame(step=5)
-    pump(lambda: [cell.hud.get("step") for cell in frames.lanes.cells] == [5, 5, 5, 5], "the frames")
+    pump(lambda: [cell.hud and cell.hud.step for cell in frames.lanes.cells] == [5, 5, 5, 5], "the frames")
     overview.hide()
     assert frames.lanes.is_suspended
     overview.deleteLater()

@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QImage, QPaintEvent, QRegion
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import click, press, settle
-from tests.helpers.gui_frames import plain
+from tests.helpers.gui_frames import hud_of, plain
 
 from mosaic.contracts.views import EvaluationBatch
 from mosaic.fastlane import BGRX32, RGB24
@@ -24,10 +24,9 @@ from mosaic.gui.views.frames_view import format_hud
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 
-def cell(env: int, picture: Any, **told: Any) -> FrameCell:
-    pixel_format = RGB24 if picture.shape[2] == 3 else BGRX32
-    facts = {"episode": 1, "step": 2, "reward": 1.0, "return": 3.0, "rate_hz": 30.0, "pace": "30 Hz", **told}
-    return FrameCell(env, to_image(picture, pixel_format), picture, facts)
+def cell(env: int, pixels: Any, **fields: Any) -> FrameCell:
+    pixel_format = RGB24 if pixels.shape[2] == 3 else BGRX32
+    return FrameCell(env, to_image(pixels, pixel_format), pixels, hud_of(env, **fields))
 
 
 @pytest.fixture
@@ -226,15 +225,15 @@ def test_a_zoomed_image_can_be_panned_to_its_edges_only(grid: FrameGrid) -> None
 
 
 def test_the_hud_shows_the_state_of_one_environment() -> None:
-    told = format_hud([cell(0, plain(RED), episode=12, step=134, reward=1.0)], 29.8)
-    assert told == "episode 12   step 134   reward 1   return 3   29.8 frames/s (30 Hz)"
+    text = format_hud([cell(0, plain(RED), episode=12, step=134, reward=1.0)], 29.8)
+    assert text == "episode 12   step 134   reward 1   return 3   29.8 frames/s (30 Hz)"
 
 
 def test_the_hud_shows_the_range_of_several_and_the_hovered_one() -> None:
-    cells = [cell(0, plain(RED)), cell(1, plain(RED), episode=3, **{"return": 9.0}), FrameCell(2, None, None, {})]
+    cells = [cell(0, plain(RED)), cell(1, plain(RED), episode=3, episodic_return=9.0), FrameCell(2, None, None, None)]
     assert format_hud(cells, 10.0).startswith("3 environments   episode 1 to 3   return 3 to 9, mean 6   10.0 frames/s")
     assert format_hud(cells, 10.0, hovered_env=1).startswith("environment 1   episode 3   step 2")
-    assert format_hud([FrameCell(2, None, None, {})], 0.0) == ""
+    assert format_hud([FrameCell(2, None, None, None)], 0.0) == ""
 
 
 def test_the_hud_of_an_evaluation() -> None:

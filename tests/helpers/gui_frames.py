@@ -14,13 +14,18 @@ from mosaic.client import TrainerClient
 from mosaic.client.trainer_client import FrameUpdate, MetricsUpdate, WatchBatch
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage
-from mosaic.fastlane import LaneWriter, lanes_folder
+from mosaic.fastlane import FrameHud, LaneWriter, lanes_folder
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.workbench import Workbench
 
 Json = dict[str, Any]
 RUN = "01TESTRUN00000000000000001"
+
+
+def hud_of(env: int, **fields: Any) -> FrameHud:
+    defaults = {"number": 1, "pace": "30 Hz", "episode": 1, "step": 2, "reward": 1.0, "episodic_return": 3.0}
+    return FrameHud(env, **{**defaults, "rendered_at": 0.0, "rate_hz": 30.0, **fields})
 
 
 class StillTrainer:
@@ -51,7 +56,7 @@ class StillTrainer:
         self.asked_frames.append((run, tuple(envs)))
         yield from self.sights
         while not self._over.wait(0.02):
-            yield FrameUpdate("connected", "", b"", {})
+            yield FrameUpdate("connected", "", b"")
 
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, [])

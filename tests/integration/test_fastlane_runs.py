@@ -191,12 +191,12 @@ def test_frames_come_through_the_daemon_until_the_run_ends(trainer: TrainerClien
             states.append(update.state)
             if update.image:
                 images.append(np.asarray(Image.open(io.BytesIO(update.image))))
-                hud = update.hud
+                last = update
                 if len(images) == 12:
                     trainer.cancel(run_id)
         # The first may have been composed before all environments had rendered.
         assert images[-1].shape == (160, 480, 3)
-        assert (hud["rows"], hud["columns"], [env["env"] for env in hud["envs"]]) == (2, 4, list(range(8)))
+        assert (last.rows, last.columns, [hud.env for hud in last.huds]) == (2, 4, list(range(8)))
         assert len({image.tobytes() for image in images}) > 1
         assert states[-1] == "unavailable"
         assert update.reason == "the run has ended"
@@ -214,7 +214,7 @@ def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: Train
         assert as_rgb(frame.image, frame.format).shape == (400, 600, 3)
         update = next(update for update in trainer.frames(run_id, envs=[0]) if update.image)
         assert Image.open(io.BytesIO(update.image)).size == (600, 400)
-        assert update.hud["envs"][0]["pace"]
+        assert update.huds[0].pace
 
 
 def test_the_lanes_of_a_killed_worker_are_reaped(trainer: TrainerClient, workspace: Workspace) -> None:

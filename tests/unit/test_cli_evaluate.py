@@ -20,6 +20,7 @@ from mosaic.cli.watch_frame_source import FrameSource
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import CheckpointInfo, Evaluation, EvaluationSummary, RunView
+from mosaic.fastlane import FrameHud
 
 Json = dict[str, Any]
 FOUND = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
@@ -198,7 +199,7 @@ def test_a_histogram_counts_every_figure_once() -> None:
     assert (format_bar(0.5, 4), format_bar(1, 4), format_bar(0, 4), format_bar(1 / 32, 4)) == ("██", "████", "", "▏")
 
 
-HUD = {"env": 0, "episode": 2, "step": 5, "reward": 1.0, "return": 5.0, "pace": "30 Hz"}
+HUD = FrameHud(0, 1, "30 Hz", 2, 5, 1.0, 5.0, 0.0, 30.0)
 SOURCE = cast(FrameSource, SimpleNamespace(state="connected", reason="", huds=[HUD]))
 
 

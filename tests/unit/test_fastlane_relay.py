@@ -21,7 +21,7 @@ from mosaic.cli.watch_frame_source import FrameSource, LocalFrameSource
 from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView
-from mosaic.fastlane import LaneWriter, lanes_folder, limit_size
+from mosaic.fastlane import FrameHud, LaneWriter, lanes_folder, limit_size
 from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, Throttle, relay_frames
 
 
@@ -84,9 +84,9 @@ def test_frames_come_as_jpeg_with_their_hud(folder: str) -> None:
     assert abs(int(image[20, 30, 0]) - 200) < 5
     hud = json.loads(message.hud_json)
     assert (hud["rows"], hud["columns"], len(hud["envs"])) == (2, 4, 8)
-    assert {key: hud["envs"][7][key] for key in ("env", "episode", "step", "reward", "return", "pace")} == {
-        "env": 7, "episode": 2, "step": 3, "reward": 1.0, "return": 4.0, "pace": "30 Hz",
-    }  # fmt: skip
+    last = FrameHud(**hud["envs"][7])
+    assert (last.env, last.pace, last.episode, last.step) == (7, "30 Hz", 2, 3)
+    assert (last.reward, last.episodic_return) == (1.0, 4.0)
 
 
 def test_only_the_newest_frame_is_sent_and_no_larger_than_requested(folder: str) -> None:
@@ -225,12 +225,12 @@ def test_keys_change_what_is_shown() -> None:
     assert select_envs("x", 0, (0,)) is None
 
 
-def fake_source(state: str, reason: str = "", huds: tuple[dict[str, Any], ...] = ()) -> FrameSource:
+def fake_source(state: str, reason: str = "", huds: tuple[FrameHud, ...] = ()) -> FrameSource:
     return cast(FrameSource, SimpleNamespace(state=state, reason=reason, huds=huds))
 
 
 VIEW = RunView.placeholder("01ABCDEFGHIJKLMNOP").model_copy(update={"env_id": "CartPole-v1"})
-HUD = {"env": 2, "episode": 1200, "step": 7, "reward": 1.0, "return": 7.0, "pace": "30 Hz"}
+HUD = FrameHud(2, 1, "30 Hz", 1200, 7, 1.0, 7.0, 0.0, 30.0)
 
 
 def test_the_status_lines_show_state_and_hud() -> None:

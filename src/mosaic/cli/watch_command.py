@@ -187,15 +187,15 @@ def status_lines(
     keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
     if source.state != CONNECTED or not source.huds:
         return [f"{title}  {source.state}{': ' + source.reason if source.reason else ''}", keys]
-    drawn = f"{displayed_hz:.1f} frames/s ({source.huds[0]['pace']})   {keys}"
+    drawn = f"{displayed_hz:.1f} frames/s ({source.huds[0].pace})   {keys}"
     if is_single:
         hud = source.huds[0]
         return [
-            f"{title}  env {hud['env']}  episode {hud['episode']:,}  step {hud['step']:,}  "
-            f"reward {formatting.format_number(hud['reward'])}  return {formatting.format_number(hud['return'])}",
+            f"{title}  env {hud.env}  episode {hud.episode:,}  step {hud.step:,}  "
+            f"reward {formatting.format_number(hud.reward)}  return {formatting.format_number(hud.episodic_return)}",
             drawn,
         ]
-    each = "  ".join(formatting.format_number(hud["return"]) for hud in source.huds)
+    each = "  ".join(formatting.format_number(hud.episodic_return) for hud in source.huds)
     return [f"{title}  returns  {each}", drawn]
 
 

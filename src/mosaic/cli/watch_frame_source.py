@@ -12,6 +12,7 @@ from mosaic.client.frame_sources import RelayedFrames
 from mosaic.contracts.errors import MissingExtra, MosaicError, NoDaemon
 from mosaic.fastlane import (
     UNAVAILABLE,
+    FrameHud,
     LaneView,
     compose_grid,
     fit_size,
@@ -48,7 +49,7 @@ class RemoteFrameSource(RelayedFrames[Any]):
         self, trainer: TrainerClient, run_id: str, envs: Sequence[int], rate_hz: float | None, budget: float | None
     ) -> None:
         super().__init__(run_id, envs, rate_hz, budget, self._decode_image)
-        self.huds: list[dict[str, Any]] = []
+        self.huds: Sequence[FrameHud] = ()
         self._trainer = trainer
         self._image: Any = None
         self._failure: MosaicError | None = None
@@ -70,7 +71,7 @@ class RemoteFrameSource(RelayedFrames[Any]):
             raise MissingExtra("Frames from the daemon need Pillow: pip install 'mosaic-rl[train]'.") from None
         import numpy as np
 
-        self.huds = update.hud.get("envs", [])
+        self.huds = update.huds
         return np.asarray(Image.open(io.BytesIO(update.image)).convert("RGB"))
 
     def poll(self) -> bool:

@@ -52,7 +52,7 @@ class RelayedFrames(Generic[DecodedT]):
                 return
             if update.image:
                 self._newest = self._decode(update)
-                self.torn_reads = int(update.hud.get("torn", 0))
+                self.torn_reads = update.torn
             self.state, self.reason = update.state, update.reason
 
     def take_newest(self) -> DecodedT | None:

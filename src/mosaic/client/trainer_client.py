@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
     from mosaic.contracts.events import Event
     from mosaic.contracts.payload import Payload
+    from mosaic.fastlane import FrameHud
 
 Json = dict[str, Any]
 _EPISODE_ROWS = TypeAdapter(list[EpisodeRow], config=ConfigDict(defer_build=True))
@@ -65,8 +66,13 @@ class FrameUpdate(NamedTuple):
     reason: str
     image: bytes
     """A JPEG; empty where only the state is sent."""
-    hud: Json
-    """`envs`: for each, its env, episode, step, reward, return, rate_hz and pace; `rows` and `columns` of the grid."""
+    rows: int = 1
+    columns: int = 1
+    """The image is a grid of environments."""
+    torn: int = 0
+    """Frames that the daemon discarded because they were overwritten while it read them."""
+    huds: Sequence[FrameHud] = ()
+    """Those of the environments that have a frame."""
 
 
 class LogChunk(NamedTuple):
@@ -323,12 +329,17 @@ class TrainerClient:
         self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
     ) -> Iterator[FrameUpdate]:
         """The newest frames of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
+        from mosaic.fastlane import FrameHud  # with numpy, which other calls do not need
+
         requests: queue.SimpleQueue[pb.FramesRequest | None] = queue.SimpleQueue()
         requests.put(pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget))
         seen = 0
         try:
             for reply in self._stream("StreamFrames", iter(requests.get, None)):
-                yield FrameUpdate(reply.state, reply.reason, reply.image, json.loads(reply.hud_json or "{}"))
+                info = json.loads(reply.hud_json or "{}")
+                huds = [FrameHud(**hud) for hud in info.get("envs", ())]
+                grid = (info.get("rows", 1), info.get("columns", 1), info.get("torn", 0))
+                yield FrameUpdate(reply.state, reply.reason, reply.image, *grid, huds)
                 if reply.image:
                     seen += 1
                     requests.put(pb.FramesRequest(seen=seen))

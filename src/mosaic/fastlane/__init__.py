@@ -16,8 +16,8 @@ from .grid import (
     scale_image_smoothly,
 )
 from .lane_files import lane_indices, lanes_folder, reap, reap_all
-from .layout import BGRX32, RGB24, Frame
-from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader, LaneView, hud_fields
+from .layout import BGRX32, RGB24, Frame, FrameHud
+from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader, LaneView
 from .tap import FrameTap
 from .writer import LaneWriter
 
@@ -28,6 +28,7 @@ __all__ = [
     "UNAVAILABLE",
     "WAITING",
     "Frame",
+    "FrameHud",
     "FrameTap",
     "GridShape",
     "LaneReader",
@@ -38,7 +39,6 @@ __all__ = [
     "fit_size",
     "full_grid",
     "grid_shape",
-    "hud_fields",
     "lane_indices",
     "lanes_folder",
     "limit_size",

@@ -69,6 +69,20 @@ class Geometry(NamedTuple):
         return FORMATS[self.channels]
 
 
+class FrameHud(NamedTuple):
+    """What viewers show with a frame; the fields are explained at `Frame`."""
+
+    env: int
+    number: int
+    pace: str
+    episode: int
+    step: int
+    reward: float
+    episodic_return: float
+    rendered_at: float
+    rate_hz: float
+
+
 class Frame(NamedTuple):
     image: np.ndarray[Any, np.dtype[np.uint8]]
     """[height, width, 3 or 4], a copy."""
@@ -90,6 +104,9 @@ class Frame(NamedTuple):
     rate_hz: float
     """How often this environment is rendered at present."""
     render_s: float
+
+    def hud(self, env: int) -> FrameHud:
+        return FrameHud(env, *(getattr(self, name) for name in FrameHud._fields[1:]))
 
 
 class HeaderInvalid(ValueError):

@@ -304,25 +304,10 @@ class LaneView:
         return [None if frame is None else as_rgb(frame.image, frame.format) for _, frame in frames]
 
     @property
-    def huds(self) -> list[dict[str, Any]]:
-        """For each environment with a frame: `env`, and the fields of `hud_fields`."""
-        frames = sorted(self.frames.items())
-        return [{"env": index, **hud_fields(frame)} for index, frame in frames if frame is not None]
+    def huds(self) -> list[layout.FrameHud]:
+        """Those of the environments that have a frame."""
+        return [frame.hud(index) for index, frame in sorted(self.frames.items()) if frame is not None]
 
     def close(self) -> None:
         for reader in self._readers.values():
             reader.close()
-
-
-def hud_fields(frame: layout.Frame) -> dict[str, Any]:
-    """Return what a heads-up display shows with a frame."""
-    return {
-        "episode": frame.episode,
-        "step": frame.step,
-        "reward": frame.reward,
-        "return": frame.episodic_return,
-        "rendered_at": frame.rendered_at,
-        "rate_hz": frame.rate_hz,
-        "pace": frame.pace,
-        "number": frame.number,
-    }

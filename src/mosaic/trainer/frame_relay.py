@@ -166,6 +166,6 @@ def _encode_frame(view: LaneView, side: int, throttle: Throttle) -> pb.FrameRepl
         "columns": shape.columns,
         "quality": throttle.quality,
         "torn": view.torn_reads,
-        "envs": view.huds,
+        "envs": [hud._asdict() for hud in view.huds],
     }
     return pb.FrameReply(state=view.state, reason=view.reason, image=jpeg.getvalue(), hud_json=json.dumps(hud))

@@ -18,8 +18,8 @@ from mosaic.fastlane import (
     UNAVAILABLE,
     WAITING,
     Frame,
+    FrameHud,
     LaneView,
-    hud_fields,
     lanes_folder,
 )
 from mosaic.gui.bridge import Bridge
@@ -51,8 +51,8 @@ class FrameCell(NamedTuple):
     """None before the first frame."""
     pixels: Any
     """The memory of `image`, referenced so that it lives as long as the cell."""
-    hud: Mapping[str, Any]
-    """Episode, step, reward, return, rate_hz, pace; empty before the first frame."""
+    hud: FrameHud | None
+    """None before the first frame."""
 
 
 # --- on this machine
@@ -75,8 +75,8 @@ class LocalLanes(LaneView):
 
 def _make_cell(env: int, frame: Frame | None) -> FrameCell:
     if frame is None:
-        return FrameCell(env, None, None, {})
-    return FrameCell(env, to_image(frame.image, frame.format), frame.image, hud_fields(frame))
+        return FrameCell(env, None, None, None)
+    return FrameCell(env, to_image(frame.image, frame.format), frame.image, frame.hud(env))
 
 
 def to_image(pixels: Any, pixel_format: str) -> QImage:
@@ -120,24 +120,22 @@ class RelayedLanes(RelayedFrames["list[FrameCell]"]):
         cells = self.take_newest()
         if cells is None:
             return set()
-        before = {cell.env: cell.hud.get("number") for cell in self.cells}
+        before = {cell.env: cell.hud for cell in self.cells}
         self.cells = cells
-        return {cell.env for cell in cells if cell.image and before.get(cell.env) != cell.hud.get("number")}
+        return {cell.env for cell in cells if before.get(cell.env) != cell.hud}
 
 
 def split_grid(update: FrameUpdate, envs: Sequence[int]) -> list[FrameCell]:
     """Split a grid that was sent as one image; unless `envs` are given, its cells are environment 0 and up, by row."""
     whole = QImage.fromData(update.image).convertToFormat(QImage.Format.Format_RGB32)
-    rows, columns = int(update.hud.get("rows", 1)), int(update.hud.get("columns", 1))
     width, height = whole.width(), whole.height()
     positions = {env: position for position, env in enumerate(envs)}
     cells = []
-    for hud in update.hud.get("envs", []):
-        env = int(hud["env"])
-        row, column = divmod(positions.get(env, env), columns)
-        top, bottom = row * height // rows, (row + 1) * height // rows
-        left, right = column * width // columns, (column + 1) * width // columns
-        cells.append(FrameCell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, hud))
+    for hud in update.huds:
+        row, column = divmod(positions.get(hud.env, hud.env), update.columns)
+        top, bottom = row * height // update.rows, (row + 1) * height // update.rows
+        left, right = column * width // update.columns, (column + 1) * width // update.columns
+        cells.append(FrameCell(hud.env, whole.copy(QRect(left, top, right - left, bottom - top)), None, hud))
     return cells
 
 

@@ -35,28 +35,28 @@ def format_short_hud(cells: Sequence[FrameCell]) -> str:
     huds = [cell.hud for cell in cells if cell.hud]
     if not huds:
         return ""
-    mean = format_si_number(sum(float(hud["return"]) for hud in huds) / len(huds))
+    mean = format_si_number(sum(hud.episodic_return for hud in huds) / len(huds))
     if len(cells) > 1:
         return SEPARATOR.join((f"{len(cells)} environments", f"mean return {mean}"))
-    return SEPARATOR.join((f"episode {huds[0]['episode']:,}", f"return {mean}"))
+    return SEPARATOR.join((f"episode {huds[0].episode:,}", f"return {mean}"))
 
 
 def format_hud(cells: Sequence[FrameCell], frame_rate_hz: float, hovered_env: int | None = None) -> str:
     """Return the status of one environment, of the one under the pointer, or the range of several."""
-    known = [cell for cell in cells if cell.hud]
-    if not known:
+    huds = [cell.hud for cell in cells if cell.hud]
+    if not huds:
         return ""
-    one = known[0] if len(cells) == 1 else next((cell for cell in known if cell.env == hovered_env), None)
+    one = huds[0] if len(cells) == 1 else next((hud for hud in huds if hud.env == hovered_env), None)
     if one is not None:
         parts = [f"environment {one.env}"] if len(cells) > 1 or one.env else []
-        parts += [f"episode {one.hud['episode']:,}", f"step {one.hud['step']:,}"]
-        parts += [f"{name} {format_si_number(one.hud[name])}" for name in ("reward", "return")]
+        parts += [f"episode {one.episode:,}", f"step {one.step:,}"]
+        parts += [f"reward {format_si_number(one.reward)}", f"return {format_si_number(one.episodic_return)}"]
     else:
-        returns = [float(cell.hud["return"]) for cell in known]
-        episodes = _format_range([int(cell.hud["episode"]) for cell in known])
+        returns = [hud.episodic_return for hud in huds]
+        episodes = _format_range([hud.episode for hud in huds])
         mean = format_si_number(sum(returns) / len(returns))
         parts = [f"{len(cells)} environments", f"episode {episodes}", f"return {_format_range(returns)}, mean {mean}"]
-    pace = (one or known[0]).hud.get("pace", "")
+    pace = (one or huds[0]).pace
     parts.append(f"{frame_rate_hz:.1f} frames/s ({pace})" if pace else f"{frame_rate_hz:.1f} frames/s")
     return SEPARATOR.join(parts)
 

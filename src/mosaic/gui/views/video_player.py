@@ -178,7 +178,7 @@ class VideoPlayer(QWidget):
 
     def _show_frame(self, frame: VideoFrame) -> None:
         self._at_s = frame.at_s
-        self.canvas.show_cells([FrameCell(0, frame.image, None, {})], {0})
+        self.canvas.show_cells([FrameCell(0, frame.image, None, None)], {0})
         self._show_position()
 
     def _show_position(self) -> None:
