@@ -149,7 +149,7 @@ def test_the_number_of_kept_events_is_limited(program: Application, fake: FakeTr
 
 
 @pytest.fixture
-def filmed(tmp_path: Path) -> RunFolder:
+def recorded(tmp_path: Path) -> RunFolder:
     """A run with two videos of 40 and 10 frames, each frame a grey of its own, and one that is no video."""
     folder = RunFolder(tmp_path / run_id(1))
     for number, length in enumerate((40, 10)):
@@ -161,52 +161,52 @@ def filmed(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def test_videos_are_listed_with_their_details(filmed: RunFolder) -> None:
-    seen = view(1, run_dir=str(filmed.path))
+def test_videos_are_listed_with_their_details(recorded: RunFolder) -> None:
+    seen = view(1, run_dir=str(recorded.path))
     found = {video.path.name: video for video in list_videos(cast("Any", FakeTrainer([seen])), seen)}
     assert set(found) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
     assert (found["episode-1.mp4"].episode_return, found["episode-1.mp4"].episode_length) == (13.5, 10)
     assert found["broken.mp4"].episode_return is None
-    nowhere = view(1, run_dir=str(filmed.path / "nowhere"))
+    nowhere = view(1, run_dir=str(recorded.path / "nowhere"))
     assert list_videos(cast("Any", FakeTrainer([nowhere])), nowhere) == []
 
 
-def test_a_video_is_decoded_in_parts_and_from_any_position(filmed: RunFolder) -> None:
-    film = VideoReader(filmed.videos / "episode-0.mp4")
-    first, second = film.read(24), film.read(24)
-    assert (len(first), len(second), film.read(24)) == (24, 16, [])
-    assert (film.rate_hz, first[0].image.width(), first[0].image.height()) == (20.0, 96, 64)
-    assert film.duration_s == pytest.approx(2.0, abs=0.1)
+def test_a_video_is_decoded_in_parts_and_from_any_position(recorded: RunFolder) -> None:
+    reader = VideoReader(recorded.videos / "episode-0.mp4")
+    first, second = reader.read(24), reader.read(24)
+    assert (len(first), len(second), reader.read(24)) == (24, 16, [])
+    assert (reader.rate_hz, first[0].image.width(), first[0].image.height()) == (20.0, 96, 64)
+    assert reader.duration_s == pytest.approx(2.0, abs=0.1)
     grays = [frame.image.pixelColor(0, 0).red() for frame in (*first, *second)]
     assert grays == sorted(grays)
-    (middle,) = film.read(1, 1.0)
+    (middle,) = reader.read(1, 1.0)
     assert middle.at_s == pytest.approx(1.0, abs=0.026)
-    film.close()
+    reader.close()
     with pytest.raises(BadInput, match="cannot be played"):
-        VideoReader(filmed.videos / "broken.mp4").read(1)
+        VideoReader(recorded.videos / "broken.mp4").read(1)
 
 
-def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: RunFolder) -> None:
-    start_with(program, FakeTrainer([view(1, run_dir=str(filmed.path)), view(2)]))
+def test_a_video_plays_in_the_window_to_its_end(program: Application, recorded: RunFolder) -> None:
+    start_with(program, FakeTrainer([view(1, run_dir=str(recorded.path)), view(2)]))
     program.workbench.select(run_id(1), "videos")
     listed = pump(lambda: program.window.findChild(QListWidget, "videos.list"), "the tab")
     pump(lambda: listed.count() == 3, "the videos")
-    film = find(program.window, "videos.film", VideoPlayer)
+    player = find(program.window, "videos.player", VideoPlayer)
     names = [listed.item(row).text().split("\n")[0] for row in range(3)]
     listed.setCurrentRow(names.index("episode-1"))
 
     def is_playing() -> bool:
-        path = film._reader.path if film._reader is not None else None
-        return path is not None and path.stem == "episode-1" and film._at_s > 0.3
+        path = player._reader.path if player._reader is not None else None
+        return path is not None and path.stem == "episode-1" and player._at_s > 0.3
 
     pump(is_playing, "it to play")
-    pump(lambda: not film._is_playing, "its end")
-    click(find(program.window, "videos.film.play"))
-    pump(lambda: film._is_playing and 0 < film._at_s < 0.4, "it to play again")
+    pump(lambda: not player._is_playing, "its end")
+    click(find(program.window, "videos.player.play"))
+    pump(lambda: player._is_playing and 0 < player._at_s < 0.4, "it to play again")
     listed.setCurrentRow(names.index("broken"))
-    pump(lambda: "cannot be played" in film.canvas.message, "the reason")
+    pump(lambda: "cannot be played" in player.canvas.message, "the reason")
     program.workbench.tab_requested.emit("overview")
-    pump(lambda: not film._frame_timer.isActive(), "the playing to stop")
+    pump(lambda: not player._frame_timer.isActive(), "the playing to stop")
 
 
 def test_a_run_without_videos_shows_how_to_record_some(program: Application, fake: FakeTrainer) -> None:

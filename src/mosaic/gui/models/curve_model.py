@@ -16,7 +16,7 @@ X_KINDS = {"step": "Step", "relative": "Relative time", "wall": "Wall time", "ep
 
 
 class ReducedCurve(NamedTuple):
-    """What is drawn: at most about one entry a bin, ascending in x."""
+    """What is drawn: at most about one entry per bin, ascending in x."""
 
     x: Floats
     raw: Floats
@@ -26,7 +26,7 @@ class ReducedCurve(NamedTuple):
 
 
 class ChartCurve:
-    """Points in ascending x. With `low` and `high` the band shows those, else the extremes of the points.
+    """Points in ascending x. The band shows `low` and `high` where they are given, else the extremes of the points.
 
     A value that is not finite is a gap.
     """
@@ -39,7 +39,7 @@ class ChartCurve:
         self._smoother = Smoother(weight)
         self._has_gaps = False
         self.has_band = False
-        """Whether it came with one of its own."""
+        """Whether `low` and `high` were given."""
 
     def __len__(self) -> int:
         return len(self._x)
@@ -58,7 +58,7 @@ class ChartCurve:
 
     @property
     def smooth(self) -> Floats:
-        """Averaged on request: a hidden chart costs nothing when the weight is changed."""
+        """Return the smoothed values. Computed on request: a hidden chart costs nothing when the weight changes."""
         known = len(self._smooth)
         if known < len(self):
             self._smooth.extend(self._smoother.extend(self.y[known:]))
@@ -69,13 +69,13 @@ class ChartCurve:
         self.extend(x, y, low, high)
 
     def extend(self, x: Floats, y: Floats, low: Floats | None = None, high: Floats | None = None) -> None:
-        """More points. Where they begin before the end of what is there, all are put in order again."""
+        """Append points. Where they are not in ascending order, all are sorted again."""
         last = self.x[-1] if len(self) else -math.inf
         if len(x) and (x[0] < last or bool((x[1:] < x[:-1]).any())):
-            whole, all_y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
-            order = np.argsort(whole, kind="stable")
+            all_x, all_y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
+            order = np.argsort(all_x, kind="stable")
             self._reset(self.weight)
-            x, y, low, high = whole[order], all_y[order], None, None
+            x, y, low, high = all_x[order], all_y[order], None, None
         self._x.extend(x)
         self._y.extend(y)
         self._has_gaps = self._has_gaps or not bool(np.isfinite(y).all())
@@ -90,7 +90,7 @@ class ChartCurve:
             self._smooth = GrowingArray()
 
     def value_at(self, x: float) -> tuple[float, float, float] | None:
-        """Of the point nearest to `x`: its x, its value and its smoothed value. None outside of the curve."""
+        """Return x, value and smoothed value of the point nearest to `x`; None outside of the curve."""
         xs = self.x
         if len(xs) == 0 or not xs[0] <= x <= xs[-1]:
             return None
@@ -100,7 +100,7 @@ class ChartCurve:
         return float(xs[at]), float(self.y[at]), float(self.smooth[at])
 
     def last_point(self) -> tuple[float, float, float] | None:
-        """The last point that is not a gap, as `value_at` gives it."""
+        """Return the last point that is not a gap, as `value_at` does."""
         at = len(self) - 1
         if at >= 0 and not math.isfinite(self.y[at]):
             known = np.flatnonzero(np.isfinite(self.y))
@@ -108,7 +108,7 @@ class ChartCurve:
         return None if at < 0 else (float(self.x[at]), float(self.y[at]), float(self.smooth[at]))
 
     def reduce(self, begin: float, end: float, bins: int) -> ReducedCurve:
-        """The points from `begin` to `end` and one at either side; by bins of equal width where they are too many."""
+        """Return the points from `begin` to `end` and one at either side, reduced to bins where they are too many."""
         x = self.x
         first, last = np.searchsorted(x, (begin, end), side="left")
         first, last = max(0, int(first) - 1), min(len(x), int(last) + 1)
@@ -116,7 +116,7 @@ class ChartCurve:
             part = slice(first, last)
             low, high = (self._low.values, self._high.values) if self.has_band else (self.y, self.y)
             return ReducedCurve(x[part], self.y[part], self.smooth[part], low[part], high[part])
-        # Bins are multiples of their width, not parts of what is looked at: panning does not make the line flicker.
+        # Bins are multiples of their width, not parts of the range: the line does not flicker while it is panned.
         width = (end - begin) / bins
         edges = np.arange(math.floor(begin / width), math.ceil(end / width) + 1) * width
         starts = np.concatenate([[first], np.clip(np.searchsorted(x, edges), first, last - 1)])
@@ -194,7 +194,7 @@ def to_log_scale(reduced: ReducedCurve) -> ReducedCurve:
 
 
 def finite_range(*parts: Floats) -> tuple[float, float] | None:
-    """The least and the greatest finite number."""
+    """Return the smallest and the largest finite number."""
     known = [part[np.isfinite(part)] for part in parts]
     known = [part for part in known if len(part)]
     if not known:
@@ -203,7 +203,7 @@ def finite_range(*parts: Floats) -> tuple[float, float] | None:
 
 
 def round_range(low: float, high: float) -> tuple[float, float]:
-    """A range a little wider, on round numbers: it changes now and then as data grows, not with every point."""
+    """Widen a range to round numbers, so that it does not change with every new point."""
     span = high - low
     # Less than this is the rounding of the smoothing, not a change of the data.
     if span <= 1e-9 * max(abs(low), abs(high)) or not math.isfinite(span):
@@ -214,6 +214,6 @@ def round_range(low: float, high: float) -> tuple[float, float]:
 
 
 def round_step(min_step: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20, … that is at least so much."""
+    """Return the smallest of 1, 2, 5, 10, 20, … that is at least `min_step`."""
     scale = 10.0 ** math.floor(math.log10(min_step))
     return next(scale * factor for factor in (1, 2, 5, 10) if scale * factor >= min_step * (1 - 1e-9))

@@ -33,7 +33,7 @@ class VideoFile(NamedTuple):
 
 
 def list_videos(trainer: TrainerClient, view: RunView) -> list[VideoFile]:
-    """Newest first; those that are still being written have another ending."""
+    """List the videos of a run, newest first; a video that is still being written has another suffix."""
     files = trainer.files(view.run_id, "videos/*")
     names = {file.name for file in files}
     videos = [

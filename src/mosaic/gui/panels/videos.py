@@ -25,7 +25,7 @@ class VideosTab(QWidget):
         self._list = ui.with_object_name(QListWidget(), "videos.list")
         self._list.setWordWrap(True)
         self._list.setProperty("roomy", True)
-        self._player = VideoPlayer(workbench.bridge, "videos.film")
+        self._player = VideoPlayer(workbench.bridge, "videos.player")
         self._evaluate_button = ui.button(
             "Evaluate its policy", "videos.evaluate", lambda: workbench.page_requested.emit("policy")
         )

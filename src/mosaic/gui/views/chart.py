@@ -71,7 +71,7 @@ class _CurveItems:
 
 class Chart(QWidget):
     expand_requested = Signal()
-    """The button for more room was pressed; it is shown only where the signal is connected."""
+    """The button `expand` was pressed, which is hidden by default."""
 
     def __init__(
         self, title: str, name: str = "", crosshair: Crosshair | None = None, has_legend: bool = False

@@ -177,9 +177,8 @@ class FrameGrid(QWidget):
     def zoom_by(self, factor: float, around: QPointF | None = None) -> None:
         scale = min(max(self.scale * factor, SCALE_RANGE[0]), SCALE_RANGE[1])
         middle = QRectF(self.rect()).center()
-        held = (around or middle) - middle
-        moved = held + (self._pan - held) * (scale / self.scale)
-        self._zoom(scale, moved)
+        fixed = (around or middle) - middle
+        self._zoom(scale, fixed + (self._pan - fixed) * (scale / self.scale))
 
     def _zoom(self, scale: float | None, pan: QPointF | None = None) -> None:
         self._scale = scale
@@ -199,10 +198,10 @@ class FrameGrid(QWidget):
 
     def _clamp_pan(self) -> None:
         """A frame that is larger than the view covers it; a smaller one is centered."""
-        whole = self._arrangement.bounds
-        spare_x = max(0.0, (whole.width() - self.width()) / 2)
-        spare_y = max(0.0, (whole.height() - self.height()) / 2)
-        self._pan = QPointF(min(max(self._pan.x(), -spare_x), spare_x), min(max(self._pan.y(), -spare_y), spare_y))
+        bounds = self._arrangement.bounds
+        max_x = max(0.0, (bounds.width() - self.width()) / 2)
+        max_y = max(0.0, (bounds.height() - self.height()) / 2)
+        self._pan = QPointF(min(max(self._pan.x(), -max_x), max_x), min(max(self._pan.y(), -max_y), max_y))
 
     # --- drawing
 

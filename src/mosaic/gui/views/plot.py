@@ -27,7 +27,7 @@ LEGEND_WIDTH, LEGEND_MARK_WIDTH = 240, 20
 
 
 def format_ticks(values: list[float], spacing: float) -> list[str]:
-    """Round numbers, SI-shortened, with just enough digits to distinguish neighbors."""
+    """Format round numbers with SI prefixes and just enough digits to distinguish neighbors."""
     largest = max((abs(value) for value in values), default=0.0)
     if 0 < largest < 1e-3:
         return [f"{value:.3g}" if abs(value) > spacing / 1000 else "0" for value in values]
@@ -42,7 +42,7 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         self.kind = "number"
         """Or `relative` (seconds), `wall` (seconds since the epoch) or `log` (powers of ten)."""
         self._min_spacing_px, self._max_ticks = (32, 8) if orientation == "left" else (64, 12)
-        """Pixels between ticks at least, and how many of them at most."""
+        """Minimum of pixels between two ticks, and maximum of ticks."""
         self.enableAutoSIPrefix(False)
         self.setStyle(autoExpandTextSpace=False, hideOverlappingLabels=False, tickTextOffset=6)
         if orientation == "left":
@@ -58,7 +58,7 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         self.setGrid(255 if self.orientation == "left" else False)
 
     def boundingRect(self) -> QRectF:
-        """With room for the labels at its ends, which would be left out else."""
+        """Add room for the labels at both ends, which would be omitted otherwise."""
         return QRectF(super().boundingRect()).adjusted(-24, -theme.GAP, 24, theme.GAP)
 
     def set_kind(self, kind: str) -> None:
@@ -138,7 +138,7 @@ class Band(pg.GraphicsObject):  # type: ignore[misc]
 
 
 class _PlotViewBox(pg.ViewBox):  # type: ignore[misc]
-    """Left drag marks a range of x, Shift or the middle button pans; everything else is the chart's."""
+    """Left drag selects a range of x, Shift or the middle button pans. The chart applies the range."""
 
     def __init__(self, plot: Plot) -> None:
         super().__init__(enableMenu=False, defaultPadding=0.0)
@@ -199,7 +199,7 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         self.setAntialiasing(True)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.wheel_needs_ctrl = False
-        """Where the page scrolls, the wheel alone is for the page."""
+        """Set where the wheel alone scrolls the page."""
         self.view = _PlotViewBox(self)
         self.left, self.bottom = Axis("left"), Axis("bottom")
         middle = QGraphicsWidget()

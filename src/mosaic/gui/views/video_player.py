@@ -42,7 +42,7 @@ SLIDER_STEPS = 1000
 
 
 class VideoPlayer(QWidget):
-    def __init__(self, bridge: Bridge, name: str = "film") -> None:
+    def __init__(self, bridge: Bridge, name: str) -> None:
         super().__init__()
         self.setObjectName(name)
         self._bridge = bridge
@@ -216,7 +216,7 @@ class VideoPair(QWidget):
         self._views: Sequence[RunView] = ()
         self._choices: list[VideoChoice] = []
         self._needs_reload = False
-        self._players = [VideoPlayer(workbench.bridge, f"compare.film.{side}") for side in ("left", "right")]
+        self._players = [VideoPlayer(workbench.bridge, f"compare.player.{side}") for side in ("left", "right")]
         self._menus = [with_object_name(QComboBox(), f"compare.video.{side}") for side in ("left", "right")]
         self._empty = EmptyState("No videos", "None of these runs has recorded one: “Capture video” makes a run do so.")
         # In a hidden tab it does not make the page taller.
