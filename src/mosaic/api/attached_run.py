@@ -1,4 +1,4 @@
-"""Runs that a program of one's own produces: the calling process logs, saves and shows, the daemon does the rest."""
+"""Runs that the calling process produces: it logs, saves and shows; the daemon does the rest."""
 
 from __future__ import annotations
 

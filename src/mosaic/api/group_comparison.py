@@ -93,12 +93,12 @@ def resolve_runs(trainer: TrainerClient, names: Sequence[str]) -> list[RunView]:
     views: dict[str, RunView] = {}
     for name in names:
         try:
-            found = [trainer.get(name)]
+            matches = [trainer.get(name)]
         except UnknownName:
-            found = trainer.runs(group=name)[::-1]
-            if not found:
+            matches = trainer.runs(group=name)[::-1]
+            if not matches:
                 raise
-        views |= {view.run_id: view for view in found}
+        views |= {view.run_id: view for view in matches}
     return list(views.values())
 
 
@@ -131,10 +131,10 @@ def _check_has_points(trainer: TrainerClient, entries: Sequence[ComparedRun], ta
 
 
 def resolve_group_key(name: str, settings: Sequence[Any]) -> str:
-    wanted = name.replace("-", "_")
-    if wanted == EACH_RUN:
+    key = name.replace("-", "_")
+    if key == EACH_RUN:
         return NO_GROUPING
     known = {key for one in settings for key in one}
-    if wanted not in known:
+    if key not in known:
         raise unknown_name_error("setting", name, known | {EACH_RUN}, "these runs")
-    return wanted
+    return key

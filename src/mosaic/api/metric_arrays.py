@@ -110,11 +110,11 @@ def join_series(parts: Iterable[SeriesPart]) -> dict[str, MetricSeries]:
     return {
         tag: MetricSeries(
             tag,
-            np.concatenate([np.array(part.steps, np.int64) for part in found]),
-            np.concatenate([np.array(part.at, np.float64) for part in found]),
-            np.concatenate([np.array(part.values, np.float64) for part in found]),
+            np.concatenate([np.array(part.steps, np.int64) for part in tag_parts]),
+            np.concatenate([np.array(part.at, np.float64) for part in tag_parts]),
+            np.concatenate([np.array(part.values, np.float64) for part in tag_parts]),
         )
-        for tag, found in by_tag.items()
+        for tag, tag_parts in by_tag.items()
     }
 
 
@@ -123,13 +123,13 @@ def empty_series(tag: str) -> MetricSeries:
 
 
 def join_episodes(rows: Iterable[EpisodeRow]) -> Episodes:
-    found = list(rows)
+    episodes = list(rows)
     return Episodes(
-        np.array([row.step for row in found], np.int64),
-        np.array([row.at for row in found], np.float64),
-        np.array([np.nan if row.episodic_return is None else row.episodic_return for row in found], np.float64),
-        np.array([row.length for row in found], np.int64),
-        np.array([row.env for row in found], np.int64),
+        np.array([row.step for row in episodes], np.int64),
+        np.array([row.at for row in episodes], np.float64),
+        np.array([np.nan if row.episodic_return is None else row.episodic_return for row in episodes], np.float64),
+        np.array([row.length for row in episodes], np.int64),
+        np.array([row.env for row in episodes], np.int64),
     )
 
 

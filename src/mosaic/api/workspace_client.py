@@ -165,7 +165,7 @@ class Client:
         """Return the runs that match all filters, newest first. `status` takes stages and outcomes; 0 is no limit."""
         views = self._connection.call(
             lambda trainer: trainer.runs(
-                _as_words(status), _as_words(tags), algo, env_id, group, include_archived, limit
+                _as_sequence(status), _as_sequence(tags), algo, env_id, group, include_archived, limit
             )
         )
         return Runs([Run(self._connection, view) for view in views])
@@ -205,8 +205,8 @@ class Client:
         return load_policy_file(policy, algo, env_id)
 
 
-def _as_words(words: str | Sequence[str]) -> Sequence[str]:
-    return (words,) if isinstance(words, str) else words
+def _as_sequence(names: str | Sequence[str]) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else names
 
 
 def _train_payload(

@@ -102,9 +102,9 @@ def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], follow
     """
     from mosaic.cli.train_commands import submit_run
 
-    wanted = [parse_assignment(text) for text in assignments]
+    changes = [parse_assignment(text) for text in assignments]
     payload = context.trainer().config(run)
-    return submit_run(context, apply_assignments(payload, wanted), is_detached=not follow)
+    return submit_run(context, apply_assignments(payload, changes), is_detached=not follow)
 
 
 # --- organizing

@@ -46,13 +46,13 @@ def demo(context: CliContext) -> int:
     eval_view, summary = run_evaluation(context, evaluation_payload(context.trainer(), view.run_id, options))
     if summary is None:
         return report_end(context, eval_view)
-    made = {"curve": _save_curve(context, view), **_list_made_files(context.trainer(), view, eval_view)}
+    files = {"curve": _save_curve(context, view), **_list_made_files(context.trainer(), view, eval_view)}
     if context.is_json:
         output.print_json(
-            {**view.model_dump(mode="json"), "evaluation": summary_json(eval_view.run_id, summary), "made": made}
+            {**view.model_dump(mode="json"), "evaluation": summary_json(eval_view.run_id, summary), "made": files}
         )
     else:
-        _print_report(view, summary, made, time.monotonic() - began_at)
+        _print_report(view, summary, files, time.monotonic() - began_at)
         if open_workbench_detached(context.workspace.root, view.run_id):
             click.echo("\nThe workbench opens on this run; close it whenever you like.")
     return 0
@@ -85,7 +85,7 @@ def _print_report(view: RunView, summary: EvaluationSummary, artifacts: dict[str
         f"{formatting.format_number(summary.avg_return)} on {summary.episodes} fresh "
         f"seeds ({formatting.format_duration(took_s)} in all, {formatting.format_count(view.sps)} steps/s)."
     )
-    click.echo("\nWhat it made:")
+    click.echo("\nWhat it wrote:")
     output.print_fields(artifacts.items(), "  ")
     click.echo("\nTry next:")
     commands = [
@@ -93,7 +93,7 @@ def _print_report(view: RunView, summary: EvaluationSummary, artifacts: dict[str
         ("gui", "the workbench: train, watch and compare in a window"),
         ("train ppo --env-id Acrobot-v1", "another environment"),
     ]
-    output.print_fields([(f"{_program_name()} {words}", says) for words, says in commands], "  ")
+    output.print_fields([(f"{_program_name()} {arguments}", effect) for arguments, effect in commands], "  ")
 
 
 def _program_name() -> str:

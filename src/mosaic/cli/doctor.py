@@ -109,11 +109,11 @@ def _check_extras(lines: list[str]) -> Iterator[DoctorCheck]:
         if name == "dev":
             continue
         own = [_EXTRA_DISTRIBUTIONS[name]] if name in _EXTRA_DISTRIBUTIONS else []
-        wanted = required_distributions(lines, name) + own
-        missing = missing_distributions(wanted)
+        required = required_distributions(lines, name) + own
+        missing = missing_distributions(required)
         if not missing:
             installed.append(name)
-        elif missing == wanted or set(own) & set(missing):
+        elif missing == required or set(own) & set(missing):
             absent.append(name)
         else:
             words = f"{name} is incomplete: {', '.join(missing)} missing"

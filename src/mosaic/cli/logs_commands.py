@@ -109,21 +109,21 @@ def metrics(context: CliContext, run: str, tags: tuple[str, ...], is_csv: bool) 
 
         write_csv(parts, sys.stdout)
         return
-    found: dict[str, list[tuple[int, float, float]]] = {}
+    points_by_tag: dict[str, list[tuple[int, float, float]]] = {}
     for part in parts:
-        found.setdefault(part.tag, []).extend(zip(part.steps, part.at, part.values, strict=True))
-    if not all(tag in found for tag in tags):
+        points_by_tag.setdefault(part.tag, []).extend(zip(part.steps, part.at, part.values, strict=True))
+    if not all(tag in points_by_tag for tag in tags):
         known = {series.tag for series in trainer.metrics(run_id, last_only=True)}
-        missing = next(tag for tag in tags if tag not in found)
+        missing = next(tag for tag in tags if tag not in points_by_tag)
         raise unknown_name_error("metric", missing, known, f"run {formatting.short_id(run_id)}")
     if context.is_json:
-        output.print_json({"run_id": run_id, "series": found})
+        output.print_json({"run_id": run_id, "series": points_by_tag})
         return
-    if not found:
+    if not points_by_tag:
         output.print_message(f"Run {formatting.short_id(run_id)} has logged no metrics yet.")
         return
     table = output.create_table("METRIC", "LAST", "STEP", "VALUES", "COURSE", right_aligned=("LAST", "STEP", "VALUES"))
-    for tag, points in sorted(found.items()):
+    for tag, points in sorted(points_by_tag.items()):
         step, _, value = points[-1]
         course = output.sparkline([point[2] for point in points])
         table.add_row(tag, formatting.format_number(value), f"{step:,}", f"{len(points):,}", course)

@@ -87,9 +87,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        found = getattr(importlib.import_module(f"mosaic.cli.{module}"), attribute)
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(importlib.import_module(f"mosaic.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None, context: CliContext | None = None) -
         return MosaicError.exit_code
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a sign shows a question mark
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     context = context or CliContext()
     try:
         with context:
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None, context: CliContext | None = None) -
     except (KeyboardInterrupt, click.Abort, EOFError):
         return _print_error("", INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:
-        # Who read our output went away; the interpreter must not complain when it flushes what is left.
+        # The reader of the output is gone; the interpreter must not fail when it flushes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return MosaicError.exit_code
 

@@ -153,9 +153,9 @@ def progress_bar(title: str) -> Iterator[Callable[..., None]]:
 
 
 def sparkline(values: Sequence[float | None], width: int = 24, bounds: tuple[float, float] | None = None) -> str:
-    """The course of a figure in one line of text; each sign is the mean of its part.
+    """A curve in one line of text; each character is the mean of its part.
 
-    `bounds` are the lowest and the highest sign's; without them each line has its own.
+    `bounds` are the values of the lowest and the highest character; without them, those of the curve.
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite or width < 1:

@@ -106,20 +106,20 @@ class SettingOption(click.Option):
 
 
 def build_flag(field: SettingField, section: str = "") -> click.Option:
-    words = field.help.strip()
+    help_text = field.help.strip()
     if field.default is not None:
         shown = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        words = f"{words}  [default: {shown}]"
+        help_text = f"{help_text}  [default: {shown}]"
     flag = field.flag
     if field.type == "bool":
-        option = SettingOption([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=words)
+        option = SettingOption([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=help_text)
     elif field.type == "names":
         option = SettingOption(
-            [field.name, flag], multiple=True, metavar="NAME", help=f"{words} Can be given several times."
+            [field.name, flag], multiple=True, metavar="NAME", help=f"{help_text} Can be given several times."
         )
     else:
         complete = _complete_env_id if field.name == "env_id" else None
-        option = SettingOption([field.name, flag], type=SettingType(field), help=words, shell_complete=complete)
+        option = SettingOption([field.name, flag], type=SettingType(field), help=help_text, shell_complete=complete)
     option.section = section
     return option
 

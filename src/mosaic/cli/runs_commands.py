@@ -12,7 +12,6 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import run_argument
 from mosaic.contracts.options import RunKind
-from mosaic.submission.run_payloads import diff_settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -135,21 +134,21 @@ def config(context: CliContext, run: str) -> None:
 @pass_context
 def diff(context: CliContext, one: str, other: str) -> None:
     """Shows which settings of two runs differ. A setting that was not given counts with its default."""
-    from mosaic.submission.run_payloads import effective_settings
+    from mosaic.submission.run_payloads import diff_settings, effective_settings
 
     trainer = context.trainer()
     views = [trainer.get(one), trainer.get(other)]
-    found = diff_settings(*(effective_settings(trainer.config(view.run_id)) for view in views))
+    differences = diff_settings(*(effective_settings(trainer.config(view.run_id)) for view in views))
     short = formatting.short_ids([view.run_id for view in views])
     if context.is_json:
-        output.print_json({"runs": [view.run_id for view in views], "differences": found})
+        output.print_json({"runs": [view.run_id for view in views], "differences": differences})
         return
-    if not found:
+    if not differences:
         output.print_message("The two runs have the same settings.")
         return
     heads = [short[view.run_id] for view in views]
     table = output.create_table("SETTING", *heads, wrap=heads)
-    for name, values in found.items():
+    for name, values in differences.items():
         table.add_row(name, *("not set" if value is None else _format_value(value) for value in values))
     output.console().print(table)
 

@@ -25,7 +25,7 @@ SEED_FLAGS = ("seed",)
 @click.option("--name", metavar="NAME", help="A name for the run.")
 @click.option("--env-id-from", metavar="FLAG", help="Which of the script's arguments names its environment.")
 @click.option("--total-timesteps", metavar="N", type=click.IntRange(1), help="How many steps it will take, if known.")
-@click.option("--compat", is_flag=True, help="It was written for gymnasium 0.29: give it that behaviour on 1.x.")
+@click.option("--compat", is_flag=True, help="It was written for gymnasium 0.29: give it that behavior on 1.x.")
 @click.option(
     "--without",
     metavar="PART",
@@ -97,16 +97,16 @@ def script_config(
     else:
         env_id = flag_value(argv, ENV_ID_FLAGS)
     total, seed = (_parse_int(flag_value(argv, flags)) for flags in (TOTAL_TIMESTEPS_FLAGS, SEED_FLAGS))
-    found = {"env_id": env_id, "total_timesteps": total or None, "seed": seed}
-    return config | {key: value for key, value in found.items() if value is not None}
+    known = {"env_id": env_id, "total_timesteps": total or None, "seed": seed}
+    return config | {key: value for key, value in known.items() if value is not None}
 
 
 def flag_value(argv: Sequence[str], names: Sequence[str]) -> str | None:
     """The value of the first of these flags, written `--flag value` or `--flag=value`, with - or _."""
-    wanted = {name.replace("_", "-") for name in names}
+    flags = {name.replace("_", "-") for name in names}
     for at, word in enumerate(argv):
         flag, equals, value = word.partition("=")
-        if not flag.startswith("-") or flag.lstrip("-").replace("_", "-") not in wanted:
+        if not flag.startswith("-") or flag.lstrip("-").replace("_", "-") not in flags:
             continue
         if equals:
             return value

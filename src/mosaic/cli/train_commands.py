@@ -48,7 +48,7 @@ OWN_CLEANRL_FLAGS = {
 class AlgorithmCommand(Command):
     """`train ppo` or `check ppo`: every setting of the algorithm, then those of the run.
 
-    `own_cleanrl` locates an algorithm of the user's own, as keys of the config. It has only the flags that it states.
+    `own_cleanrl` locates a script of the user's CleanRL, as keys of the config; it has only the flags that it states.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class AlgorithmGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The flags of an algorithm of the user's own are known when its folder is."""
+        """A script of the user's CleanRL is found by the folder that the arguments name."""
         own = parse_own_cleanrl(args)
         if own and args[0] in (known := load_algorithms_from(own["cleanrl"])):
             return args[0], AlgorithmCommand(known[args[0]], self._handler, self._is_check, own), args[1:]

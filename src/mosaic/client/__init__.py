@@ -1,4 +1,4 @@
-"""Connect to the workspace's daemon, starting it where none runs; one typed method a verb."""
+"""Connect to the workspace's daemon, starting it where none runs; one typed method per call."""
 
 from mosaic.client.connect import DaemonAddress, connect, connect_remote, read_daemon_address, start_daemon
 from mosaic.client.trainer_client import TrainerClient

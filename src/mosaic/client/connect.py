@@ -46,7 +46,7 @@ class DaemonAddress(NamedTuple):
 
 
 def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
-    """The daemon that lives in this workspace; none when its process is gone."""
+    """The address of the workspace's daemon; None where no such process runs."""
     try:
         fields = json.loads(workspace.daemon_file.read_text())
         address = DaemonAddress(*(fields[name] for name in DaemonAddress._fields))
@@ -81,7 +81,7 @@ def _unusable_workspace(workspace: Workspace, error: OSError) -> BadInput:
 
 
 def connect_remote(address: str, token: str) -> TrainerClient:
-    """A connection to a daemon of another machine, whose port a tunnel brings here. Nothing is ever started."""
+    """A connection to a daemon on another machine, whose port a tunnel forwards. Nothing is ever started."""
     return _connect_verified(address, token, "", is_local=False)
 
 
@@ -122,7 +122,7 @@ def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_labe
 
 
 def start_daemon(workspace: Workspace) -> DaemonAddress:
-    """Starts a daemon that outlives us and waits until it listens."""
+    """Starts a daemon that outlives this process, and waits until it listens."""
     workspace.logs.mkdir(parents=True, exist_ok=True)
     console = workspace.logs / "trainer.console.log"
     with open(console, "ab") as output:
@@ -144,7 +144,7 @@ def start_daemon(workspace: Workspace) -> DaemonAddress:
         if process.poll() is not None and process.returncode != AlreadyRunning.exit_code:
             break
         time.sleep(0.01)
-    raise NoDaemon(f"The daemon did not start. Its last words are in {console}")
+    raise NoDaemon(f"The daemon did not start. See its output: {console}")
 
 
 class ReconnectingClient:

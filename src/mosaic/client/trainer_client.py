@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import grpc
-from pydantic import ConfigDict, TypeAdapter
 
 from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from mosaic.fastlane import FrameHud
 
 Json = dict[str, Any]
-_EPISODE_ROWS = TypeAdapter(list[EpisodeRow], config=ConfigDict(defer_build=True))
 
 
 class MetricsUpdate(NamedTuple):
@@ -271,8 +269,11 @@ class TrainerClient:
 
     def episodes(self, run: str) -> Iterator[EpisodeRow]:
         """One object an episode: number, env, step, at, return, length."""
+        from pydantic import TypeAdapter
+
+        rows = TypeAdapter(list[EpisodeRow])
         for reply in self._stream("ReadEpisodes", pb.RunRequest(run=run)):
-            yield from _EPISODE_ROWS.validate_json(reply.json)
+            yield from rows.validate_json(reply.json)
 
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         """Newest first, without evaluations that have no complete batch yet."""
