@@ -153,8 +153,8 @@ def test_published_telemetry_is_stored_and_streamed(trainer: TrainerClient) -> N
     stage(trainer, run_id, "running")
     facts = {"series": {"remote/loss": [[1, 1.0, 0.5], [2, 2.0, None]]}}
     messages = [
-        pb.TelemetryRequest(run=run_id, kind="metrics", facts_json=json.dumps(facts)),
-        pb.TelemetryRequest(run=run_id, kind="step", facts_json='{"step": 7}'),
+        pb.TelemetryRequest(run=run_id, kind="metrics", fields_json=json.dumps(facts)),
+        pb.TelemetryRequest(run=run_id, kind="step", fields_json='{"step": 7}'),
     ]
     assert trainer._call("PublishTelemetry", iter(messages)).accepted == 2
     published: list[dict[str, Any]] = []

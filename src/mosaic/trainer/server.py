@@ -332,7 +332,7 @@ class Servicer(TrainerServicer):
         try:
             for message in request:
                 run_id = self._records.resolve(message.run)
-                fields = json.loads(message.facts_json)
+                fields = json.loads(message.fields_json)
                 if message.kind not in BULK_KINDS or not isinstance(fields, dict):
                     raise BadInput(f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(BULK_KINDS)}.")
                 if run_id not in journals:
