@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +20,6 @@ from mosaic.contracts.folder import RunFolder
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
     from mosaic.hub.description import PolicyDescription, PullResult
-    from mosaic.hub.hub_session import OnProgress
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -64,7 +61,7 @@ def push(
     chosen = trainer.open_file(view.run_id, choose_checkpoint(trainer, view, checkpoint))
     if not chosen.is_dir():
         raise NotAllowed(f"Run {formatting.short_id(view.run_id)} has a model file, but no checkpoint to push.")
-    with tempfile.TemporaryDirectory() as scratch, _transfer_progress(f"Pushing to {repo}") as on_progress:
+    with tempfile.TemporaryDirectory() as scratch, output.progress_bar(f"Pushing to {repo}") as on_progress:
         request = PushRequest(
             repo=repo,
             folder=folder,
@@ -154,7 +151,7 @@ def _pull_run(
 
     downloaded = staging / "repository"
     downloaded.mkdir()
-    with _transfer_progress(f"Pulling {repo}") as on_progress:
+    with output.progress_bar(f"Pulling {repo}") as on_progress:
         result = pull_policy(repo, downloaded, revision, on_progress, timeout_s)
     policy = result.policy
     check_loadable(policy)
@@ -183,9 +180,3 @@ def _check_target_folder(out: str) -> Path:
     if not target.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {target.parent}.")
     return target
-
-
-@contextmanager
-def _transfer_progress(title: str) -> Iterator[OnProgress]:
-    with output.progress_bar(title) as show:
-        yield lambda at: show(at.done_bytes, at.total_bytes, f"{title} {at.file}")

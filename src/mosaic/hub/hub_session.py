@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.secrets import find_secret
@@ -22,13 +22,8 @@ _NETWORK_MODULES = ("httpx", "httpx2", "requests", "urllib3", "hf_xet")
 _REPO_PATTERN = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
-class TransferProgress(NamedTuple):
-    file: str
-    done_bytes: int
-    total_bytes: int
-
-
-OnProgress = Callable[[TransferProgress], object]
+OnProgress = Callable[[int, int], None]
+"""Takes the bytes transferred so far and their total."""
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from mosaic.hub.description import (
     PolicyDescription,
     PullResult,
 )
-from mosaic.hub.hub_session import TIMEOUT_S, OnProgress, TransferProgress, hub_session
+from mosaic.hub.hub_session import TIMEOUT_S, OnProgress, hub_session
 from mosaic.journal import Journal
 from mosaic.submission.algorithm_schema import get_algorithm
 from mosaic.workers import get_worker
@@ -50,7 +50,7 @@ def pull(
     repo: str,
     into: Path,
     revision: str | None = None,
-    on_progress: OnProgress = lambda _: None,
+    on_progress: OnProgress = lambda *_: None,
     timeout_s: float = TIMEOUT_S,
 ) -> PullResult:
     """Downloads the files of a policy into the folder `into` and checks them."""
@@ -76,7 +76,7 @@ def pull(
         names = list(policy.files) or [str(policy.model)]
         total, done = sum(sizes.get(name, 0) for name in names), 0
         for name in names:  # one by one, so that progress can be shown
-            on_progress(TransferProgress(name, done, total))
+            on_progress(done, total)
             done += download(name).stat().st_size
         mismatches = api.verify_repo_checksums(repo, revision=info.sha, local_dir=into).mismatches
         if mismatches:
@@ -85,7 +85,7 @@ def pull(
             if HashedFile.of(into / name) != expected:
                 problem = f"{name} does not match {DESCRIPTION_FILE} (hash mismatch)"
                 raise BadInput(f"{problem}. Pull another revision: --revision SHA")
-        on_progress(TransferProgress("", total, total))
+        on_progress(total, total)
         return PullResult(repo, f"{api.endpoint}/{repo}", str(info.sha), policy)
 
 

@@ -29,7 +29,7 @@ from mosaic.hub.description import (
     PushState,
     find_model_file,
 )
-from mosaic.hub.hub_session import TIMEOUT_S, OnProgress, TransferProgress, hub_session
+from mosaic.hub.hub_session import TIMEOUT_S, OnProgress, hub_session
 from mosaic.journal import EventSink
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class HubBundle:
         return sum(addition.upload_info.size for addition in self.files.values())
 
 
-def push(request: PushRequest, on_progress: OnProgress = lambda _: None, timeout_s: float = TIMEOUT_S) -> PushResult:
+def push(request: PushRequest, on_progress: OnProgress = lambda *_: None, timeout_s: float = TIMEOUT_S) -> PushResult:
     """Commits the policy to its repository, which is created if it does not exist, and records that in the run."""
     with hub_session(request.repo, timeout_s, is_push=True) as api:
         from huggingface_hub import CommitOperationDelete
@@ -70,14 +70,14 @@ def push(request: PushRequest, on_progress: OnProgress = lambda _: None, timeout
         present = [entry.rfilename for entry in api.model_info(repo).siblings or ()]
         policy, total, done = bundle.description, bundle.size_bytes, 0
         # One by one, so that progress can be shown; `upload_folder` reports none and may commit in several parts.
-        for name, addition in bundle.files.items():
-            on_progress(TransferProgress(name, done, total))
+        for addition in bundle.files.values():
+            on_progress(done, total)
             api.preupload_lfs_files(repo, [addition], num_threads=1, free_memory=False)
             done += addition.upload_info.size
         deletions = [CommitOperationDelete(name) for name in _outdated_files(present, bundle)]
         message = f"{policy.algo} on {policy.env_id}, step {policy.step}"
         commit = api.create_commit(repo, [*deletions, *bundle.files.values()], commit_message=message).oid
-        on_progress(TransferProgress("", total, total))
+        on_progress(total, total)
         url = f"{api.endpoint}/{repo}"
     PushState(state="pushed", repo=repo, url=url, commit=commit, step=policy.step).write(request.folder)
     return PushResult(repo, url, commit, policy.step, sorted(bundle.files), total, list(bundle.omissions))

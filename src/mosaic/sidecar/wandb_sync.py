@@ -279,6 +279,7 @@ def sync_runs(folders: Iterable[RunFolder], on_message: Callable[[dict[str, Any]
 
     The last message of a run has `is_last` and, if its upload was tried, `problems`.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs `finally`, which ends the child processes
     for folder in folders:
         try:
             wandb = _read_payload(folder).artifacts.wandb
@@ -291,7 +292,6 @@ def sync_runs(folders: Iterable[RunFolder], on_message: Callable[[dict[str, Any]
 
 def sync_from_stdin() -> None:
     """Uploads the run folders listed on stdin, and prints each message as one JSON line."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs `finally`, which ends the child processes
     sync_runs(map(RunFolder, json.load(sys.stdin)), lambda message: print(json.dumps(message), flush=True))
 
 
