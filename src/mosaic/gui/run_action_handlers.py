@@ -16,6 +16,7 @@ from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.contracts.errors import BadInput
 from mosaic.formatting import run_title, short_id
 from mosaic.gui.forms.submit_controller import show_submitted_runs
+from mosaic.gui.models.training import submit_all
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
 from mosaic.gui.workbench import Workbench
@@ -46,9 +47,12 @@ def train_now(workbench: Workbench) -> None:
         workbench.form_requested.emit(None)
 
     try:
-        workbench.training.submit(lambda views: show_submitted_runs(workbench, views), failed, workbench)
+        payloads = workbench.training.payloads()
     except BadInput as error:
         failed(error)
+        return
+    workbench.training.save()
+    workbench.bridge.ask(partial(submit_all, payloads), partial(show_submitted_runs, workbench), failed, workbench)
 
 
 def _call_for_each(

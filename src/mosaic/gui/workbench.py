@@ -58,7 +58,7 @@ class Workbench(QObject):
         self.runs = Runs(bridge, self)
         self.events = EventLog(bridge, self)
         self.notes = Notes(bridge, self)
-        self.training = Training(bridge, settings, self)
+        self.training = Training(settings, self)
         self.environments = WorkerEnvironments(bridge, self)
         self.status: DaemonStatus | None = None
         """The daemon's last status; None while there is no connection."""

@@ -8,7 +8,6 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QInputDialog, QMenu, QToolButton
 
 from mosaic.contracts.errors import BadInput
-from mosaic.gui.models.training import Training
 from mosaic.gui.views.widgets import confirm, with_object_name
 from mosaic.gui.workbench import Workbench
 
@@ -16,9 +15,9 @@ from mosaic.gui.workbench import Workbench
 class PresetsMenu(QObject):
     """Fills a button's menu each time it opens."""
 
-    def __init__(self, button: QToolButton, training: Training, workbench: Workbench) -> None:
+    def __init__(self, button: QToolButton, workbench: Workbench) -> None:
         super().__init__(button)
-        self._training = training
+        self._training = workbench.training
         self._workbench = workbench
         self._button = button
         self.menu = with_object_name(QMenu(button), "train.presets.menu")

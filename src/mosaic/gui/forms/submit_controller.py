@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.bridge import Callback
+from mosaic.gui.models.training import submit_all
 from mosaic.gui.views.widgets import IconLabel, accent_button, button, row, selectable_label, set_properties
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.algorithm_schema import Algorithm
@@ -19,8 +19,6 @@ from mosaic.submission.run_payloads import verdict_rows
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 
-AsyncCall = Callable[[Callback, Callback, QObject], None]
-"""Makes a call; the arguments receive the result and the error, and own the call."""
 VERDICT_ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}
 
 
@@ -60,7 +58,7 @@ class SubmitController(QObject):
         keys = QShortcut(QKeySequence("Ctrl+Return"), form, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
         keys.activated.connect(self.submit_button.click)
 
-    def dry_run(self, title: str, ask: AsyncCall, algorithm: Algorithm | None = None) -> None:
+    def dry_run(self, title: str, payload: dict[str, Any], algorithm: Algorithm | None = None) -> None:
         """Show the verdict, and add it to the notes under this title."""
         notes = self._workbench.notes
 
@@ -75,19 +73,17 @@ class SubmitController(QObject):
             notes.append_scratch(f"Dry run: {title}: refused. {error}")
             self._on_error(error)
 
-        ask(take, refuse, self)
         self._set_busy(True, "Asking the worker…")
+        self._workbench.bridge.ask(lambda trainer: trainer.check(payload), take, refuse, self)
 
-    def submit_runs(self, ask: AsyncCall) -> None:
-        """The result of the call is the views of the created runs."""
-
+    def submit_runs(self, payloads: list[dict[str, Any]]) -> None:
         def take(views: list[RunView]) -> None:
             self._set_busy(False)
             self.line.clear()
             show_submitted_runs(self._workbench, views)
 
-        ask(take, self._on_error, self)
         self._set_busy(True, "Submitting…")
+        self._workbench.bridge.ask(partial(submit_all, payloads), take, self._on_error, self)
 
     def _on_error(self, error: Exception) -> None:
         self._set_busy(False)

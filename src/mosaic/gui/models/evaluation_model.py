@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from mosaic.client import TrainerClient
+from mosaic.contracts.events import EvalSummaryUpdate
 from mosaic.gui.bridge import Bridge
 
 if TYPE_CHECKING:
     from mosaic.contracts.events import Event
     from mosaic.contracts.views import Evaluation
 
-SUMMARY_EVENT = "eval_summary_update"
 POLL_INTERVAL_MS = 1000
-"""Between two questions: batches of a small environment take less."""
+"""Between two requests: batches of a small environment take less time."""
 
 
 class Evaluations(QObject):
-    """Those of one run, or all of the workspace, while they are shown."""
+    """The evaluations of one run, or all of the workspace, while they are shown."""
 
     changed = Signal()
 
@@ -36,13 +36,13 @@ class Evaluations(QObject):
         bridge.events_received.connect(self._on_events)
 
     def watch_run(self, run_id: str) -> None:
-        """From now on this run's; empty: all."""
+        """Load those of this run; empty: all."""
         if run_id != self._run_id:
             self._run_id, self.evaluations, self.is_loaded = run_id, [], False
         self.refresh()
 
     def suspend(self) -> None:
-        """Nobody looks any more."""
+        """They are no longer shown."""
         self._poll_timer.stop()
         self._run_id = None
 
@@ -52,9 +52,7 @@ class Evaluations(QObject):
             self._request_if_due()
 
     def _on_events(self, events: list[Event]) -> None:
-        if self._run_id is not None and any(
-            event.kind == SUMMARY_EVENT and self._run_id in ("", event.run_id) for event in events
-        ):
+        if any(event.kind == EvalSummaryUpdate.KIND and self._run_id in ("", event.run_id) for event in events):
             self.refresh()
 
     def _request_if_due(self) -> None:
@@ -62,13 +60,8 @@ class Evaluations(QObject):
         if run_id is None or not self._is_due or self._is_loading:
             return
         self._is_due, self._is_loading = False, True
-
-        def ask(trainer: TrainerClient) -> list[Evaluation]:
-            return list(trainer.evaluations(run_id))
-
-        self._bridge.ask(
-            ask, lambda found: self._on_result(run_id, found), lambda _: self._on_result(run_id, None), self
-        )
+        take = partial(self._on_result, run_id)
+        self._bridge.ask(lambda trainer: list(trainer.evaluations(run_id)), take, lambda _: take(None), self)
 
     def _on_result(self, run_id: str, evaluations: list[Evaluation] | None) -> None:
         self._is_loading = False

@@ -9,7 +9,6 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.gui.bridge import Bridge, Callback
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
 from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
@@ -35,9 +34,8 @@ class Training(QObject):
     draft_edited = Signal()
     """A field of it has changed."""
 
-    def __init__(self, bridge: Bridge, settings: GuiSettings, parent: QObject | None = None) -> None:
+    def __init__(self, settings: GuiSettings, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._bridge = bridge
         self._settings = settings
         self._draft: Draft | None = None
         self._save_timer = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
@@ -84,18 +82,9 @@ class Training(QObject):
         if self._draft is not None:
             self._settings.put_for_workspace("train_draft", self._draft.to_json())
 
-    # --- the trainer
-
-    def check(self, on_result: Callback, on_error: Callback, owner: QObject) -> None:
-        """The verdict on the first of the runs; nothing is started."""
-        first = build_payloads(self.layout, self.draft, time.time())[0]
-        self._bridge.ask(lambda trainer: trainer.check(first), on_result, on_error, owner)
-
-    def submit(self, on_result: Callback, on_error: Callback, owner: QObject) -> None:
-        """`on_result` receives the views of the created runs. Raises BadInput where a field is invalid."""
-        payloads = build_payloads(self.layout, self.draft, time.time())
-        self.save()
-        self._bridge.ask(lambda trainer: _submit_all(trainer, payloads), on_result, on_error, owner)
+    def payloads(self) -> list[dict[str, Any]]:
+        """One for each seed. Raises BadInput where a field is invalid."""
+        return build_payloads(self.layout, self.draft, time.time())
 
     # --- presets
 
@@ -134,7 +123,8 @@ def _draft_if_available(draft: Draft | None) -> Draft | None:
     return draft if draft is not None and draft.algorithm in algorithms_by_worker().get(draft.worker, ()) else None
 
 
-def _submit_all(trainer: TrainerClient, payloads: list[dict[str, Any]]) -> list[RunView]:
+def submit_all(payloads: list[dict[str, Any]], trainer: TrainerClient) -> list[RunView]:
+    """Submit the runs of a group; raises PartlySubmitted if not the first one was refused."""
     views: list[RunView] = []
     for payload in payloads:
         try:

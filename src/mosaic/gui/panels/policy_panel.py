@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSignalBlocker
@@ -248,12 +247,12 @@ class PolicyView(QWidget):
         payload = self._build_payload()
         if payload is not None:
             title = f"evaluate {self._draft.algorithm or 'a policy'} on {self._draft.environment or '?'}"
-            self._inquiry.dry_run(title, partial(self._workbench.bridge.ask, lambda trainer: trainer.check(payload)))
+            self._inquiry.dry_run(title, payload)
 
     def submit(self) -> None:
         payload = self._build_payload()
         if payload is not None:
-            self._inquiry.submit_runs(partial(self._workbench.bridge.ask, lambda trainer: [trainer.submit(payload)]))
+            self._inquiry.submit_runs([payload])
 
     def _show_rejection(self, error: Exception) -> None:
         field_error = find_field_error(error, self._rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from PySide6.QtCore import QEvent, Qt
@@ -15,7 +14,7 @@ from mosaic.gui.forms.help_panel import HelpPanel
 from mosaic.gui.forms.presets_menu import PresetsMenu
 from mosaic.gui.forms.submit_controller import SubmitController
 from mosaic.gui.forms.train_form import TrainForm
-from mosaic.gui.models.draft import build_payloads, find_field_error, summary_line, to_command_line
+from mosaic.gui.models.draft import find_field_error, summary_line, to_command_line
 from mosaic.gui.models.form_layout import field_label
 from mosaic.gui.models.policy_form import is_evaluation
 from mosaic.gui.models.training import PartlySubmitted
@@ -93,7 +92,7 @@ class TrainView(QWidget):
         presets = ui.tool_button(
             "train.presets", "mdi6.bookmark-outline", "Save this configuration by name, or load one", text="Presets"
         )
-        PresetsMenu(presets, self._training, self._workbench)
+        PresetsMenu(presets, self._workbench)
         reset = ui.tool_button(
             "train.reset",
             "mdi6.backup-restore",
@@ -181,11 +180,12 @@ class TrainView(QWidget):
     def dry_run(self) -> None:
         if self._validate():
             title = summary_line(self._training.draft, self._training.layout)
-            self._inquiry.dry_run(title, self._training.check, self._training.layout.algorithm)
+            self._inquiry.dry_run(title, self._training.payloads()[0], self._training.layout.algorithm)
 
     def submit(self) -> None:
         if self._validate():
-            self._inquiry.submit_runs(self._training.submit)
+            self._training.save()
+            self._inquiry.submit_runs(self._training.payloads())
 
     def _on_rejected(self, error: Exception) -> None:
         if isinstance(error, PartlySubmitted):
@@ -201,7 +201,7 @@ class TrainView(QWidget):
 
     def _copy_json(self) -> None:
         if self._validate():
-            payloads: Any = build_payloads(self._training.layout, self._training.draft, time.time())
+            payloads = self._training.payloads()
             QGuiApplication.clipboard().setText(json.dumps(payloads[0] if len(payloads) == 1 else payloads, indent=2))
             self._workbench.show_message("The config is in the clipboard.", "good")
 
