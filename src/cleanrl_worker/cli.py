@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse_request(args: argparse.Namespace) -> Any:
-    from cleanrl_worker.worker_config import parse_request, read_config_file
+    from cleanrl_worker.worker_config import parse_json, parse_request, read_config_file, require_object
 
     overrides: dict[str, Any] = {
         "seed": args.seed,
@@ -63,20 +63,8 @@ def _parse_request(args: argparse.Namespace) -> Any:
         "worker_id": args.worker_id,
     }
     if args.extras is not None:
-        overrides["extras"] = _parse_extras(args.extras)
+        overrides["extras"] = require_object(parse_json(args.extras, "--extras"), "--extras")
     return parse_request(read_config_file(args.config), overrides)
-
-
-def _parse_extras(text: str) -> dict[str, Any]:
-    from mosaic.contracts.errors import ConfigRefused
-
-    try:
-        extras = json.loads(text)
-    except ValueError as error:
-        raise ConfigRefused(f"LOG705 --extras is not valid JSON: {error}.") from None
-    if not isinstance(extras, dict):
-        raise ConfigRefused("LOG705 --extras: expected a JSON object.")
-    return extras
 
 
 def _run_dry_run(args: argparse.Namespace) -> int:

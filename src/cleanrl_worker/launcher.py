@@ -66,15 +66,22 @@ def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None
     return Path(directory).absolute() if directory else folder.tensorboard
 
 
-def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> ConsoleRun:
-    return ConsoleRun(
+@contextlib.contextmanager
+def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> Iterator[ConsoleRun]:
+    """Open the run. An error that the user can act on ends it with that reason."""
+    with ConsoleRun(
         folder,
         worker=WORKER_NAME,
         version=__version__,
         tensorboard=tensorboard_folder(request, folder),
         names=request.names,
         **options,
-    )
+    ) as run:
+        try:
+            yield run
+        except MosaicError as error:
+            run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
+            raise
 
 
 def make_live_frames(request: WorkerRequest, run: Run, env_id: str) -> LiveFrames | None:
@@ -155,28 +162,24 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         keep_checkpoints=request.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
         checkpoint_every=config.checkpoint_interval,
     ) as run:
-        try:
-            resumed = last_good_checkpoint(folder) if is_resume else None
-            run.hello(resumed)
-            if is_resume and resumed is None:
-                run.warn(
-                    "There is no intact checkpoint to resume from: the run starts from the beginning.", "no_checkpoint"
-                )
-            if resumed is None:
-                run.hyperparameters(config.model_dump())
-            run.frames = make_live_frames(request, run, config.env_id)
-            with record_training_videos(request, run):
-                module.train(config, run, resumed)
-            run.print_progress()
-            if request.saves_model:
-                _save_model(run, request.algo, config)
-            if request.evaluates_model and not run.stop_requested:
-                from cleanrl_worker.policy_evaluation import evaluate_after_training
+        resumed = last_good_checkpoint(folder) if is_resume else None
+        run.hello(resumed)
+        if is_resume and resumed is None:
+            run.warn(
+                "There is no intact checkpoint to resume from: the run starts from the beginning.", "no_checkpoint"
+            )
+        if resumed is None:
+            run.hyperparameters(config.model_dump())
+        run.frames = make_live_frames(request, run, config.env_id)
+        with record_training_videos(request, run):
+            module.train(config, run, resumed)
+        run.print_progress()
+        if request.saves_model:
+            _save_model(run, request.algo, config)
+        if request.evaluates_model and not run.stop_requested:
+            from cleanrl_worker.policy_evaluation import evaluate_after_training
 
-                evaluate_after_training(request, run)
-        except MosaicError as error:
-            run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
-            raise
+            evaluate_after_training(request, run)
         is_done = run.global_step >= config.total_timesteps or not run.stop_requested
         run.finish("succeeded" if is_done else "stopped")
 

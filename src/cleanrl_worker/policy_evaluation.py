@@ -19,7 +19,7 @@ from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.common.files import write_json
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import EvaluationBatch, EvaluationSummary
@@ -38,18 +38,14 @@ _REQUEST_FIELDS = {"eval_batch_size", "eval_repeat", "tensorboard_dir"}
 def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFolder) -> None:
     """Run one batch, or batches until stopped."""
     with launcher.open_run(request, folder, capabilities=CAPABILITIES) as run:
-        try:
-            run.hello()
-            batches = EvaluationBatches(request, loaded, run)
-            run.event("policy_eval_started", **batches.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS))
-            run.frames = launcher.make_live_frames(request, run, loaded.env_id)
-            while batches.play_batch() and request.evaluation.repeat:
-                pass
-            counts = {"batches": len(batches.completed_batches), "episodes": batches.episode_count}
-            run.event("policy_eval_completed", **batches.header.model_dump(include=_REQUEST_FIELDS), **counts)
-        except MosaicError as error:
-            run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
-            raise
+        run.hello()
+        batches = EvaluationBatches(request, loaded, run)
+        run.event("policy_eval_started", **batches.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS))
+        run.frames = launcher.make_live_frames(request, run, loaded.env_id)
+        while batches.play_batch() and request.evaluation.repeat:
+            pass
+        counts = {"batches": len(batches.completed_batches), "episodes": batches.episode_count}
+        run.event("policy_eval_completed", **batches.header.model_dump(include=_REQUEST_FIELDS), **counts)
         run.finish("stopped" if run.stop_requested else "succeeded")
 
 
@@ -61,13 +57,13 @@ def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
             "episodes": request.evaluation.episodes or EPISODES_AFTER_TRAINING,
         }
     )
-    asked = replace(
+    eval_request = replace(
         request,
         config=request.config.model_copy(update={"algo": None, "env_id": None, "algo_params": {}}),
         payload=request.payload.model_copy(update={"kind": RunKind.POLICY_EVAL, "evaluation": evaluation}),
     )
     try:
-        EvaluationBatches(asked, load_for_evaluation(asked), run, is_evaluation_run=False).play_batch()
+        EvaluationBatches(eval_request, load_for_evaluation(eval_request), run, is_evaluation_run=False).play_batch()
     except MosaicError as error:
         run.warn(f"The policy was trained but could not be evaluated: {error}", "eval_summary_warning")
 

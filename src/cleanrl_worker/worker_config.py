@@ -137,16 +137,21 @@ class WorkerRequest:
 def read_config_file(path: str) -> Any:
     """Read the JSON of a config file."""
     try:
-        return json.loads(Path(path).read_bytes())
+        return parse_json(Path(path).read_bytes(), f"The config {path}")
     except OSError as error:
         raise ConfigRefused(f"LOG705 The config {path} cannot be read: {error.strerror}.") from None
+
+
+def parse_json(text: str | bytes, subject: str) -> Any:
+    try:
+        return json.loads(text)
     except ValueError as error:
-        raise ConfigRefused(f"LOG705 The config {path} is not valid JSON: {error}.") from None
+        raise ConfigRefused(f"LOG705 {subject} is not valid JSON: {error}.") from None
 
 
 def parse_request(data: Any, overrides: Mapping[str, Any] | None = None) -> WorkerRequest:
     """Decode a payload or a bare worker config; `overrides` come from the command line."""
-    data = _require_object(data, "The config was refused")
+    data = require_object(data, "The config was refused")
     prefix = CONFIG_PATH
     if "metadata" not in data:
         prefix = ""
@@ -231,7 +236,7 @@ def _validate_config(data: dict[str, Any], prefix: str) -> WorkerConfig:
         raise ConfigRefused(f"{refusal}{hints}", refusal.problems) from None
 
 
-def _require_object(value: Any, path: str) -> dict[str, Any]:
+def require_object(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigRefused(f"LOG705 {path}: expected a JSON object.")
     return value

@@ -250,11 +250,11 @@ def run_worker(config_path: str, run_dir: str) -> None:
 
     config = read_config_file(config_path)
     opened: list[Any] = []
-    open_run = launcher.open_run
 
-    def kept(*arguments: Any, **options: Any) -> Any:
-        opened.append(open_run(*arguments, **options))
-        return opened[0]
+    class RecordedRun(launcher.ConsoleRun):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            opened.append(self)
 
     samples: list[tuple[float, float, int]] = []
     is_over = threading.Event()
@@ -264,7 +264,7 @@ def run_worker(config_path: str, run_dir: str) -> None:
             if opened and opened[0].global_step > config["total_timesteps"] / 4:
                 samples.append((time.perf_counter(), time.process_time(), opened[0].global_step))
 
-    launcher.open_run = kept
+    launcher.ConsoleRun = RecordedRun  # type: ignore[misc]
     thread = threading.Thread(target=sample)
     thread.start()
     launcher.build_job(parse_request(config))(RunFolder(run_dir), False)

@@ -49,15 +49,15 @@ class FakeSteps:
 @pytest.mark.parametrize("steps", [4, 10, 11, 12, 57])
 def test_every_stored_transition_is_sampled_unchanged(envs: int, steps: int) -> None:
     life = FakeSteps(envs)
-    kept = Replay(10 * envs, envs, FLOATS, (1, np.int64), seed=1)
-    kept.start(life.now)
+    buffer = Replay(10 * envs, envs, FLOATS, (1, np.int64), seed=1)
+    buffer.start(life.now)
     for _ in range(steps):
-        kept.add(*life.step())
-    assert len(kept) == min(10, steps) * envs
-    batch, drawn = kept.allocate_batch(64), set()
+        buffer.add(*life.step())
+    assert len(buffer) == min(10, steps) * envs
+    batch, drawn = buffer.allocate_batch(64), set()
     truth = {(env, int(row[0][1])): row for env in range(envs) for row in life.truth[env][-10:]}
     for _ in range(40):
-        kept.sample(batch)
+        buffer.sample(batch)
         for index in range(batch.rows):
             env, moment, _ = batch.observations[index].astype(int)
             previous, action, reward, is_terminal, after = truth[env, moment]
@@ -70,7 +70,7 @@ def test_every_stored_transition_is_sampled_unchanged(envs: int, steps: int) -> 
     assert drawn == truth.keys()
     truncated = [row for row in truth.values() if row[4][1] % 1 and not row[3]]
     # The row of the latest observation may still hold an old transition.
-    assert len(truncated) <= len(kept.checkpoint_state(1)[0].get("replay.cut.spots", ())) <= len(truncated) + envs
+    assert len(truncated) <= len(buffer.checkpoint_state(1)[0].get("replay.cut.spots", ())) <= len(truncated) + envs
 
 
 @pytest.mark.parametrize("steps", [5, 10, 13, 14, 15, 31])
@@ -118,13 +118,13 @@ def test_stacks_are_rebuilt_as_by_a_frame_stack_wrapper(envs: int, steps: int) -
 @pytest.mark.parametrize("steps", [7, 23])
 @pytest.mark.parametrize("kind", ["rows", "frames"])
 def test_a_restored_buffer_samples_the_same_transitions(kind: str, steps: int) -> None:
-    def made() -> Any:
+    def make_replay() -> Any:
         return Replay(10, 2, FLOATS, (1, np.int64), 3) if kind == "rows" else FrameReplay(10, 2, (3,), 3, 3)
 
     def add_step(into: Any, actions: Array, rewards: Array, endings: list[EpisodeEnd], after: Array) -> None:
         into.add(actions if kind == "rows" else actions[:, 0], rewards, endings, after)
 
-    life, one, other = FakeSteps(2), made(), made()
+    life, one, other = FakeSteps(2), make_replay(), make_replay()
     one.start(life.now)
     for _ in range(steps):
         add_step(one, *life.step())
@@ -146,11 +146,11 @@ def test_a_restored_buffer_samples_the_same_transitions(kind: str, steps: int) -
 
 
 def test_beyond_the_limit_only_counters_are_saved_and_restoring_reports_it() -> None:
-    life, kept = FakeSteps(1), Replay(50_000, 1, FLOATS, (1, np.int64), 1)
-    kept.start(life.now)
+    life, buffer = FakeSteps(1), Replay(50_000, 1, FLOATS, (1, np.int64), 1)
+    buffer.start(life.now)
     for _ in range(30):
-        kept.add(*life.step())
-    arrays, facts = kept.checkpoint_state(limit_mb=0.0001)
+        buffer.add(*life.step())
+    arrays, facts = buffer.checkpoint_state(limit_mb=0.0001)
     assert arrays == {}
     problem = Replay(50_000, 1, FLOATS, (1, np.int64), 1).restore(arrays, facts)
     assert problem is not None
@@ -158,20 +158,20 @@ def test_beyond_the_limit_only_counters_are_saved_and_restoring_reports_it() -> 
 
 
 def test_a_buffer_of_another_size_is_restored_where_it_was_not_yet_full() -> None:
-    life, kept = FakeSteps(2), Replay(40, 2, FLOATS, (1, np.int64), 1)
-    kept.start(life.now)
+    life, buffer = FakeSteps(2), Replay(40, 2, FLOATS, (1, np.int64), 1)
+    buffer.start(life.now)
     for _ in range(20):
-        kept.add(*life.step())
+        buffer.add(*life.step())
     larger = Replay(60, 2, FLOATS, (1, np.int64), 1)
-    assert larger.restore(*kept.checkpoint_state(1)) is None
-    first, second = kept.allocate_batch(500), larger.allocate_batch(500)
-    kept.sample(first)
+    assert larger.restore(*buffer.checkpoint_state(1)) is None
+    first, second = buffer.allocate_batch(500), larger.allocate_batch(500)
+    buffer.sample(first)
     larger.sample(second)
     assert (first.next_observations == second.next_observations).all()
     assert (first.observations == second.observations).all()
-    smaller = Replay(30, 2, FLOATS, (1, np.int64), 1).restore(*kept.checkpoint_state(1))
-    kept.add(*life.step())
-    wrapped = Replay(60, 2, FLOATS, (1, np.int64), 1).restore(*kept.checkpoint_state(1))
+    smaller = Replay(30, 2, FLOATS, (1, np.int64), 1).restore(*buffer.checkpoint_state(1))
+    buffer.add(*life.step())
+    wrapped = Replay(60, 2, FLOATS, (1, np.int64), 1).restore(*buffer.checkpoint_state(1))
     assert "a different size" in str(smaller)
     assert "a different size" in str(wrapped)
 
@@ -179,14 +179,14 @@ def test_a_buffer_of_another_size_is_restored_where_it_was_not_yet_full() -> Non
 @pytest.mark.parametrize("kind", ["rows", "frames"])
 @pytest.mark.parametrize("steps", [0, 3, 5, 6])
 def test_after_an_unseen_reset_the_newest_step_keeps_its_own_next_observation(kind: str, steps: int) -> None:
-    kept: Any = Replay(5, 1, (1, np.uint8), (1, np.int64), 1) if kind == "rows" else FrameReplay(5, 1, (1,), 2, 1)
-    kept.start(np.zeros((1, 1)))
+    buffer: Any = Replay(5, 1, (1, np.uint8), (1, np.int64), 1) if kind == "rows" else FrameReplay(5, 1, (1,), 2, 1)
+    buffer.start(np.zeros((1, 1)))
     for moment in range(1, steps + 1):
-        kept.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), moment))
-    kept.mark_truncated(np.full((1, 1), 100))
-    kept.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), 101))
-    batch = kept.allocate_batch(200)
-    kept.sample(batch)
+        buffer.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), moment))
+    buffer.mark_truncated(np.full((1, 1), 100))
+    buffer.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), 101))
+    batch = buffer.allocate_batch(200)
+    buffer.sample(batch)
     now, next_values = (part.reshape(200, -1) for part in (batch.observations, batch.next_observations))
     moves = set(zip(now[:, -1].tolist(), next_values[:, -1].tolist(), strict=True))
     first = max(0, steps - 4)
@@ -198,22 +198,22 @@ def test_after_an_unseen_reset_the_newest_step_keeps_its_own_next_observation(ki
 def test_pixels_stay_bytes_and_are_stored_once() -> None:
     assert Replay.size_bytes(1000, (147, np.uint8), (1, np.int64)) <= 1000 * 184
     assert FrameReplay.size_bytes(1_000_000, (84, 84)) < 7.1e9
-    kept = Replay(8, 1, (5, np.uint8), (1, np.int64), 1)
-    kept.start(np.full((1, 5), 200))
-    kept.add(np.zeros((1, 1), int), np.ones(1), [], np.full((1, 5), 201))
-    batch = kept.allocate_batch(2)
-    kept.sample(batch)
+    buffer = Replay(8, 1, (5, np.uint8), (1, np.int64), 1)
+    buffer.start(np.full((1, 5), 200))
+    buffer.add(np.zeros((1, 1), int), np.ones(1), [], np.full((1, 5), 201))
+    batch = buffer.allocate_batch(2)
+    buffer.sample(batch)
     assert batch.observations.dtype == np.uint8
     assert batch.next_observations.tolist() == [[201] * 5] * 2
 
 
 def test_samples_are_uniform_over_all_that_is_kept() -> None:
-    kept = Replay(40, 1, (1, np.float32), (1, np.float32), 1)
-    kept.start(np.zeros((1, 1)))
+    buffer = Replay(40, 1, (1, np.float32), (1, np.float32), 1)
+    buffer.start(np.zeros((1, 1)))
     for index in range(1, 90):
-        kept.add(np.zeros((1, 1)), np.zeros(1), [], np.full((1, 1), index))
-    batch = kept.allocate_batch(40_000)
-    kept.sample(batch)
+        buffer.add(np.zeros((1, 1)), np.zeros(1), [], np.full((1, 1), index))
+    batch = buffer.allocate_batch(40_000)
+    buffer.sample(batch)
     counts = np.bincount(batch.observations[:, 0].astype(int), minlength=89)
     assert (counts[:49] == 0).all()
     assert counts[49:].min() > 850
