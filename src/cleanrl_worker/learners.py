@@ -1,6 +1,6 @@
 """What algorithms require of their learners, and learners of an algorithm's settings.
 
-A learner is implemented in numpy (`…_kernels.py`) and in torch (`…_autograd.py`, `torch_control.py`).
+A learner is implemented in numpy (`…_kernels.py`) and in torch (`autograd_learners.py`, `torch_control.py`).
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from torch.nn.functional import linear, log_softmax, mse_loss
 
 from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import DiscreteSacSettings
-from cleanrl_worker.torch_backend import GraphedStep, NonFiniteReport, StepMetrics, TorchContext
-from cleanrl_worker.torch_conv import TorchLearner, as_arrays, as_tensors, conv_features
-from cleanrl_worker.torch_replay import FrameBuffer, ReplayFeed
+from cleanrl_worker.torch_backend import TorchContext
+from cleanrl_worker.torch_conv import TorchLearner, conv_features
+from cleanrl_worker.torch_replay import ReplayFeed, ReplayLearner
 
 Array = Any
 ADAM_EPSILON = 1e-4
@@ -41,8 +41,8 @@ def soft_values(log_probs: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
     return (log_probs.exp() * (values - alpha * log_probs)).sum(1)
 
 
-class DiscreteSacLearner:
-    """Trains the actor, two critics with target networks, and the temperature alpha."""
+class DiscreteSacLearner(ReplayLearner):
+    """Trains two critics with target networks, the actor, and the temperature alpha."""
 
     def __init__(
         self,
@@ -53,42 +53,26 @@ class DiscreteSacLearner:
         compute: TorchContext,
     ) -> None:
         """Parameters are named `actor.…`, `qf1.…`, `qf2.…` and `log_alpha`; the targets' like the critics'."""
-        self.compute = compute
-        parts = {
-            kind: {name: part for name, part in parameters.items() if name.startswith(kind)} for kind in ("actor", "qf")
-        }
-        self._actor = TorchLearner(parts["actor"], settings.policy_lr, ADAM_EPSILON, compute)
-        self._critics = TorchLearner(parts["qf"], settings.q_lr, ADAM_EPSILON, compute)
-        self._targets = as_tensors(targets, compute.device, is_learned=False)
+        actor, critics = (
+            {name: part for name, part in parameters.items() if name.startswith(kind)} for kind in ("actor", "qf")
+        )
+        super().__init__(critics, targets, feed, settings.q_lr, ADAM_EPSILON, SAC_METRIC_NAMES, compute)
+        self._actor = TorchLearner(actor, settings.policy_lr, ADAM_EPSILON, compute)
         self._alpha_learner = TorchLearner({"log_alpha": parameters["log_alpha"]}, settings.q_lr, ADAM_EPSILON, compute)
-        self._learners = [self._actor, self._critics] + ([self._alpha_learner] if settings.autotune else [])
+        self._other_learners = [self._actor] + ([self._alpha_learner] if settings.autotune else [])
         self._alpha = torch.full((), settings.alpha, device=compute.device)
         if settings.autotune:
             self._alpha.copy_(self._log_alpha.detach().exp()[0])
 
         self.actor = DiscreteSacNetwork(self._actor.weights, "actor")
-        self._qf1, self._qf2 = (DiscreteSacNetwork(self._critics.weights, name) for name in ("qf1", "qf2"))
-        self._target1, self._target2 = (DiscreteSacNetwork(self._targets, name) for name in ("qf1", "qf2"))
-        self._feed, self._settings = feed, settings
-        actions = len(self._actor.weights["actor.head.bias"])
-        self._target_entropy = settings.target_entropy_scale * math.log(actions)
-        self._metrics = StepMetrics(SAC_METRIC_NAMES, compute)
-        self._step = GraphedStep(
-            self._gradient_step, self._state_tensors, compute, feed.copy_to_device, self._metrics.check
-        )
+        self._qf1, self._qf2 = (DiscreteSacNetwork(self.weights, name) for name in ("qf1", "qf2"))
+        self._target1, self._target2 = (DiscreteSacNetwork(self.target, name) for name in ("qf1", "qf2"))
+        self._settings = settings
+        self._target_entropy = settings.target_entropy_scale * math.log(len(actor["actor.head.bias"]))
 
     @property
     def _log_alpha(self) -> Tensor:
         return self._alpha_learner.weights["log_alpha"]
-
-    def update(self, replay: FrameBuffer) -> None:
-        """Update everything on a new sample without waiting for it; see `first_non_finite`."""
-        self._feed.synchronize()
-        replay.sample(self._feed.batch)
-        self._feed.stage_columns()
-        self._step()
-        self._feed.record_launch()
-        self._metrics.count_step()
 
     def _gradient_step(self) -> None:
         batch, alpha = self._feed.batch_tensors(), self._alpha
@@ -101,7 +85,7 @@ class DiscreteSacLearner:
             critic(batch.observations).gather(1, batch.actions[:, None])[:, 0] for critic in (self._qf1, self._qf2)
         )
         loss1, loss2 = mse_loss(values1, td_targets), mse_loss(values2, td_targets)
-        self._critics.adam.step(loss1 + loss2)
+        self.adam.step(loss1 + loss2)
 
         with torch.no_grad():
             min_values = torch.min(self._qf1(batch.observations), self._qf2(batch.observations))
@@ -121,40 +105,32 @@ class DiscreteSacLearner:
         self._metrics.values.copy_(torch.stack(metrics).detach())
 
     def _state_tensors(self) -> list[Tensor]:
-        parts = [part for learner in self._learners for part in learner.adam.state_tensors()]
-        return [*parts, self._alpha, *self._metrics.state_tensors()]
-
-    def update_target(self, tau: float) -> None:
-        """Move the targets towards the critics: target += tau * (critic - target)."""
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self._targets.values()), list(self._critics.weights.values()), tau)
+        others = [part for learner in self._other_learners for part in learner.adam.state_tensors()]
+        return [*super()._state_tensors(), *others, self._alpha]
 
     def losses(self) -> dict[str, float]:
-        """Return the losses of the latest step under CleanRL's names. Waits for the device."""
-        metrics = self._metrics.to_dict()
+        metrics = super().losses()
         if not self._settings.autotune:
             del metrics["alpha_loss"]
         return metrics
 
-    def first_non_finite(self) -> NonFiniteReport | None:
-        return self._metrics.first_non_finite()
-
     # --- saving
 
     def arrays(self) -> dict[str, Array]:
-        return {**self._actor.arrays(), **self._critics.arrays(), **self._alpha_learner.arrays()}
+        return {**self._actor.arrays(), **super().arrays(), **self._alpha_learner.arrays()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        arrays = {f"target.{name}": part for name, part in as_arrays(self._targets).items()}
-        for learner in self._learners:
+        arrays = super().optimizer_state()
+        for learner in self._other_learners:
             arrays |= learner.optimizer_state()
         return arrays
 
     def restore(self, arrays: Mapping[str, Array], count: int) -> None:
-        for learner in self._learners:
+        super().restore(arrays, count)
+        for learner in self._other_learners:
             learner.restore(arrays, count)
 
     @property
     def count(self) -> int:
         """The number of updates."""
-        return self._actor.adam.count
+        return self.adam.count

@@ -94,26 +94,22 @@ With prioritized sampling the loss also fills the batch's `td_errors`.
 """
 
 
-class TargetNetworkLearner(TorchLearner):
-    """Trains a network with a target network, which is updated from time to time."""
+class ReplayLearner(TorchLearner):
+    """Trains a network with a target network on samples of a replay buffer; the host does not wait for a step."""
 
     def __init__(
         self,
         arrays: Mapping[str, Array],
         target: Mapping[str, Array],
-        loss: Loss,
         feed: ReplayFeed,
         learning_rate: float,
         epsilon: float,
         metric_names: Sequence[str],
         compute: TorchContext,
-        state_tensors: Sequence[Tensor] = (),
     ) -> None:
-        """`state_tensors` are tensors that the loss itself changes."""
         super().__init__(arrays, learning_rate, epsilon, compute)
         self.target = as_tensors(target, compute.device, is_learned=False)
-        self._loss, self._feed = loss, feed
-        self._loss_state_tensors = state_tensors
+        self._feed = feed
         self._metrics = StepMetrics(metric_names, compute)
         self._step = GraphedStep(
             self._gradient_step, self._state_tensors, compute, feed.copy_to_device, self._after_step
@@ -133,19 +129,15 @@ class TargetNetworkLearner(TorchLearner):
         self._feed.synchronize()
 
     def _gradient_step(self) -> None:
-        loss, metrics = self._loss(self.weights, self.target, self._batch_tensors())
-        self.adam.step(loss)
-        self._metrics.values.copy_(metrics)
-
-    def _batch_tensors(self) -> SimpleNamespace:
-        return self._feed.batch_tensors()
+        """Update the weights on the feed's batch and write the metrics."""
+        raise NotImplementedError
 
     def _after_step(self) -> None:
         """Run what must not be compiled."""
         self._metrics.check()
 
     def _state_tensors(self) -> list[Tensor]:
-        return [*self.adam.state_tensors(), *self._metrics.state_tensors(), *self._loss_state_tensors]
+        return [*self.adam.state_tensors(), *self._metrics.state_tensors()]
 
     def update_target(self, tau: float) -> None:
         """Move the target network: target += tau * (weights - target)."""
@@ -160,11 +152,43 @@ class TargetNetworkLearner(TorchLearner):
         return self._metrics.first_non_finite()
 
     def optimizer_state(self) -> dict[str, Array]:
-        return {
-            **super().optimizer_state(),
-            **{f"target.{name}": part for name, part in as_arrays(self.target).items()},
-            "torch.rng": self.compute.random_state().numpy(),
-        }
+        targets = {f"target.{name}": part for name, part in as_arrays(self.target).items()}
+        return {**super().optimizer_state(), **targets}
+
+
+class TargetNetworkLearner(ReplayLearner):
+    """Minimizes a loss of the network and its target network."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        target: Mapping[str, Array],
+        loss: Loss,
+        feed: ReplayFeed,
+        learning_rate: float,
+        epsilon: float,
+        metric_names: Sequence[str],
+        compute: TorchContext,
+        state_tensors: Sequence[Tensor] = (),
+    ) -> None:
+        """`state_tensors` are tensors that the loss itself changes."""
+        super().__init__(arrays, target, feed, learning_rate, epsilon, metric_names, compute)
+        self._loss = loss
+        self._loss_state_tensors = state_tensors
+
+    def _gradient_step(self) -> None:
+        loss, metrics = self._loss(self.weights, self.target, self._batch_tensors())
+        self.adam.step(loss)
+        self._metrics.values.copy_(metrics)
+
+    def _batch_tensors(self) -> SimpleNamespace:
+        return self._feed.batch_tensors()
+
+    def _state_tensors(self) -> list[Tensor]:
+        return [*super()._state_tensors(), *self._loss_state_tensors]
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return {**super().optimizer_state(), "torch.rng": self.compute.random_state().numpy()}
 
     def restore(self, arrays: Mapping[str, Array], count: int) -> None:
         super().restore(arrays, count)

@@ -184,14 +184,14 @@ def test_a_reward_that_is_not_finite_stops_the_training_at_its_step(name: str, p
 def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
     name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cleanrl_worker import value_autograd
+    from cleanrl_worker import autograd_learners
 
     kernels = {
         "dqn": value_kernels.QKernel,
         "c51": value_kernels.DistributionKernel,
         "pqn": value_kernels.ReturnsKernel,
     }
-    learner: Any = kernels[name] if backend == "numpy" else value_autograd.ValueAutogradLearner
+    learner: Any = kernels[name] if backend == "numpy" else autograd_learners.ValueAutogradLearner
     original, calls = learner.update, []
     bad_call = 20 if name == "pqn" else 3
 

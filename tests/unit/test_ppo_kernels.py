@@ -11,7 +11,7 @@ import torch
 
 from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action
-from cleanrl_worker.ppo_autograd import PpoAutogradLearner
+from cleanrl_worker.autograd_learners import PpoAutogradLearner
 from cleanrl_worker.ppo_kernels import RolloutBatch
 from cleanrl_worker.ppo_network import PpoActor
 from cleanrl_worker.torch_backend import TorchContext

@@ -203,7 +203,7 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
     if base.resolve_backend(config.backend) == "numpy":
         adam = NumpyAdam(agent.network, _adam_epsilon(config))
         return DistributionKernel(agent.network, target.network, config.batch_size, adam, agent.atoms, config.gamma)
-    from cleanrl_worker.value_autograd import ValueAutogradLearner
+    from cleanrl_worker.autograd_learners import ValueAutogradLearner
 
     torch_loss = functools.partial(loss, config=config)
     return ValueAutogradLearner(agent, torch_loss, config, METRIC_NAMES, target=target, epsilon=_adam_epsilon(config))

@@ -164,7 +164,7 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
     if base.resolve_backend(config.backend) == "numpy":
         adam = NumpyAdam(agent.network)
         return QKernel(agent.network, target.network, config.batch_size, adam, config.gamma)
-    from cleanrl_worker.value_autograd import ValueAutogradLearner
+    from cleanrl_worker.autograd_learners import ValueAutogradLearner
 
     return ValueAutogradLearner(agent, functools.partial(loss, config=config), config, METRIC_NAMES, target=target)
 

@@ -167,8 +167,8 @@ def _learner(config: Config, agent: Agent) -> ValueLearner:
         return ReturnsKernel(
             agent.network, config.minibatch_size, NumpyRAdam(agent.network, max_norm=config.max_grad_norm)
         )
+    from cleanrl_worker.autograd_learners import ValueAutogradLearner
     from cleanrl_worker.torch_backend import TorchRAdam
-    from cleanrl_worker.value_autograd import ValueAutogradLearner
 
     return ValueAutogradLearner(agent, loss, config, METRIC_NAMES, max_norm=config.max_grad_norm, optimizer=TorchRAdam)
 

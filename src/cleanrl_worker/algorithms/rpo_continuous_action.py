@@ -199,7 +199,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 def _learner(config: Config, agent: Agent) -> PpoLearner:
     if base.resolve_backend(config.backend) == "numpy":
         return ppo_kernels.GaussianKernel(agent.network, config.minibatch_size, config)
-    from cleanrl_worker.ppo_autograd import PpoAutogradLearner
+    from cleanrl_worker.autograd_learners import PpoAutogradLearner
     from cleanrl_worker.torch_backend import TorchContext
 
     # One thread: more make small networks slower, and results would depend on their number.
