@@ -15,8 +15,7 @@ from tests.helpers.evaluations import evaluation
 from mosaic.api.policy_lookup import is_policy_path
 from mosaic.arena import Episode, summarize
 from mosaic.cli.evaluate_command import MAX_BINS, format_bar, histogram_rows, summary_rows
-from mosaic.cli.watch_command import RunPoller, status_lines
-from mosaic.cli.watch_frame_source import FrameSource
+from mosaic.cli.watch_command import FrameSource, RunPoller, status_lines
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import CheckpointInfo, Evaluation, EvaluationSummary, RunView

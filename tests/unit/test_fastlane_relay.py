@@ -16,8 +16,14 @@ from PIL import Image
 
 from mosaic.cli import terminal
 from mosaic.cli.cli_context import CliContext
-from mosaic.cli.watch_command import MAX_VIDEO_SIDE_PX, _show_in_terminal, select_envs, status_lines
-from mosaic.cli.watch_frame_source import FrameSource, LocalFrameSource
+from mosaic.cli.watch_command import (
+    MAX_VIDEO_SIDE_PX,
+    FrameSource,
+    LocalFrameSource,
+    _show_in_terminal,
+    select_envs,
+    status_lines,
+)
 from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView

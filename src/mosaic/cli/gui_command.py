@@ -53,16 +53,14 @@ def gui(context: CliContext, run: str | None, trainer: str | None, token_file: P
     return main(context.workspace, run, remote)
 
 
-def has_display() -> bool:
-    if sys.platform == "darwin":
-        return True
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))
+def _has_display(*other_variables: str) -> bool:
+    names = ("DISPLAY", "WAYLAND_DISPLAY", *other_variables)
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in names)
 
 
 def open_workbench_detached(workspace: Path, run_id: str) -> bool:
     """Opens the workbench on a run in another process; does nothing without a display or Qt."""
-    is_seen = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    if not is_seen or importlib.util.find_spec("PySide6") is None:
+    if not _has_display() or importlib.util.find_spec("PySide6") is None:
         return False
     code = "import sys; from mosaic.cli.main import main; sys.exit(main())"
     subprocess.Popen(
@@ -76,7 +74,7 @@ def open_workbench_detached(workspace: Path, run_id: str) -> bool:
 
 
 def require_display() -> None:
-    if not has_display():
+    if not _has_display("QT_QPA_PLATFORM"):
         raise BadInput(
             "There is no display to open a window on. Set DISPLAY or WAYLAND_DISPLAY (over SSH: ssh -X), "
             "or use a virtual one: xvfb-run mosaic gui"

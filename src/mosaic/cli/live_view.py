@@ -26,22 +26,20 @@ _STAGE_MESSAGES = {"queued": "waiting for a slot", "starting": "waiting for the 
 
 
 class DownsampledCurve:
-    """A curve in a bounded number of points: when there are too many, neighbors are merged."""
+    """A curve in a bounded number of points: when there are too many, only every second is kept."""
 
     def __init__(self) -> None:
         self.points: list[float] = []
-        self._span = 1
-        self._pending: list[float] = []
+        self._count = 0
+        self._stride = 1
 
     def add(self, value: float) -> None:
-        self._pending.append(value)
-        if len(self._pending) < self._span:
-            return
-        self.points.append(sum(self._pending) / self._span)
-        self._pending.clear()
+        if self._count % self._stride == 0:
+            self.points.append(value)
+        self._count += 1
         if len(self.points) >= _MAX_POINTS:
-            self.points = [sum(self.points[at : at + 2]) / 2 for at in range(0, len(self.points) - 1, 2)]
-            self._span *= 2
+            self.points = self.points[::2]
+            self._stride *= 2
 
 
 class LiveRunState:

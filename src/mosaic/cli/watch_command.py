@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import run_argument
-from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
+from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.options import RunKind
+from mosaic.fastlane import (
+    CONNECTED,
+    UNAVAILABLE,
+    FrameHud,
+    LaneView,
+    compose_grid,
+    fit_size,
+    full_grid,
+    lanes_folder,
+    scale_image,
+    scale_image_smoothly,
+)
+from mosaic.media.video_writer import VideoWriter
 
 if TYPE_CHECKING:
-    from mosaic.cli.watch_frame_source import FrameSource
+    from mosaic.client.trainer_client import FrameUpdate, TrainerClient
     from mosaic.contracts.views import RunView
-    from mosaic.media.video_writer import VideoWriter
 
 DEFAULT_VIDEO_S = 10.0
 DEFAULT_RATE_HZ = 30.0
@@ -92,15 +109,88 @@ def watch(
 def _frame_source_factory(
     context: CliContext, view: RunView, rate_hz: float | None, budget: float | None, is_remote: bool
 ) -> Callable[[Sequence[int]], FrameSource]:
-    from mosaic.cli.watch_frame_source import LocalFrameSource, RemoteFrameSource
-    from mosaic.client.frame_sources import has_local_frames
-
     def open_source(envs: Sequence[int]) -> FrameSource:
         if has_local_frames(view, is_remote):
             return LocalFrameSource(view.run_dir, envs, rate_hz, budget)
         return RemoteFrameSource(context.connect(), view.run_id, envs, rate_hz, budget)
 
     return open_source
+
+
+# --- frames
+
+
+class LocalFrameSource(LaneView):
+    def __init__(self, run_dir: str, envs: Sequence[int], rate_hz: float | None, budget: float | None) -> None:
+        super().__init__(lanes_folder(run_dir), envs, rate_hz=rate_hz, budget=budget)
+
+    def full_size(self) -> tuple[int, int]:
+        """Width and height of the whole image at full size, once there is a frame."""
+        return full_grid(self.rgb_images())[1]
+
+    def render(self, width: int, height: int, is_smooth: bool = False) -> Any:
+        """RGB within this size. Smooth is better and slower."""
+        images = self.rgb_images()
+        shape, size = full_grid(images, width / height)
+        scale = scale_image_smoothly if is_smooth else scale_image
+        return compose_grid(images, shape, *fit_size(*size, width, height), scale)
+
+
+class RemoteFrameSource(RelayedFrames[Any]):
+    """Receives in its own thread."""
+
+    def __init__(
+        self, trainer: TrainerClient, run_id: str, envs: Sequence[int], rate_hz: float | None, budget: float | None
+    ) -> None:
+        super().__init__(run_id, envs, rate_hz, budget, self._decode_image)
+        self.huds: Sequence[FrameHud] = ()
+        self._trainer = trainer
+        self._image: Any = None
+        self._failure: MosaicError | None = None
+        self._thread = threading.Thread(target=self._receive_until_closed, name="frames", daemon=True)
+        self._thread.start()
+
+    def _receive_until_closed(self) -> None:
+        try:
+            self.receive(self._trainer)
+        except MosaicError as error:
+            if not self.is_closed:
+                self.state, self.reason = UNAVAILABLE, str(error)
+                self._failure = None if isinstance(error, NoDaemon) else error
+
+    def _decode_image(self, update: FrameUpdate) -> Any:
+        try:
+            from PIL import Image
+        except ImportError:
+            raise MissingExtra("Frames from the daemon need Pillow: pip install 'mosaic-rl[train]'.") from None
+        self.huds = update.huds
+        return np.asarray(Image.open(io.BytesIO(update.image)).convert("RGB"))
+
+    def poll(self) -> bool:
+        """Return whether there is a new frame. Never waits."""
+        if self._failure is not None:
+            raise self._failure
+        image = self.take_newest()
+        if image is None:
+            return False
+        self._image = image
+        return True
+
+    def full_size(self) -> tuple[int, int]:
+        return self._image.shape[1], self._image.shape[0]
+
+    def render(self, width: int, height: int, is_smooth: bool = False) -> Any:
+        wide, high = fit_size(self._image.shape[1], self._image.shape[0], width, height)
+        return (scale_image_smoothly if is_smooth else scale_image)(self._image, high, wide)
+
+    def close(self) -> None:
+        super().close()
+        self._trainer.close()
+        with contextlib.suppress(RuntimeError):
+            self._thread.join(2.0)
+
+
+FrameSource = LocalFrameSource | RemoteFrameSource
 
 
 class RunPoller:
@@ -131,7 +221,6 @@ def _show_in_terminal(
     context: CliContext, view: RunView, open_source: Callable[[Sequence[int]], FrameSource], envs: Sequence[int]
 ) -> None:
     from mosaic.cli.terminal import TerminalScreen
-    from mosaic.client.frame_sources import FrameRateMeter
 
     run_poller = RunPoller(context, view)
     env = envs[0] if envs else 0
@@ -179,8 +268,6 @@ def status_lines(
     view: RunView, source: FrameSource, displayed_hz: float, is_single: bool, eval_line: str = ""
 ) -> list[str]:
     """Two lines below the image: the state of the environments, and how often they are rendered and why."""
-    from mosaic.fastlane import CONNECTED
-
     title = f"{view.env_id or 'run'} {formatting.short_id(view.run_id)}"
     if view.kind == RunKind.POLICY_EVAL:
         title += f" (Eval)  {eval_line}".rstrip()
@@ -205,8 +292,6 @@ def status_lines(
 def _save_video(
     context: CliContext, view: RunView, source: FrameSource, path: Path, seconds: float, rate_hz: float
 ) -> None:
-    from mosaic.media.video_writer import VideoWriter
-
     video = VideoWriter(path, rate_hz)
     try:
         _record_video(RunPoller(context, view), source, video, seconds)
