@@ -15,16 +15,10 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.journal import Journal
 from mosaic.sidecar import recorder, run_monitor, wandb_connection, wandb_environment
-from mosaic.sidecar.recorder import Recorder
+from mosaic.sidecar.recorder import Recorder, logs_videos, wandb_run_fields
 from mosaic.sidecar.run_monitor import RunMonitor
-from mosaic.sidecar.tracker_feed import TrackerFeed
-from mosaic.sidecar.tracking_request import (
-    TrackedRunInfo,
-    build_sidecar_spec,
-    is_user_program,
-    parse_tracking_request,
-)
-from mosaic.sidecar.wandb_sync import client_environment
+from mosaic.sidecar.sidecar_spec import build_sidecar_spec
+from mosaic.sidecar.wandb_sync import client_environment, is_user_program
 
 GONE = {"pid": 2**22 + 1, "start": "1", "boot_id": own_identity()["boot_id"]}
 
@@ -46,30 +40,27 @@ def payload(extras: dict[str, Any] | None = None, worker: str = "cleanrl", **mor
 
 
 def test_a_run_is_tracked_only_on_request() -> None:
-    assert not parse_tracking_request(payload(), "01K", {})
-    assert not parse_tracking_request(payload({"track_wandb": False}), "01K", {})
+    for untracked in (payload(), payload({"track_wandb": False})):
+        assert not untracked.artifacts.wandb.enabled
+        assert not untracked.artifacts.trackio.enabled
 
 
 @pytest.mark.parametrize("fields", [{"extras": {"track_wandb": True}}, {"artifacts": {"wandb": {"enabled": True}}}])
 def test_both_ways_of_requesting_are_equivalent(fields: dict[str, Any]) -> None:
-    info = parse_tracking_request(payload(**fields), "01K0000000ABCDEF", {}).wandb
-    assert info is not None
-    assert (info.project, info.entity, info.name) == ("mosaic", None, "CartPole-v1__ppo__3__ABCDEF")
-    assert parse_tracking_request(payload(**fields), "01K", {}).trackio is None
+    tracked = payload(**fields)
+    assert (tracked.artifacts.wandb.enabled, tracked.artifacts.trackio.enabled) == (True, False)
+    run = wandb_run_fields(tracked, "01K0000000ABCDEF", {})
+    assert (run["project"], run["entity"], run["name"]) == ("mosaic", None, "CartPole-v1__ppo__3__ABCDEF")
 
 
 def test_names_come_from_the_payload_before_the_environment() -> None:
     env = {"WANDB_PROJECT": "from-env", "WANDB_ENTITY": "team"}
-    info = parse_tracking_request(
-        payload({"track_wandb": True}, group="g", tags=["t" * 80], notes="n"), "01K", env
-    ).wandb
-    assert info is not None
-    assert (info.project, info.entity, info.group, info.notes) == ("from-env", "team", "g", "n")
-    assert info.tags == ("t" * 64,), "the longest that W&B accepts"
+    run = wandb_run_fields(payload({"track_wandb": True}, group="g", tags=["t" * 80], notes="n"), "01K", env)
+    assert (run["project"], run["entity"], run["group"], run["notes"]) == ("from-env", "team", "g", "n")
+    assert run["tags"] == ["t" * 64], "the longest that W&B accepts"
     extras = {"track_wandb": True, "wandb_project_name": "p", "wandb_entity": "e", "wandb_run_name": "r"}
-    info = parse_tracking_request(payload(extras), "01K", env).wandb
-    assert info is not None
-    assert (info.project, info.entity, info.name) == ("p", "e", "r")
+    run = wandb_run_fields(payload(extras), "01K", env)
+    assert (run["project"], run["entity"], run["name"]) == ("p", "e", "r")
 
 
 def test_keys_proxies_and_tracking_options_are_not_logged_as_settings() -> None:
@@ -77,19 +68,15 @@ def test_keys_proxies_and_tracking_options_are_not_logged_as_settings() -> None:
         "track_wandb": True, "wandb_api_key": "secret:x", "wandb_https_proxy": "http://p", "hf_entity": "h",
         "learning_rate": 0.1, "algo_params": {"gamma": 0.9},
     }  # fmt: skip
-    info = parse_tracking_request(payload(extras), "01K", {}).wandb
-    assert info is not None
-    assert info.config == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "learning_rate": 0.1, "gamma": 0.9}
+    settings = wandb_run_fields(payload(extras), "01K", {})["config"]
+    assert settings == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "learning_rate": 0.1, "gamma": 0.9}
 
 
 @pytest.mark.parametrize(
     ("value", "has_videos"), [(None, True), ("1", True), ("0", False), ("False", False), ("no", False)]
 )
 def test_videos_are_logged_unless_switched_off(value: str | None, has_videos: bool) -> None:
-    env = {} if value is None else {"WANDB_MONITOR_GYM": value}
-    info = parse_tracking_request(payload({"track_wandb": True}), "01K", env).wandb
-    assert info is not None
-    assert info.has_videos is has_videos
+    assert logs_videos({} if value is None else {"WANDB_MONITOR_GYM": value}) is has_videos
 
 
 def test_a_users_program_tracks_itself() -> None:
@@ -242,7 +229,7 @@ def test_a_tracker_that_fails_is_reported_once_and_dropped(tmp_path: Path, fails
     def emit_event(kind: str, /, **fields: object) -> None:
         events.append((kind, fields))
 
-    tracker = FakeRecorder(folder, TrackedRunInfo("r", "n", "p"), TrackerFeed(folder), emit_event)
+    tracker = FakeRecorder(folder, payload(), None, emit_event)
     tracker.fails_at = fails_at
     assert tracker.finish() is (not fails_at)
     warnings = [fields["text"] for kind, fields in events if kind == "warning"]

@@ -20,8 +20,6 @@ from mosaic.sidecar import sync_state
 from mosaic.sidecar.recorder import Recorder, TrackioRecorder, WandbRecorder
 from mosaic.sidecar.run_monitor import RUN_POLL_S, RunMonitor
 from mosaic.sidecar.sync_state import SyncState
-from mosaic.sidecar.tracker_feed import TrackerFeed
-from mosaic.sidecar.tracking_request import parse_tracking_request
 from mosaic.sidecar.wandb_connection import WandbProblem
 from mosaic.sidecar.wandb_environment import wandb_environment
 from mosaic.sidecar.wandb_sync import UploadQueue, offline_warning
@@ -71,14 +69,11 @@ class SidecarProcess:
             push_after_training(self._folder, repo, self._read_outcome(), self._emit_event)
 
     def _build_recorders(self, payload: Payload, state: SyncState) -> list[Recorder]:
-        request = parse_tracking_request(payload, self._folder.run_id)
         recorders: list[Recorder] = []
-        if request.wandb is not None:
-            feed = TrackerFeed(self._folder, self._journal_from)
-            recorders.append(WandbRecorder(self._folder, request.wandb, feed, self._emit_event, state))
-        if request.trackio is not None:
-            feed = TrackerFeed(self._folder, self._journal_from)
-            recorders.append(TrackioRecorder(self._folder, request.trackio, feed, self._emit_event))
+        if payload.artifacts.wandb.enabled:
+            recorders.append(WandbRecorder(self._folder, payload, self._journal_from, self._emit_event, state))
+        if payload.artifacts.trackio.enabled:
+            recorders.append(TrackioRecorder(self._folder, payload, self._journal_from, self._emit_event))
         return recorders
 
     def _follow(self, recorders: list[Recorder], uploads: UploadQueue) -> None:
@@ -149,15 +144,13 @@ class SidecarProcess:
 
 def record_finished_run(folder: RunFolder) -> None:
     """Creates the complete W&B recording of a finished run. The caller holds the lock of the sync state."""
-    run_info = parse_tracking_request(Payload.read(folder.config), folder.run_id).wandb
-    if run_info is not None:
-        journal = Journal(folder.sidecar)
-        state = sync_state.read(folder) or SyncState(folder.run_id)
-        recorder = WandbRecorder(folder, run_info, TrackerFeed(folder), journal.append, state)
-        recorder.finish()
-        journal.close()
-        if recorder.problem:
-            raise SystemExit(recorder.problem)
+    journal = Journal(folder.sidecar)
+    state = sync_state.read(folder) or SyncState(folder.run_id)
+    recorder = WandbRecorder(folder, Payload.read(folder.config), None, journal.append, state)
+    recorder.finish()
+    journal.close()
+    if recorder.problem:
+        raise SystemExit(recorder.problem)
 
 
 def exit_after(seconds: float) -> None:

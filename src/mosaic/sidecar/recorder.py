@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mosaic.contracts.extras import flatten_sections
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Payload
 from mosaic.formatting import short_id
 from mosaic.journal import EventSink
 from mosaic.probe.script_env import wandb_variables
@@ -25,12 +27,18 @@ from mosaic.sidecar.tracker_feed import (
     VideoItem,
     find_checkpoints,
 )
-from mosaic.sidecar.tracking_request import MONITOR_VARIABLE, TrackedRunInfo
 
+DEFAULT_PROJECT = "mosaic"
+MONITOR_VARIABLE = "WANDB_MONITOR_GYM"
+"""W&B's variable for logging videos. Its hook into gym is never used: it breaks the closing of environments."""
 STEP_METRIC = "global_step"
 """The x axis of every chart, as in CleanRL's own runs."""
 INIT_TIMEOUT_S = 120.0
 FLUSH_S = 5.0
+_FALSE_VALUES = ("0", "false", "no", "off")
+_MAX_TAG_CHARS = 64
+_HIDDEN_PREFIXES = ("wandb_", "hf_", "track_", "upload_")
+"""Options of tracking, which are not settings of the run."""
 _TRACKIO_REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID", "TRACKIO_WEBHOOK_URL")
 """Only the local dashboard is supported: these would send a run elsewhere."""
 
@@ -38,16 +46,17 @@ _TRACKIO_REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_
 class Recorder:
     """Logs a run to one tracker, from its first point on, whenever it is started.
 
+    `journal_from` is the offset of this attempt in the journal; None: all attempts have ended.
     A tracker that fails is reported once and dropped; the run and other trackers continue. Subclasses define `open`,
     `close` and what is logged in between.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, folder: RunFolder, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink) -> None:
+    def __init__(self, folder: RunFolder, payload: Payload, journal_from: int | None, emit_event: EventSink) -> None:
         self._folder = folder
-        self._run_info = run_info
-        self._feed = feed
+        self._payload = payload
+        self._feed = TrackerFeed(folder, journal_from)
         self._emit_event = emit_event
         self._run: Any = None
         self.problem: str | None = None
@@ -134,12 +143,13 @@ class TrackioRecorder(Recorder):
         os.environ["TRACKIO_DIR"] = str(trackio_folder)
         import trackio
 
-        info, suffix = self._run_info, short_id(self._run_info.run_id)
+        run_id, payload = self._folder.run_id, self._payload
+        name, suffix = run_name(payload, run_id), short_id(run_id)
         self._run = trackio.init(
-            info.project,
-            name=info.name if info.name.endswith(suffix) else f"{info.name}-{suffix}",
-            group=info.group,
-            config={**info.config, "run_id": info.run_id},  # it accepts a config at the start only
+            payload.artifacts.trackio.project or DEFAULT_PROJECT,
+            name=name if name.endswith(suffix) else f"{name}-{suffix}",
+            group=payload.metadata.group,
+            config={**flatten_config(payload), "run_id": run_id},  # it accepts a config at the start only
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
@@ -166,9 +176,16 @@ class WandbRecorder(Recorder):
     name = "wandb"
 
     def __init__(
-        self, folder: RunFolder, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink, state: SyncState
+        self,
+        folder: RunFolder,
+        payload: Payload,
+        journal_from: int | None,
+        emit_event: EventSink,
+        state: SyncState,
     ) -> None:
-        super().__init__(folder, run_info, feed, emit_event)
+        super().__init__(folder, payload, journal_from, emit_event)
+        self._run_fields = wandb_run_fields(payload, folder.run_id)
+        self._has_videos = logs_videos(os.environ)
         self._state = state
         self._entry = SyncEntry(is_whole=False)
 
@@ -179,7 +196,7 @@ class WandbRecorder(Recorder):
         for entry in self._state.entries.values():
             entry.state = sync_state.SUPERSEDED
         self._state.entries[Path(self._run.dir).parent.name] = self._entry
-        self._state.project, self._state.entity = self._run_info.project, self._run_info.entity
+        self._state.project, self._state.entity = self._run_fields["project"], self._run_fields["entity"]
         sync_state.write(self._folder, self._state)
         return True
 
@@ -200,7 +217,6 @@ class WandbRecorder(Recorder):
         os.environ.pop(MONITOR_VARIABLE, None)
         import wandb
 
-        info = self._run_info
         settings = wandb.Settings(
             console="off",  # the sidecar's output is not the run's
             disable_code=True,
@@ -213,19 +229,7 @@ class WandbRecorder(Recorder):
             x_start_time=_first_event_time(self._folder),
             x_transaction_log_flush_interval=FLUSH_S,
         )
-        self._run = wandb.init(
-            mode="offline",
-            id=info.run_id,
-            name=info.name,
-            project=info.project,
-            entity=info.entity,
-            group=info.group,
-            tags=list(info.tags),
-            notes=info.notes,
-            job_type=info.job_type,
-            config=info.config,
-            settings=settings,
-        )
+        self._run = wandb.init(mode="offline", settings=settings, **self._run_fields)
         self._run.define_metric(STEP_METRIC)
         self._run.define_metric("*", step_metric=STEP_METRIC)
 
@@ -247,7 +251,7 @@ class WandbRecorder(Recorder):
         interface._publish(interface._make_record(stats=stats))
 
     def log_video(self, path: Path, step: int) -> None:
-        if self._run_info.has_videos:
+        if self._has_videos:
             import wandb
 
             name = "eval/video" if path.parent == self._folder.eval_videos else "videos"
@@ -265,6 +269,42 @@ class WandbRecorder(Recorder):
         if outcome is not None:
             self._run.summary["outcome"] = outcome
         self._run.finish(exit_code=1 if outcome == "failed" else 0)
+
+
+def wandb_run_fields(payload: Payload, run_id: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Returns the arguments of `wandb.init` that describe the run."""
+    wandb, metadata = payload.artifacts.wandb, payload.metadata
+    return {
+        "id": run_id,
+        "name": wandb.run_name or run_name(payload, run_id),
+        "project": wandb.project or environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
+        "entity": wandb.entity or environ.get("WANDB_ENTITY") or None,
+        "group": metadata.group,
+        "tags": [tag[:_MAX_TAG_CHARS] for tag in metadata.tags],
+        "notes": metadata.notes,
+        "job_type": "eval" if payload.is_evaluation else "train",
+        "config": flatten_config(payload),
+    }
+
+
+def logs_videos(environ: Mapping[str, str]) -> bool:
+    return environ.get(MONITOR_VARIABLE, "").strip().lower() not in _FALSE_VALUES
+
+
+def run_name(payload: Payload, run_id: str) -> str:
+    """Returns the name of a run; by default as CleanRL names it, with our id in place of the time."""
+    config = payload.metadata.worker.config
+    parts = [str(config[key]) for key in ("env_id", "algo", "seed") if config.get(key) is not None]
+    return payload.run_name or "__".join([*parts, short_id(run_id)])
+
+
+def flatten_config(payload: Payload) -> dict[str, Any]:
+    """Returns the settings of a run as one flat table, without tracking options, keys and proxies."""
+    config = payload.metadata.worker.config
+    flat = {name: value for name, value in config.items() if name != "algo_params" and value is not None}
+    flat |= flatten_sections(payload.to_json())
+    flat |= config.get("algo_params") or {}
+    return {name: value for name, value in flat.items() if not name.startswith(_HIDDEN_PREFIXES)}
 
 
 def _first_event_time(folder: RunFolder) -> float:

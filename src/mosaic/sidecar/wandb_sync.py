@@ -22,7 +22,6 @@ from mosaic.contracts.states import RunRecord, Stage
 from mosaic.probe.script_env import wandb_variables
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync_state import SyncEntry, SyncState
-from mosaic.sidecar.tracking_request import is_user_program, parse_tracking_request
 from mosaic.sidecar.wandb_connection import (
     NOT_INSTALLED_PROBLEM,
     WandbProblem,
@@ -30,6 +29,7 @@ from mosaic.sidecar.wandb_connection import (
     problem_from_output,
 )
 from mosaic.sidecar.wandb_environment import is_wandb_installed, server_url, wandb_environment
+from mosaic.workers import discover_workers
 
 POLL_S = 0.2
 RETRY_DELAYS_S = (60.0, 300.0, 1200.0, 3600.0)
@@ -259,7 +259,7 @@ def sync_run(
     check_hint = f"Check: mosaic wandb status {folder.run_id}"
     if _is_active(folder):
         raise NotAllowed(f"Run {folder.run_id} is active and uploads by itself. {check_hint}")
-    is_tracked = parse_tracking_request(payload, folder.run_id).wandb is not None
+    is_tracked = payload.artifacts.wandb.enabled
     if not is_tracked and not sync_state.wandb_folders(folder):
         raise BadInput(f"Run {folder.run_id} was not tracked with W&B: there is nothing to upload.")
     try:
@@ -293,6 +293,13 @@ def sync_runs(folders: Iterable[RunFolder], on_message: Callable[[dict[str, Any]
 def sync_from_stdin() -> None:
     """Uploads the run folders listed on stdin, and prints each message as one JSON line."""
     sync_runs(map(RunFolder, json.load(sys.stdin)), lambda message: print(json.dumps(message), flush=True))
+
+
+def is_user_program(payload: Payload) -> bool:
+    """Returns whether the run is a user's program, which tracks itself."""
+    choice = payload.metadata.worker
+    known = discover_workers().get(choice.id)
+    return known is not None and any(choice.config.get(key) is not None for key in known.programs)
 
 
 def offline_warning(problem: WandbProblem, run_id: str) -> str:

@@ -14,7 +14,7 @@ from mosaic.contracts.payload import Payload, ProbeParts, ScriptConfig
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.probe.script_env import script_environment
-from mosaic.sidecar.tracking_request import build_sidecar_spec
+from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.workers import WorkerDescription
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"

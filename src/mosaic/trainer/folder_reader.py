@@ -16,7 +16,6 @@ from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import Evaluation, EvaluationSummary, TrainedRun, WandbStatus
 from mosaic.sidecar import sync_state
-from mosaic.sidecar.tracking_request import parse_tracking_request
 from mosaic.trainer.records import Records
 
 log = structlog.get_logger("mosaic.trainer.folder_reader")
@@ -115,6 +114,6 @@ def read_wandb_statuses(records: Records, run_id: str = "") -> Iterator[WandbSta
 def _read_sync_state(records: Records, folder: RunFolder) -> sync_state.SyncState | None:
     """Also for a run that asked to be tracked and has no recording yet: it can still be recorded."""
     state = sync_state.read(folder)
-    if state is None and parse_tracking_request(records.read_payload(folder.run_id), folder.run_id).wandb is not None:
+    if state is None and records.read_payload(folder.run_id).artifacts.wandb.enabled:
         return sync_state.SyncState(folder.run_id)
     return state

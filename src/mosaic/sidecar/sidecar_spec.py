@@ -1,0 +1,61 @@
+"""Decides for which runs the keeper starts a sidecar, and with which arguments."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
+from mosaic.hub.description import requested_repo
+from mosaic.keeper.launch_spec import ProgramSpec
+from mosaic.secrets import secrets_path
+from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
+
+
+def build_sidecar_spec(
+    folder: RunFolder, payload: Payload, caller_env: Mapping[str, str] | None, has_wandb_probe: bool = False
+) -> ProgramSpec | None:
+    """Returns None where a sidecar would have nothing to do. No secret is passed: the sidecar reads the key itself.
+
+    `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
+    (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
+    """
+    env = {name: value for name, value in os.environ.items() if name != "MOSAIC_TOKEN"}
+    repo = requested_repo(payload) if caller_env is None else None
+    if caller_env is None:
+        is_wanted = payload.artifacts.wandb.enabled or payload.artifacts.trackio.enabled
+        if payload.artifacts.wandb.enabled:
+            folder.wandb.mkdir(exist_ok=True)  # marks a run that is tracked with W&B
+    else:
+        env |= {
+            name: value
+            for name, value in caller_env.items()
+            if name.startswith("WANDB_") or name.lower() in ("http_proxy", "https_proxy", "no_proxy")
+        }
+        is_wanted = has_wandb_probe and "WANDB_MODE" not in caller_env and is_wandb_installed() and _may_have_key(env)
+    if not is_wanted and repo is None:
+        return None
+    argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
+    argv += ["--journal-from", str(_file_size_bytes(folder.journal))]
+    argv += ["--keeper-from", str(_file_size_bytes(folder.keeper))]
+    argv += ["--upload-only"] if caller_env is not None else []
+    if repo is not None:
+        argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
+    return {"argv": argv, "cwd": str(folder.path), "env": env, "log_name": "sidecar"}
+
+
+def _may_have_key(env: Mapping[str, str]) -> bool:
+    """A quick check that spares users without W&B a process; the keyring is not asked."""
+    has_key = bool(env.get("WANDB_API_KEY", "").strip()) or netrc_path(env).exists()
+    return has_key or secrets_path().exists() or find_spec("keyring") is not None
+
+
+def _file_size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
