@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,27 +45,15 @@ class MetricSeries:
         return make_frame({"step": self.steps, "time": self.times, "value": self.values})
 
 
-class Metrics(Mapping[str, MetricSeries]):
+class Metrics(UserDict[str, MetricSeries]):
     """All metrics of a run by tag."""
 
-    def __init__(self, series: Mapping[str, MetricSeries]) -> None:
-        self._series = dict(series)
-
-    def __getitem__(self, tag: str) -> MetricSeries:
-        return self._series[tag]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._series)
-
-    def __len__(self) -> int:
-        return len(self._series)
-
     def __repr__(self) -> str:
-        return f"Metrics({', '.join(map(repr, self._series.values()))})"
+        return f"Metrics({', '.join(map(repr, self.values()))})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the columns tag, step, time and value, one row per point. Requires pandas."""
-        series = [empty_series(""), *self._series.values()]
+        series = [empty_series(""), *self.values()]
         return make_frame(
             {
                 "tag": [one.tag for one in series for _ in range(len(one))],

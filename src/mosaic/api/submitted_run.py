@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import UserList
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -233,42 +234,25 @@ class Run:
         return html_table((), [(name, value) for name, value in rows if value is not None])
 
 
-class Runs(Sequence[Run]):
+class Runs(UserList[Run]):
     """Some runs, newest first."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = tuple(runs)
-
-    @overload
-    def __getitem__(self, index: int) -> Run: ...
-    @overload
-    def __getitem__(self, index: slice) -> Runs: ...
-
-    def __getitem__(self, index: int | slice) -> Run | Runs:
-        return Runs(self._runs[index]) if isinstance(index, slice) else self._runs[index]
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def __iter__(self) -> Iterator[Run]:
-        return iter(self._runs)
 
     def wait(self, timeout: float | None = None) -> Runs:
         """Wait until all have ended; raises RunEnded for the first that failed."""
-        for run in self._runs:
+        for run in self:
             run.wait(timeout=timeout)
         return self
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per run. Requires pandas."""
-        return make_frame({name: [_cell(run.view, name) for run in self._runs] for name in FRAME_COLUMNS})
+        return make_frame({name: [_cell(run.view, name) for run in self] for name in FRAME_COLUMNS})
 
     def __repr__(self) -> str:
-        return f"Runs([{', '.join(map(repr, self._runs))}])"
+        return f"Runs([{', '.join(map(repr, self))}])"
 
     def _repr_html_(self) -> str:
         header = ("run", "algorithm", "environment", "seed", "status", "return")
-        views = [run.view for run in self._runs]
+        views = [run.view for run in self]
         rows = [
             (short_id(v.run_id), v.algo or v.worker, v.env_id or "", v.seed, v.status, v.episodic_return) for v in views
         ]

@@ -32,7 +32,7 @@ from mosaic.submission.run_payloads import (
 )
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
+    pass
 
 CommandHandler = Callable[[CliContext, Algorithm, dict[str, Any], str | None, bool], Any]
 """Takes the context, the algorithm, the payload, the seeds as written, and whether to detach."""
@@ -73,9 +73,16 @@ class AlgorithmCommand(Command):
         flags += [build_flag(field, field.group) for field in rest]
         flags += [build_flag(field, "Tracking and recording") for field in for_worker]
         flags += [build_flag(field) for field in for_run]
+        own_flags = [
+            click.Option([f"--{name.replace('_', '-')}"], metavar="PATH", expose_value=False, help=help_text)
+            for name, help_text in OWN_CLEANRL_FLAGS.items()
+            if own_cleanrl is not None
+        ]
+        detach = click.Option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
+        seeds = click.Option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7.")
         super().__init__(
             algorithm.name,
-            params=[*(_own_cleanrl_options() if own_cleanrl is not None else ()), *flags, *_start_options(is_check)],
+            params=[*own_flags, *flags, *(() if is_check else (detach,)), seeds],
             callback=self._invoke_handler,
             help=f"{algorithm.title}. {algorithm.summary}",
             short_help=algorithm.title,
@@ -115,25 +122,12 @@ class AlgorithmCommand(Command):
         )
 
 
-def _start_options(is_check: bool) -> list[click.Option]:
-    seeds = click.Option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7.")
-    detach = click.Option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
-    return [seeds] if is_check else [detach, seeds]
-
-
 def parse_own_cleanrl(args: Sequence[str]) -> dict[str, str]:
     """The location of the user's own CleanRL, if these arguments name it, as absolute paths."""
     paths = {name: flag_value(args, [name]) for name in OWN_CLEANRL_FLAGS}
     # Not resolved: the interpreter of a virtual environment is a link to another one.
     own = {name: os.path.abspath(os.path.expanduser(path)) for name, path in paths.items() if path}
     return own if "cleanrl" in own else {}
-
-
-def _own_cleanrl_options() -> list[click.Option]:
-    return [
-        click.Option([f"--{name.replace('_', '-')}"], metavar="PATH", expose_value=False, help=help_text)
-        for name, help_text in OWN_CLEANRL_FLAGS.items()
-    ]
 
 
 def normalize_bool_flags(args: Sequence[str], bool_flags: Iterable[str]) -> list[str]:
@@ -213,14 +207,11 @@ def submit_run(
 ) -> int:
     """Submits one run and, unless detached, stays with it until its end."""
     context.print_workspace()
-    if is_detached:
-        return _report_submitted(context, context.trainer().submit(payload, environment))
-    from mosaic.cli.run_follower import report_end, submit_and_follow
+    if not is_detached:
+        from mosaic.cli.run_follower import report_end, submit_and_follow
 
-    return report_end(context, submit_and_follow(context, payload, environment=environment))
-
-
-def _report_submitted(context: CliContext, view: RunView) -> int:
+        return report_end(context, submit_and_follow(context, payload, environment=environment))
+    view = context.trainer().submit(payload, environment)
     context.print_result(view, f"Run {view.run_id} is {view.stage}. Its folder: {view.run_dir}")
     if not context.is_json:
         short = formatting.short_id(view.run_id)
