@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PySide6.QtWidgets import QApplication
 from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import close, pump
 from tests.helpers.tunnel import Tunnel
 
+from mosaic.arena.video_recorder import EpisodeVideo
 from mosaic.client import TrainerClient, read_daemon_address
-from mosaic.contracts.folder import Workspace
+from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.gui.app import Application
+from mosaic.gui.views.video_player import VideoPlayer
 
 
 @pytest.fixture
@@ -56,3 +59,21 @@ def test_a_run_is_followed_through_an_interrupted_tunnel(
     pump(lambda: far.workbench.runs.get_or_placeholder(first).outcome == "cancelled", "the run's end")
     assert far.workbench.selection == first
     assert read_daemon_address(Workspace(tmp_path / "elsewhere")) is None, "a trainer of this machine's was started"
+
+
+def test_a_video_of_a_remote_run_is_copied_and_played(
+    trainer: TrainerClient, far: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    view = ended(trainer, trainer.submit(scripted()).run_id)
+    recorder = EpisodeVideo(RunFolder(view.run_dir).videos / "episode-0.mp4", fps=20)
+    for frame in range(10):
+        recorder.add_frame(np.full((64, 96, 3), frame * 5, np.uint8))
+    recorder.finish("e0", 12.5, 10)
+    pump(lambda: view.run_id in far.workbench.runs.ids(), "the run")
+    far.workbench.select(view.run_id, "videos")
+    player = pump(lambda: far.window.findChild(VideoPlayer, "videos.player"), "the tab")
+    pump(lambda: player._at_s > 0.1, "the video to play")
+    copy = tmp_path / "cache" / "mosaic" / "files" / view.run_id / "videos" / "episode-0.mp4"
+    assert player._reader.path == copy
+    assert copy.is_file()
