@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,12 @@ _NAME_DESCRIPTIONS = {
     "name": f"{_NAME_CHARACTERS}, beginning with a letter or digit",
     "names": f"names of {_NAME_CHARACTERS}, separated by commas",
 }
-_BOUND_DESCRIPTIONS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "gt": ("above", operator.gt),
+    "ge": ("of at least", operator.ge),
+    "lt": ("below", operator.lt),
+    "le": ("of at most", operator.le),
+}
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,8 @@ class SettingField:
 
     def _satisfies_constraints(self, value: Any) -> bool:
         rules = self.constraints or {}
-        return (
-            value in rules.get("choices", (value,))
-            and not ("gt" in rules and not value > rules["gt"])
-            and not ("ge" in rules and not value >= rules["ge"])
-            and not ("lt" in rules and not value < rules["lt"])
-            and not ("le" in rules and not value <= rules["le"])
-        )
+        is_within = all(holds(value, rules[key]) for key, (_, holds) in _BOUNDS.items() if key in rules)
+        return is_within and value in rules.get("choices", (value,))
 
     @property
     def expected_values(self) -> str:
@@ -75,7 +76,7 @@ class SettingField:
         rules = self.constraints or {}
         if "choices" in rules:
             return "one of " + ", ".join(map(str, rules["choices"]))
-        bounds = [f"{words} {rules[key]}" for key, words in _BOUND_DESCRIPTIONS.items() if key in rules]
+        bounds = [f"{words} {rules[key]}" for key, (words, _) in _BOUNDS.items() if key in rules]
         expected = " ".join([_TYPE_DESCRIPTIONS.get(self.type, "text"), " and ".join(bounds)]).strip()
         return f"{expected}, or none" if self.is_optional else expected
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import threading
 import time
@@ -211,7 +210,3 @@ def summary_fields(payload: Payload, defaults: Mapping[str, Any]) -> dict[str, A
         # An evaluation may repeat the training run's; it counts episodes, not steps.
         "total_timesteps": None if payload.is_evaluation else number("total_timesteps"),
     }
-
-
-def to_json_text(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False)

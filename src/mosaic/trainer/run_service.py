@@ -27,7 +27,7 @@ from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
 from mosaic.trainer.records import Records, summary_fields
 from mosaic.trainer.scheduler import Slots
-from mosaic.workers import get_worker as worker_named
+from mosaic.workers import get_worker
 
 
 class RunService:
@@ -264,7 +264,7 @@ class RunService:
 def _parse_payload(translated: TranslatedPayload) -> Payload:
     """A payload as it was submitted, with the worker's own id in place of an alias."""
     payload = Payload.from_translated(translated)
-    worker = worker_named(payload.metadata.worker.id)
+    worker = get_worker(payload.metadata.worker.id)
     return payload if worker.id == payload.metadata.worker.id else payload.with_worker(id=worker.id)
 
 
@@ -279,7 +279,7 @@ def _as_written(error: ConfigRefused, translated: TranslatedPayload) -> ConfigRe
 def _check_programs(payload: Payload, has_environment: bool) -> None:
     """A submitted config must not choose which program is run."""
     choice = payload.metadata.worker
-    worker = worker_named(choice.id)
+    worker = get_worker(choice.id)
     for key in worker.programs:
         if value_at(choice.config, key) is not None and not has_environment:
             raise refuse_key(

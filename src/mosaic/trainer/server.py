@@ -29,10 +29,10 @@ from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.folder_reader import list_files, read_evaluations, read_file, read_wandb_statuses
 from mosaic.trainer.frame_relay import count_acknowledged, relay_frames
-from mosaic.trainer.records import Records, to_json_text
+from mosaic.trainer.records import Records
 from mosaic.trainer.run_import import import_run
 from mosaic.trainer.run_service import RunService
-from mosaic.workers import get_worker as worker_named
+from mosaic.workers import get_worker
 
 if TYPE_CHECKING:
     from mosaic.trainer.daemon import Daemon
@@ -171,7 +171,7 @@ class Servicer(TrainerServicer):
 
     def GetConfig(self, request: pb.RunRequest, context: Context) -> pb.JsonReply:
         payload = self._records.read_payload(self._records.resolve(request.run))
-        return pb.JsonReply(json=to_json_text(payload.to_json()))
+        return pb.JsonReply(json=payload.model_dump_json(exclude_unset=True))
 
     def AnnotateRun(self, request: pb.AnnotateRequest, context: Context) -> pb.RunReply:
         view = self._run_service.annotate(
@@ -269,7 +269,7 @@ class Servicer(TrainerServicer):
 
     def ReadEpisodes(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         for rows in self._records.index.episodes(self._records.resolve(request.run)):
-            yield pb.JsonReply(json=to_json_text(rows))
+            yield pb.JsonReply(json=json.dumps(rows))
 
     def ReadEvaluations(self, request: pb.EvaluationsRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
@@ -284,7 +284,7 @@ class Servicer(TrainerServicer):
     def ReadLog(self, request: pb.LogRequest, context: Context) -> Iterator[pb.LogReply]:
         run_id = self._records.resolve(request.run)
         folder = self._records.folder(run_id)
-        log_name = worker_named(self._records.get(run_id).worker).log_prefix
+        log_name = get_worker(self._records.get(run_id).worker).log_prefix
         path = folder.stderr_log(log_name) if request.is_stderr else folder.stdout_log(log_name)
         offset = request.offset
         if offset < 0:
@@ -358,8 +358,8 @@ class Servicer(TrainerServicer):
         )
 
     def AskWorker(self, request: pb.AskRequest, context: Context) -> pb.JsonReply:
-        question = json.loads(request.question_json)
-        return pb.JsonReply(json=to_json_text(self._checkers.ask(worker_named(request.worker).id, question)))
+        answer = self._checkers.ask(get_worker(request.worker).id, json.loads(request.question_json))
+        return pb.JsonReply(json=json.dumps(answer))
 
     # --- the daemon itself
 

@@ -26,7 +26,7 @@ from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose
-from mosaic.workers import get_worker as worker_named
+from mosaic.workers import get_worker
 
 log = structlog.get_logger("mosaic.trainer.supervisor")
 
@@ -148,7 +148,7 @@ class Supervisor:
         if make is None:
             return []
         try:
-            worker = worker_named(record.worker)
+            worker = get_worker(record.worker)
             events = [make(body, str(folder.stderr_log(worker.log_prefix)))]
             if worker.has_own_command and not record.is_attached and body["kind"] == WorkerStarted.KIND:
                 # A script need not send a handshake: any program may be run this way.
@@ -261,12 +261,10 @@ class Supervisor:
         )
         try:
             payload = self._records.read_payload(record.run_id)
-            worker = worker_named(record.worker)
+            worker = get_worker(record.worker)
             config = self._records.workspace.worker_config(record.run_id, attempt.slot)
-            data = payload.to_json()
-            given = data["metadata"]["worker"]["config"]
-            given["run_id"] = record.run_id
-            write_json(config, data)
+            settings = {**payload.metadata.worker.config, "run_id": record.run_id}
+            write_json(config, payload.with_worker(config=settings).to_json())
             starting = life.advance(record, life.Dispatched(at=attempt.started_at, attempt=attempt))
             self._records.put(starting)
             keeper = self._executor.start(
