@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,15 +85,17 @@ def push(request: PushRequest, on_progress: OnProgress = lambda *_: None, timeou
 
 
 def push_after_training(folder: RunFolder, repo: str, outcome: str | None, emit_event: EventSink) -> None:
-    """Pushes the policy of a run that has succeeded. A failure becomes a warning of the run."""
+    """Pushes the policy of a run that has succeeded. Never raises: a failure becomes a warning of the run."""
     if outcome != "succeeded":
         return
     try:
         result = push(PushRequest(repo, folder, folder.last_checkpoint.resolve()))
-    except MosaicError as error:
-        PushState(state="failed", repo=repo, problem=str(error)).write(folder)
+    except Exception as error:
+        traceback.print_exc()  # to the sidecar's log
+        problem = str(error) if isinstance(error, MosaicError) else f"{type(error).__name__}: {error}."
+        PushState(state="failed", repo=repo, problem=problem).write(folder)
         retry = f"Try again: mosaic push {folder.run_id} --repo {repo if '/' in repo else f'OWNER/{repo}'}"
-        emit_event("warning", text=f"The model was not uploaded. {error} {retry}", code="hub_failed")
+        emit_event("warning", text=f"The model was not uploaded. {problem} {retry}", code="hub_failed")
         return
     emit_event(HubPushed.KIND, repo=result.repo, url=result.url, commit=result.commit, step=result.step)
 
