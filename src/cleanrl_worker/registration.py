@@ -8,8 +8,8 @@ import secrets
 import threading
 
 from mosaic import __version__
+from mosaic.contracts.folder import TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "MOSAIC_TOKEN"
 REGISTRATION_DELAY_S = 5.0
 """Importing grpc costs a tenth of a second of training and 20 MB; a shorter run never pays for it."""
 _RPC_TIMEOUT_S = 3.0

@@ -15,10 +15,10 @@ import grpc
 import pytest
 from tests.helpers.worker_runs import COMMAND, events, run_worker, small
 
-from cleanrl_worker.registration import TOKEN_VARIABLE, schedule_registration
+from cleanrl_worker.registration import schedule_registration
 from mosaic.common.auth_proof import TOKEN_KEY, compute_proof
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 
 CARTPOLE = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}

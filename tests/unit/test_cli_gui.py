@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mosaic.cli.gui_command import open_workbench_detached, require_display
-from mosaic.client.connect import TOKEN_VARIABLE, check_loopback_address, read_token
+from mosaic.client.connect import check_loopback_address, read_token
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import TOKEN_VARIABLE
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:50055", "localhost:1", "127.1.2.3:65535", "[::1]:50055"])

@@ -20,7 +20,7 @@ from mosaic.common.auth_proof import PROOF_KEY, compute_proof, constant_time_equ
 from mosaic.common.processes import is_alive
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import AlreadyRunning, BadInput, IdentityFailed, NoDaemon
-from mosaic.contracts.folder import Workspace
+from mosaic.contracts.folder import TOKEN_VARIABLE, Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
@@ -30,7 +30,6 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
 )
 START_TIMEOUT_S = 20.0
-TOKEN_VARIABLE = "MOSAIC_TOKEN"
 
 Result = TypeVar("Result")
 

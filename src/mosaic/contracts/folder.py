@@ -13,6 +13,8 @@ TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 """Environment variable: where a worker writes its event files."""
 CALLER_VARIABLE = "MOSAIC_CALLER"
 """Environment variable: the submitter's environment as JSON, for the submitter's own programs."""
+TOKEN_VARIABLE = "MOSAIC_TOKEN"
+"""Environment variable: the token of the daemon."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
 """Environment variable: the workspace."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.description import requested_repo
 from mosaic.keeper.launch_spec import ProgramSpec
@@ -24,7 +24,7 @@ def build_sidecar_spec(
     `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
     (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
     """
-    env = {name: value for name, value in os.environ.items() if name != "MOSAIC_TOKEN"}
+    env = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
     repo = requested_repo(payload) if caller_env is None else None
     if caller_env is None:
         is_wanted = payload.artifacts.wandb.enabled or payload.artifacts.trackio.enabled

@@ -120,11 +120,7 @@ class Checker:
         with self._lock:
             self._end()
 
-    def warm_up(self) -> None:
-        """Starts it in the background, so that the first question is answered at once."""
-        threading.Thread(target=self._warm_up, daemon=True, name="checker-warm-up").start()
-
-    def _warm_up(self) -> None:
+    def start(self) -> None:
         with self._lock:
             try:
                 self._ensure_started()
@@ -143,8 +139,9 @@ class Checkers:
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
 
     def warm_up(self) -> None:
+        """Starts them in the background, so that the first question is answered at once."""
         for checker in self._checkers.values():
-            checker.warm_up()
+            threading.Thread(target=checker.start, daemon=True, name="checker-warm-up").start()
 
     def ask(self, worker_id: str, question: dict[str, Any]) -> dict[str, Any]:
         checker = self._checkers.get(worker_id)

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from mosaic.common.processes import identify
 from mosaic.contracts.errors import NotAllowed
-from mosaic.contracts.folder import CALLER_VARIABLE, INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder, Workspace
+from mosaic.contracts.folder import (
+    CALLER_VARIABLE,
+    INBOX_OFFSET_VARIABLE,
+    RUN_DIR_VARIABLE,
+    TOKEN_VARIABLE,
+    RunFolder,
+    Workspace,
+)
 from mosaic.contracts.payload import Payload, ProbeParts, ScriptConfig
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
@@ -17,7 +24,6 @@ from mosaic.probe.script_env import script_environment
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.workers import WorkerDescription
 
-TOKEN_VARIABLE = "MOSAIC_TOKEN"
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
 SCRIPT_GRACE_S = {"stop": 0.0, "term": 10.0}

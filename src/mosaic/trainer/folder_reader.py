@@ -89,7 +89,7 @@ def _find_trained_run(records: Records, policy_path: str) -> TrainedRun | None:
     for part in reversed(PurePath(policy_path).parts):
         record = records.index.get_record(part)
         if record is not None:
-            return TrainedRun(run_id=record.run_id, run_name=record.run_name, algo=record.algo, seed=record.seed)
+            return TrainedRun.model_validate(dict(record))
     return None
 
 
@@ -100,15 +100,7 @@ def read_wandb_statuses(records: Records, run_id: str = "") -> Iterator[WandbSta
         # Most runs have no such folder, which costs one stat call.
         state = _read_sync_state(records, folder) if os.path.isdir(folder.wandb) else None
         if state is not None:
-            yield WandbStatus(
-                **state.to_json(),
-                run_name=record.run_name,
-                algo=record.algo,
-                env_id=record.env_id,
-                seed=record.seed,
-                stage=record.stage,
-                outcome=record.outcome,
-            )
+            yield WandbStatus.model_validate(dict(record) | state.to_json())
 
 
 def _read_sync_state(records: Records, folder: RunFolder) -> sync_state.SyncState | None:

@@ -152,8 +152,7 @@ class Records:
             seconds_left = max(0.0, total - progress.global_step) / progress.sps
         folder = self.folder(record.run_id)
         silent_since = progress.heard_at or record.started_at or time.time()
-        view_fields: dict[str, Any] = {name: getattr(record, name) for name in RunRecord.model_fields}
-        view_fields |= {
+        progress_fields = {
             "total_timesteps": total,
             "run_dir": str(folder.path),
             "pid": _live_worker_pid(record),
@@ -168,7 +167,7 @@ class Records:
             "queue_position": queue_positions.get(record.run_id),
             "has_wandb": _has_wandb(folder),
         }
-        return RunView.model_validate(view_fields)
+        return RunView.model_validate(dict(record) | progress_fields)
 
 
 def _live_worker_pid(record: RunRecord) -> int | None:
