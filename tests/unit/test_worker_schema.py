@@ -73,7 +73,7 @@ def test_no_algorithm_setting_has_the_name_of_a_reserved_extra() -> None:
 
 
 def test_the_description_reads_the_same_file() -> None:
-    assert json.loads(render_schema())["algorithms"].keys() == describe().algorithms().keys()
+    assert json.loads(render_schema())["algorithms"].keys() == describe().read_schema()["algorithms"].keys()
 
 
 def test_the_json_of_the_algorithms_contains_the_help_pages() -> None:

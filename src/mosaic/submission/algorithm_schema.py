@@ -1,8 +1,7 @@
-"""The algorithms of every worker, as their schema files tell of them."""
+"""The algorithms of every worker, read from their schema files."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +22,7 @@ class Algorithm:
     schema_entry: Mapping[str, Any]
     """Its whole entry in the schema file."""
     is_user_script: bool = False
-    """Whether it is a script of the user's own, which runs in the user's own environment."""
+    """Whether it is a user's script, which runs in the user's Python environment."""
 
     def default(self, name: str) -> Any:
         return next((field.default for field in self.fields if field.name == name), None)
@@ -40,35 +39,27 @@ class Algorithm:
 
 def load_algorithms() -> dict[str, Algorithm]:
     """By name. A name that two workers use belongs to the first; the other's is `worker:name`."""
-    found: dict[str, Algorithm] = {}
-    for description in discover_workers().values():
-        if description.schemas is None or not description.schemas.is_file():
-            continue
-        for name, said in description.algorithms().items():
-            key = f"{description.id}:{name}" if name in found else name
-            found[key] = _parse_algorithm(description, name, said)
-    return found
+    algorithms: dict[str, Algorithm] = {}
+    for worker in discover_workers().values():
+        for name, entry in worker.read_schema().get("algorithms", {}).items():
+            key = f"{worker.id}:{name}" if name in algorithms else name
+            algorithms[key] = _parse_algorithm(worker, name, entry)
+    return algorithms
 
 
 def load_algorithms_from(path: str) -> dict[str, Algorithm]:
-    """The algorithms of a folder of the user's own, such as a checkout of CleanRL."""
-    found: dict[str, Algorithm] = {}
-    for description in discover_workers().values():
-        if description.algorithms_in is not None:
-            entries = description.algorithms_in(path)
-            found |= {
-                name: replace(_parse_algorithm(description, name, said), is_user_script=True)
-                for name, said in entries.items()
-            }
-    return found
+    """The algorithms of a folder of scripts, such as a checkout of CleanRL."""
+    algorithms: dict[str, Algorithm] = {}
+    for worker in discover_workers().values():
+        if worker.algorithms_in is not None:
+            for name, entry in worker.algorithms_in(path).items():
+                algorithms[name] = replace(_parse_algorithm(worker, name, entry), is_user_script=True)
+    return algorithms
 
 
 def supported_options(worker_id: str) -> tuple[Option, ...]:
     """The options that this worker supports: those that every worker does, and those that its schema names."""
-    description = get_worker(worker_id)
-    named: set[str] = set()
-    if description.schemas is not None and description.schemas.is_file():
-        named = set(json.loads(description.schemas.read_text()).get("options", ()))
+    named = get_worker(worker_id).read_schema().get("options", ())
     return tuple(option for option in OPTIONS.values() if not option.is_worker_option or option.name in named)
 
 
@@ -78,14 +69,13 @@ def _parse_algorithm(worker: WorkerDescription, name: str, schema_entry: Mapping
         SettingField(**{key: value for key, value in field.items() if key in known and value is not None})
         for field in schema_entry["fields"]
     )
-    return Algorithm(
-        worker, name, schema_entry.get("title") or name, schema_entry.get("summary") or "", fields, schema_entry
-    )
+    title, summary = schema_entry.get("title") or name, schema_entry.get("summary") or ""
+    return Algorithm(worker, name, title, summary, fields, schema_entry)
 
 
 def get_algorithm(name: str) -> Algorithm:
     known = load_algorithms()
     if name not in known:
-        of = {found.worker.id for found in known.values()}
-        raise unknown_name_error("algorithm", name, known, f"worker {of.pop()!r}" if len(of) == 1 else "")
+        workers = {algorithm.worker.id for algorithm in known.values()}
+        raise unknown_name_error("algorithm", name, known, f"worker {workers.pop()!r}" if len(workers) == 1 else "")
     return known[name]

@@ -79,12 +79,12 @@ class WorkerDescription:
     def log_prefix(self) -> str:
         return self.log_name or self.id
 
-    def algorithms(self) -> dict[str, Any]:
-        """By name: the entry of each algorithm in the schema file."""
-        if self.schemas is None:
+    def read_schema(self) -> dict[str, Any]:
+        """The schema file: `algorithms` by name, and the `options` that it supports; empty where there is none."""
+        if self.schemas is None or not self.schemas.is_file():
             return {}
-        algorithms: dict[str, Any] = json.loads(self.schemas.read_text())["algorithms"]
-        return algorithms
+        schema: dict[str, Any] = json.loads(self.schemas.read_text())
+        return schema
 
 
 def python_module(name: str) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""What forms are made of: what they hold and judge, without widgets; and the rows that show it."""
+"""The widgets of the train form and of the policy form."""

@@ -81,13 +81,13 @@ class EventLog(QAbstractTableModel):
         return 0 if parent.isValid() else len(COLUMN_TITLES)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if role not in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
+            return None
         line = self.lines[index.row()]
         at = formatting.format_timestamp(line.at)
         if role == Qt.ItemDataRole.DisplayRole:
             return (at[11:], formatting.short_id(line.run_id), line.kind, line.text)[index.column()]
-        if role == Qt.ItemDataRole.ToolTipRole:
-            return (at, line.run_id, line.kind, line.text)[index.column()]
-        return None
+        return (at, line.run_id, line.kind, line.text)[index.column()]
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:

@@ -1,4 +1,4 @@
-"""Which settings a form shows, where, and under which words. No widget here."""
+"""Which settings a form shows, where, and with which labels. No widget here."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def _all_algorithms() -> tuple[Algorithm, ...]:
 @cache
 def algorithms_by_worker() -> dict[str, tuple[str, ...]]:
     """Workers with algorithms to choose from, and their names."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for algorithm in _all_algorithms():
-        found.setdefault(algorithm.worker.id, []).append(algorithm.name)
-    return {worker: tuple(names) for worker, names in found.items()}
+        names.setdefault(algorithm.worker.id, []).append(algorithm.name)
+    return {worker: tuple(of_worker) for worker, of_worker in names.items()}
 
 
 @cache

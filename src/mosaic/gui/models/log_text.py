@@ -1,4 +1,4 @@
-"""From the bytes of a log to lines that can be shown: whole lines, cut where endless, readable whatever they hold."""
+"""Decodes the bytes of a log into lines that can be shown: complete, of limited length, printable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 MAX_LINE_CHARS = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-"""What a terminal obeys: colors, moves of the cursor, titles of the window."""
+"""Control sequences of terminals: colors, moves of the cursor, titles of the window."""
 _COLOR_SEQUENCE = re.compile(r"\x1b\[([0-9;]*)m")
 
 
@@ -19,7 +19,7 @@ class Span(NamedTuple):
 
     text: str
     color: str = ""
-    """A name of the eight that terminals know; empty: as usual."""
+    """One of COLORS; empty: the default."""
     is_bold: bool = False
 
 
@@ -27,21 +27,21 @@ COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
 def parse_spans(line: str) -> list[Span]:
-    """A line without control sequences; those that color it have become styles."""
+    """Split a line by its styles, and remove control sequences."""
     if "\x1b" not in line:
         return [Span(_strip_control_characters(line))]
-    found: list[Span] = []
+    spans: list[Span] = []
     color, is_bold, at = "", False, 0
     for match in _COLOR_SEQUENCE.finditer(line):
         text = _strip_control_characters(line[at : match.start()])
         if text:
-            found.append(Span(text, color, is_bold))
+            spans.append(Span(text, color, is_bold))
         color, is_bold = _apply_style_codes(match.group(1), color, is_bold)
         at = match.end()
     rest = _strip_control_characters(line[at:])
-    if rest or not found:
-        found.append(Span(rest, color, is_bold))
-    return found
+    if rest or not spans:
+        spans.append(Span(rest, color, is_bold))
+    return spans
 
 
 def _apply_style_codes(codes: str, color: str, is_bold: bool) -> tuple[str, bool]:
@@ -59,7 +59,7 @@ def _apply_style_codes(codes: str, color: str, is_bold: bool) -> tuple[str, bool
         elif code == 39:
             color = ""
         elif code in (38, 48):
-            # One of 256 colors (5;n), or red, green and blue (2;r;g;b): the first eight have names, others are passed.
+            # One of 256 colors (5;n), or red, green and blue (2;r;g;b): the first eight have names, others are ignored.
             kind = numbers.pop(0) if numbers else 0
             taken, numbers = numbers[: 1 if kind == 5 else 3], numbers[1 if kind == 5 else 3 :]
             if code == 38:
@@ -75,15 +75,15 @@ def _strip_control_characters(text: str) -> str:
 
 
 class LogDecoder:
-    """Takes in chunks of bytes; gives the lines that are whole, and keeps what has no end yet."""
+    """Converts chunks of bytes to complete lines, and keeps the incomplete last one."""
 
     def __init__(self, starts_mid_line: bool = False) -> None:
-        """`is_cut`: the first line is incomplete and is skipped."""
+        """`starts_mid_line`: the first line is incomplete and is skipped."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._partial_line = ""
         self._starts_mid_line = starts_mid_line
         self.skipped_prefix = ""
-        """What was skipped: the end of a line that begins in an earlier part."""
+        """The end of a line that starts in an earlier part."""
 
     @property
     def partial_line(self) -> str:
@@ -93,7 +93,7 @@ class LogDecoder:
     def decode(self, data: bytes, is_last: bool = False) -> list[str]:
         *lines, rest = (self._partial_line + self._decoder.decode(data, is_last)).split("\n")
         if len(rest) > 4 * MAX_LINE_CHARS:
-            rest = rest[: 2 * MAX_LINE_CHARS]  # an endless line: what is never shown need not be kept
+            rest = rest[: 2 * MAX_LINE_CHARS]  # an endless line: the rest would never be shown
         self._partial_line = rest
         if self._starts_mid_line and lines:
             self._starts_mid_line = False
@@ -102,7 +102,7 @@ class LogDecoder:
 
 
 def visible_text(line: str) -> str:
-    """What a terminal would show last: a carriage return goes back to the line's beginning."""
+    """Return what a terminal would show last: a carriage return starts the line again."""
     line = line.rstrip("\r")
     if "\r" in line:
         line = line[line.rindex("\r") + 1 :]
@@ -110,7 +110,7 @@ def visible_text(line: str) -> str:
 
 
 def format_daemon_line(line: str) -> str:
-    """A line of the daemon's log, which is JSON, for people: time, level, what happened, its facts."""
+    """Format a line of the daemon's log, which is JSON: time, level, event and its fields."""
     try:
         record: Any = json.loads(line)
     except ValueError:

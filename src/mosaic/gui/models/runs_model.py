@@ -54,7 +54,7 @@ class Runs(QObject):
         return self._views.get(run_id) or RunView.placeholder(run_id)
 
     def update(self, views: list[RunView]) -> None:
-        """Stores views. Lists lack history and attempts, which are kept where they are known."""
+        """Stores views. Lists lack history and attempts, so known ones are kept."""
         changed = set()
         for view in views:
             known = self._views.get(view.run_id)
