@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QColor, QGuiApplication, QImage
+from PySide6.QtCore import QPoint, Qt, QTimer
+from PySide6.QtGui import QColor, QContextMenuEvent, QGuiApplication, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel
 from tests.helpers.gui import find, pump, settle
@@ -175,13 +175,32 @@ def test_a_chart_is_exported_as_png_svg_and_csv(chart: Chart, tmp_path: Path) ->
 
 
 def test_the_chart_menu_has_only_its_own_actions(chart: Chart) -> None:
-    menu = chart.menu()
-    titles = [action.text() for action in menu.actions()]
-    assert titles == ["Reset zoom", "Copy image", "Save as PNG…", "Save as SVG…", "Save as CSV…"]
-    next(action for action in menu.actions() if action.text() == "Copy image").trigger()
+    actions = chart.plot.actions()
+    assert [action.text() for action in actions] == [
+        "Reset zoom",
+        "Copy image",
+        "Save as PNG…",
+        "Save as SVG…",
+        "Save as CSV…",
+    ]
+    actions[1].trigger()
     assert not QGuiApplication.clipboard().image().isNull()
     QGuiApplication.clipboard().clear()
-    menu.deleteLater()
+
+
+def test_a_right_click_opens_the_chart_menu(chart: Chart) -> None:
+    titles: list[str] = []
+
+    def read_menu() -> None:
+        menu = QApplication.activePopupWidget()
+        titles.extend(action.text() for action in menu.actions())
+        menu.close()
+
+    QTimer.singleShot(0, chart, read_menu)
+    position = place(chart, 500)
+    event = QContextMenuEvent(QContextMenuEvent.Reason.Mouse, position, chart.plot.viewport().mapToGlobal(position))
+    QApplication.sendEvent(chart.plot.viewport(), event)
+    assert titles[0] == "Reset zoom"
 
 
 def test_a_chart_follows_the_theme(chart: Chart, qapp: QApplication) -> None:

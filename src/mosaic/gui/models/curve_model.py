@@ -112,26 +112,19 @@ class ChartCurve:
         x = self.x
         first, last = np.searchsorted(x, (begin, end), side="left")
         first, last = max(0, int(first) - 1), min(len(x), int(last) + 1)
+        part = slice(first, last)
+        y = self.y[part]
+        low, high = (self._low.values[part], self._high.values[part]) if self.has_band else (y, y)
         if last - first <= 2 * bins or end <= begin:
-            part = slice(first, last)
-            low, high = (self._low.values, self._high.values) if self.has_band else (self.y, self.y)
-            return ReducedCurve(x[part], self.y[part], self.smooth[part], low[part], high[part])
+            return ReducedCurve(x[part], y, self.smooth[part], low, high)
         # Bins are multiples of their width, not parts of the range: the line does not flicker while it is panned.
         width = (end - begin) / bins
         edges = np.arange(math.floor(begin / width), math.ceil(end / width) + 1) * width
         starts = np.concatenate([[first], np.clip(np.searchsorted(x, edges), first, last - 1)])
         starts = starts[np.append(True, starts[1:] > starts[:-1])]  # np.unique would load a module of its own here
         stops = np.append(starts[1:], last)
-        part = slice(first, last)
         offsets = starts - first
-        y = self.y[part]
-        if self.has_band:
-            low = np.fmin.reduceat(self._low.values[part], offsets)
-            high = np.fmax.reduceat(self._high.values[part], offsets)
-        elif self._has_gaps:
-            low, high = np.fmin.reduceat(y, offsets), np.fmax.reduceat(y, offsets)
-        else:
-            low, high = np.minimum.reduceat(y, offsets), np.maximum.reduceat(y, offsets)
+        low, high = np.fmin.reduceat(low, offsets), np.fmax.reduceat(high, offsets)
         if self._has_gaps:
             finite = np.isfinite(y)
             counts = np.add.reduceat(finite.astype(np.float64), offsets)

@@ -14,7 +14,7 @@ import pyqtgraph as pg
 from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QGuiApplication, QImage, QPainter, QPaintEvent, QPalette
 from PySide6.QtSvg import QSvgGenerator
-from PySide6.QtWidgets import QFileDialog, QLabel, QMenu, QSizePolicy, QSlider, QWidget
+from PySide6.QtWidgets import QFileDialog, QLabel, QSizePolicy, QSlider, QWidget
 
 from mosaic.formatting import format_duration, format_si_number, format_timestamp
 from mosaic.gui import theme
@@ -98,8 +98,15 @@ class Chart(QWidget):
         self.plot.hover_changed.connect(self.crosshair.move_to)
         self.plot.resized.connect(self.schedule_redraw)
         self.crosshair.moved.connect(self._show_crosshair)
-        self.plot.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        self.plot.customContextMenuRequested.connect(self._show_menu)
+        self.plot.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+        for title, icon, call in (
+            ("Reset zoom", "mdi6.magnify-remove-outline", self.reset_zoom),
+            ("Copy image", "mdi6.content-copy", self.copy),
+            ("Save as PNG…", "mdi6.file-image-outline", lambda: self._save_as("png", self.save_png)),
+            ("Save as SVG…", "mdi6.svg", lambda: self._save_as("svg", self.save_svg)),
+            ("Save as CSV…", "mdi6.file-delimited-outline", lambda: self._save_as("csv", self.save_csv)),
+        ):
+            self.plot.addAction(theme.icon(icon), title, call)
 
     def _build(self) -> None:
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
@@ -287,24 +294,6 @@ class Chart(QWidget):
         return f"{self.x_kind} {x:,.0f}"
 
     # --- export
-
-    def _show_menu(self, place: QPoint) -> None:
-        menu = self.menu()
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        menu.popup(self.plot.mapToGlobal(place))
-
-    def menu(self) -> QMenu:
-        menu = QMenu(self)
-        rows = (
-            ("Reset zoom", "mdi6.magnify-remove-outline", self.reset_zoom),
-            ("Copy image", "mdi6.content-copy", self.copy),
-            ("Save as PNG…", "mdi6.file-image-outline", lambda: self._save_as("png", self.save_png)),
-            ("Save as SVG…", "mdi6.svg", lambda: self._save_as("svg", self.save_svg)),
-            ("Save as CSV…", "mdi6.file-delimited-outline", lambda: self._save_as("csv", self.save_csv)),
-        )
-        for title, icon, call in rows:
-            menu.addAction(theme.icon(icon), title, call)
-        return menu
 
     def _save_as(self, suffix: str, save: Callable[[Path], None]) -> None:
         name = f"{self.title.replace('/', '_')}.{suffix}"
