@@ -6,6 +6,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from PySide6.QtCore import QEvent, Qt, Signal
@@ -44,7 +45,8 @@ class MonospaceView(QPlainTextEdit):
         self.setFont(theme.monospace_font())
 
 
-def _text_format(color: str = "", is_bold: bool = False) -> QTextCharFormat:
+@lru_cache(maxsize=64)
+def _text_format(color: str, is_bold: bool = False) -> QTextCharFormat:
     text_format = QTextCharFormat()
     if color:
         text_format.setForeground(QColor(color))
@@ -54,14 +56,11 @@ def _text_format(color: str = "", is_bold: bool = False) -> QTextCharFormat:
 
 
 class JsonHighlighter(QSyntaxHighlighter):
-    def apply_theme(self) -> None:
-        t = theme.tokens()
-        self._formats = {"key": _text_format(t.accent), "text": _text_format(t.good), "plain": _text_format(t.warning)}
-        self.rehighlight()
-
     def highlightBlock(self, text: str) -> None:
+        t = theme.tokens()
+        colors = {"key": t.accent, "text": t.good, "plain": t.warning}
         for match in _TOKEN.finditer(text):
-            self.setFormat(match.start(), match.end() - match.start(), self._formats[str(match.lastgroup)])
+            self.setFormat(match.start(), match.end() - match.start(), _text_format(colors[str(match.lastgroup)]))
 
 
 class JsonView(MonospaceView):
@@ -74,7 +73,7 @@ class JsonView(MonospaceView):
 
     def _apply_theme(self) -> None:
         super()._apply_theme()
-        self._highlighter.apply_theme()
+        self._highlighter.rehighlight()
 
     def show_json(self, data: Any) -> None:
         text = json.dumps(data, indent=2, ensure_ascii=False)
@@ -101,10 +100,6 @@ class LogView(MonospaceView):
         self._batch_timer = create_timer(self, 0, self._insert_batch, is_single_shot=True)
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
         self._apply_theme()
-
-    def _apply_theme(self) -> None:
-        super()._apply_theme()
-        self._formats: dict[tuple[str, bool], QTextCharFormat] = {}
 
     # --- contents
 
@@ -163,14 +158,8 @@ class LogView(MonospaceView):
 
     def _insert_line(self, cursor: QTextCursor, line: str) -> None:
         for span in parse_spans(line):
-            cursor.insertText(span.text, self._format(span.color, span.is_bold))
-
-    def _format(self, color: str, is_bold: bool) -> QTextCharFormat:
-        text_format = self._formats.get((color, is_bold))
-        if text_format is None:
-            text_format = _text_format(theme.terminal_color(color) if color else "", is_bold)
-            self._formats[color, is_bold] = text_format
-        return text_format
+            color = theme.terminal_color(span.color) if span.color else ""
+            cursor.insertText(span.text, _text_format(color, span.is_bold))
 
     # --- following
 
@@ -198,13 +187,10 @@ class LogView(MonospaceView):
         cursor = self.textCursor()
         if from_selection_start:
             cursor.setPosition(cursor.selectionStart())
-            self.setTextCursor(cursor)
-        has_match = self.find(text, flags)
-        if not has_match:
-            around = QTextCursor(self.document())
-            around.movePosition(QTextCursor.MoveOperation.End if is_backwards else QTextCursor.MoveOperation.Start)
-            match = self.document().find(text, around, flags)
-            has_match = not match.isNull()
-            if has_match:
-                self.setTextCursor(match)
-        self.search_finished.emit(has_match)
+        match = self.document().find(text, cursor, flags)
+        if match.isNull():
+            cursor.movePosition(QTextCursor.MoveOperation.End if is_backwards else QTextCursor.MoveOperation.Start)
+            match = self.document().find(text, cursor, flags)
+        if not match.isNull():
+            self.setTextCursor(match)
+        self.search_finished.emit(not match.isNull())
