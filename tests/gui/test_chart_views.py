@@ -193,6 +193,7 @@ def test_a_right_click_opens_the_chart_menu(chart: Chart) -> None:
 
     def read_menu() -> None:
         menu = QApplication.activePopupWidget()
+        assert menu is not None
         titles.extend(action.text() for action in menu.actions())
         menu.close()
 

@@ -66,7 +66,9 @@ class _CurveItems:
         self.line.setData(reduced.x, reduced.smooth if is_smooth else reduced.raw)
         self.raw.setData(reduced.x, reduced.raw) if is_smooth else self.raw.setData([], [])
         self.band.set_data(reduced.x, reduced.low, reduced.high)
-        self.dots.setData(reduced.x, reduced.raw) if len(reduced.x) == 1 else self.dots.setData([], [])
+        self.dots.setVisible(len(reduced.x) == 1)
+        if self.dots.isVisible():
+            self.dots.setData(reduced.x, reduced.raw)
 
 
 class Chart(QWidget):
@@ -209,17 +211,17 @@ class Chart(QWidget):
 
     # --- drawing
 
-    def schedule_redraw(self) -> None:
+    def schedule_redraw(self, delay_ms: int = 0) -> None:
         """Redraw soon, and only if the chart can be seen."""
         self._needs_redraw = True
         if self.isVisible():
-            self._start_timer()
+            self._start_timer(delay_ms)
 
-    def _start_timer(self) -> None:
-        """At once after a pause, otherwise at most every REDRAW_MS."""
+    def _start_timer(self, delay_ms: int = 0) -> None:
+        """Start at once after a pause, otherwise so that REDRAW_MS are between two drawings."""
         if not self._timer.isActive():
             pause_ms = 1000 * (time.monotonic() - self._redrawn_at)
-            self._timer.start(max(0, round(REDRAW_MS - pause_ms)))
+            self._timer.start(max(delay_ms, round(REDRAW_MS - pause_ms)))
 
     def _redraw_if_visible(self) -> None:
         if self._needs_redraw and not self.plot.viewport().visibleRegion().isEmpty():

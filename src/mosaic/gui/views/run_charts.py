@@ -21,6 +21,8 @@ from mosaic.gui.workbench import Workbench
 TaggedPoints = Mapping[str, GrowingPoints]
 MIN_CHART_WIDTH = 320
 CHART_HEIGHT = 216
+REDRAW_STAGGER_MS = 10
+"""Between the drawings of two charts: one event loop iteration that draws all of them takes too long."""
 ENLARGED_FACTOR = 2
 """How many times the height of the others an enlarged chart has."""
 
@@ -96,7 +98,7 @@ class ChartCell(QWidget):
         self._column.addWidget(chart)
         self._column.activate()  # gives it its size before the first drawing
 
-    def update_curve(self, x_kind: str, color: QColor, label: str) -> None:
+    def update_curve(self, x_kind: str, color: QColor, label: str, delay_ms: int = 0) -> None:
         if self.chart is None:
             return
         if self._feed is None:
@@ -105,7 +107,7 @@ class ChartCell(QWidget):
             x_kind = "relative"
         self.chart.set_x_kind(x_kind)
         if self._feed.update(x_kind):
-            self.chart.schedule_redraw()
+            self.chart.schedule_redraw(delay_ms)
 
 
 class ChartSection(QWidget):
@@ -290,5 +292,5 @@ class ChartGrid(QScrollArea):
     def update_charts(self) -> None:
         """Update the visible charts; the others are updated when they scroll into view."""
         if self.isVisible():
-            for cell in self._visible_cells():
-                cell.update_curve(self._x_kind, self._color, self._label)
+            for number, cell in enumerate(self._visible_cells()):
+                cell.update_curve(self._x_kind, self._color, self._label, number * REDRAW_STAGGER_MS)
