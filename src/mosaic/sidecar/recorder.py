@@ -65,12 +65,10 @@ class Recorder:
         self.row_count = 0
         """Rows of scalars logged so far."""
 
-    def start(self) -> bool:
-        """Returns whether it succeeded."""
+    def start(self) -> None:
         self.is_started = True
         if self._call_guarded(self.open):
             self._emit_event("tracking_started", tracker=self.name)
-        return self.problem is None
 
     def follow(self, is_over: bool = False) -> None:
         """Logs what is new."""
@@ -189,17 +187,6 @@ class WandbRecorder(Recorder):
         self._state = state
         self._entry = SyncEntry(is_whole=False)
 
-    def start(self) -> bool:
-        if not super().start():
-            return False
-        # Earlier recordings are contained in this one, which starts with the run's first point.
-        for entry in self._state.entries.values():
-            entry.state = sync_state.SUPERSEDED
-        self._state.entries[Path(self._run.dir).parent.name] = self._entry
-        self._state.project, self._state.entity = self._run_fields["project"], self._run_fields["entity"]
-        sync_state.write(self._folder, self._state)
-        return True
-
     def follow(self, is_over: bool = False) -> None:
         super().follow(is_over)
         self._entry.records = self.row_count
@@ -232,6 +219,12 @@ class WandbRecorder(Recorder):
         self._run = wandb.init(mode="offline", settings=settings, **self._run_fields)
         self._run.define_metric(STEP_METRIC)
         self._run.define_metric("*", step_metric=STEP_METRIC)
+        # Earlier recordings are contained in this one, which starts with the run's first point.
+        for entry in self._state.entries.values():
+            entry.state = sync_state.SUPERSEDED
+        self._state.entries[Path(self._run.dir).parent.name] = self._entry
+        self._state.project, self._state.entity = self._run_fields["project"], self._run_fields["entity"]
+        sync_state.write(self._folder, self._state)
 
     def log_settings(self, values: Mapping[str, Any]) -> None:
         self._run.config.update(dict(values), allow_val_change=True)
