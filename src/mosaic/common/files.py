@@ -13,6 +13,14 @@ from typing import IO, Any
 from mosaic.contracts.errors import BadInput
 
 
+def file_size(path: Path) -> int:
+    """Return its size in bytes; 0 where it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:
     """Replace the file at once: a reader sees the old text or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")

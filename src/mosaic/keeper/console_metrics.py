@@ -6,11 +6,11 @@ Only while no process of the run writes a journal: a journal is more precise, an
 from __future__ import annotations
 
 import math
-import os
 import time
 from contextlib import suppress
 
 from mosaic.common.console_parser import ConsoleParser, ConsoleReading
+from mosaic.common.files import file_size
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
 from mosaic.journal.points import finite_or_none
@@ -26,7 +26,7 @@ class ConsoleMetrics:
         self._folder = folder
         self._path = folder.stdout_log(log_name)
         self._console_journal = folder.path / "journal.console.jsonl"
-        self._offset = self._size = _size(self._path)
+        self._offset = self._size = file_size(self._path)
         self._reader = ConsoleParser()
         self._journal: Journal | None = None
         self._episodes = 0
@@ -38,18 +38,18 @@ class ConsoleMetrics:
         if now < self._next_poll_at or self._is_disabled:
             return
         self._next_poll_at = now + _POLL_S
-        until, self._size = self._size, _size(self._path)
+        until, self._size = self._size, file_size(self._path)
         self._read(until)
 
     def close(self) -> None:
-        self._read(_size(self._path))
+        self._read(file_size(self._path))
         if self._journal is not None:
             self._journal.close()
 
     def _read(self, until: int) -> None:
         if self._is_disabled or until <= self._offset:
             return
-        if any(_size(path) > _HANDSHAKE_BYTES for path in self._folder.journals() if path != self._console_journal):
+        if any(file_size(path) > _HANDSHAKE_BYTES for path in self._folder.journals() if path != self._console_journal):
             self._is_disabled = True
             return
         with suppress(OSError), open(self._path, "rb") as file:
@@ -80,10 +80,3 @@ class ConsoleMetrics:
             self._journal.append("metrics", series=series)
         last = readings[-1]
         self._journal.append("progress", global_step=last.step or 0, total_timesteps=last.total_timesteps)
-
-
-def _size(path: os.PathLike[str]) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from mosaic.common.files import write_json
+from mosaic.common.files import file_size, write_json
 from mosaic.contracts.events import Finished
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
@@ -115,10 +115,7 @@ class SidecarProcess:
 
     def _has_output(self) -> bool:
         """Returns False for a worker that has written nothing to its journal."""
-        try:
-            return self._folder.journal.stat().st_size > self._journal_from
-        except OSError:
-            return False
+        return file_size(self._folder.journal) > self._journal_from
 
     def _read_outcome(self) -> str | None:
         """Returns the last outcome that the worker reported in this attempt."""

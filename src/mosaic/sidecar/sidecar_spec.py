@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 
+from mosaic.common.files import file_size
 from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.description import requested_repo
@@ -40,8 +40,8 @@ def build_sidecar_spec(
     if not is_wanted and repo is None:
         return None
     argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
-    argv += ["--journal-from", str(_file_size_bytes(folder.journal))]
-    argv += ["--keeper-from", str(_file_size_bytes(folder.keeper))]
+    argv += ["--journal-from", str(file_size(folder.journal))]
+    argv += ["--keeper-from", str(file_size(folder.keeper))]
     argv += ["--upload-only"] if caller_env is not None else []
     if repo is not None:
         argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
@@ -52,10 +52,3 @@ def _may_have_key(env: Mapping[str, str]) -> bool:
     """A quick check that spares users without W&B a process; the keyring is not asked."""
     has_key = bool(env.get("WANDB_API_KEY", "").strip()) or netrc_path(env).exists()
     return has_key or secrets_path().exists() or find_spec("keyring") is not None
-
-
-def _file_size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

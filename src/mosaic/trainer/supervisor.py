@@ -13,7 +13,7 @@ from contextlib import suppress
 import structlog
 from pydantic import ValidationError
 
-from mosaic.common.files import write_json
+from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import EnvironmentSeeded, Exited, SidecarStarted, WorkerStarted
@@ -256,8 +256,8 @@ class Supervisor:
             started_at=time.time(),
             is_resume=record.is_resume,
             gpus=self._free_gpus(record.gpus),
-            journal_from=_size(folder.journal),
-            keeper_from=_size(folder.keeper),
+            journal_from=file_size(folder.journal),
+            keeper_from=file_size(folder.keeper),
         )
         try:
             payload = self._records.read_payload(record.run_id)
@@ -274,7 +274,7 @@ class Supervisor:
                 config,
                 is_resume=attempt.is_resume,
                 gpus=attempt.gpus,
-                inbox_offset=_size(folder.inbox),
+                inbox_offset=file_size(folder.inbox),
                 environment=self._records.environments.pop(record.run_id, None),
             )
         except (OSError, MosaicError, ValueError) as error:
@@ -288,13 +288,6 @@ class Supervisor:
             gpu for record in self._records.active.values() if record.holds_slot for gpu in record.attempts[-1].gpus
         }
         return tuple(gpu for gpu in range(self._slots.gpus) if gpu not in taken)[:wanted]
-
-
-def _size(path: os.PathLike[str]) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _kill_process_group(worker: ProcessIdentity | None) -> None:
