@@ -7,7 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PySide6.QtWidgets import QApplication, QCheckBox, QComboBox, QLabel, QLineEdit, QTableWidget, QToolButton, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QCheckBox,
+    QComboBox,
+    QFileDialog,
+    QLabel,
+    QLineEdit,
+    QTableWidget,
+    QToolButton,
+    QWidget,
+)
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, pump, settle, type_text
 
@@ -155,12 +165,17 @@ def test_all_points_are_written_to_a_table(
     trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget], tmp_path: Path
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=3)
-    panel = AnalyticsTab(workbench)
+    panel = workbench.window = AnalyticsTab(workbench)
     panel.show_run(run_id)
-    panel.save_csv(tmp_path / "all.csv")
-    pump((tmp_path / "all.csv").exists, "the table")
-    assert len((tmp_path / "all.csv").read_text().splitlines()) == 10
     shown(panel)
+    workbench.settings.put("export.folder", str(tmp_path))
+    click(find(panel, "analytics.export"))
+    dialog = find(panel, "export.file", QFileDialog)
+    table = Path(dialog.selectedFiles()[0])
+    assert table.parent == tmp_path
+    dialog.accept()
+    pump(table.exists, "the table")
+    assert len(table.read_text().splitlines()) == 10
 
 
 def test_the_overview_draws_the_return(

@@ -104,7 +104,7 @@ def test_the_font_size_changes(qapp: QApplication, program: Application) -> None
     program.window.show_page("settings")
     find(program.window, "settings.font", QDoubleSpinBox).setValue(12.5)
     assert qapp.font().pointSizeF() == 12.5
-    assert theme.heading_font().pointSizeF() == 14.5
+    assert theme.text_font(2).pointSizeF() == 14.5
     assert find(program.window, "settings.open_folder").font().pointSizeF() == 12.5
     find(program.window, "settings.font", QDoubleSpinBox).setValue(10)
 

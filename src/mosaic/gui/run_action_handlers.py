@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import Qt, QUrl
-from PySide6.QtGui import QDesktopServices, QGuiApplication
-from PySide6.QtWidgets import QApplication, QDialog, QFileDialog, QTabWidget, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.client.exports import ExportCancelled, ExportTask
@@ -245,16 +245,11 @@ def undelete(workbench: Workbench) -> None:
 
 
 def open_folder(workbench: Workbench) -> None:
-    _open_path(workbench, Path(workbench.target_runs()[0].run_dir))
+    workbench.open_path(Path(workbench.target_runs()[0].run_dir))
 
 
 def open_config(workbench: Workbench) -> None:
-    _open_path(workbench, workbench.workspace.run(workbench.target_runs()[0].run_id).config)
-
-
-def _open_path(workbench: Workbench, path: Path) -> None:
-    if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(path))):
-        workbench.show_message(f"No program is set to open {path}.", "warning")
+    workbench.open_path(workbench.workspace.run(workbench.target_runs()[0].run_id).config)
 
 
 def copy_id(workbench: Workbench) -> None:
@@ -263,17 +258,18 @@ def copy_id(workbench: Workbench) -> None:
     workbench.show_message(f"Copied {ids[0]}" if len(ids) == 1 else f"Copied {len(ids)} ids")
 
 
-def export(workbench: Workbench, write: Export, ending: str, kind: str) -> None:
-    view = workbench.target_runs()[0]
+def export(workbench: Workbench, write: Export, ending: str, kind: str, view: RunView | None = None) -> None:
+    """Asks for a path and exports a run, by default the target run."""
+    run = view or workbench.target_runs()[0]
     folder = Path(workbench.settings.get("export.folder", str(Path.home())))
-    name = f"{view.algo or view.worker}-{short_id(view.run_id)}{ending}"
-    dialog = ui.with_object_name(
-        QFileDialog(workbench.window, f"Export {run_title(view)}", str(folder / name), kind), "export.file"
+    ui.open_save_dialog(
+        workbench.window,
+        "export.file",
+        f"Export {run_title(run)}",
+        folder / f"{run.algo or run.worker}-{short_id(run.run_id)}{ending}",
+        kind,
+        partial(write_export, workbench, write, run),
     )
-    dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-    dialog.setDefaultSuffix(ending.rpartition(".")[2])
-    dialog.fileSelected.connect(lambda path: write_export(workbench, write, view, Path(path)))
-    _open_dialog(dialog)
 
 
 def write_export(workbench: Workbench, write: Export, view: RunView, path: Path) -> None:

@@ -168,31 +168,12 @@ def monospace_font() -> QFont:
     return font
 
 
-def heading_font() -> QFont:
+def text_font(offset_pt: float = 0.0, is_bold: bool = False) -> QFont:
+    """The font of plain text, larger by `offset_pt`."""
     font = QApplication.font()
-    font.setPointSizeF(_points + 2)
-    font.setWeight(QFont.Weight.DemiBold)
-    return font
-
-
-def small_font() -> QFont:
-    """For the numbers along an axis."""
-    font = QApplication.font()
-    font.setPointSizeF(_points - 2)
-    return font
-
-
-def section_font() -> QFont:
-    """For the heading of a group inside a panel."""
-    font = QApplication.font()
-    font.setWeight(QFont.Weight.DemiBold)
-    return font
-
-
-def note_font() -> QFont:
-    """For the sentence under a field."""
-    font = QApplication.font()
-    font.setPointSizeF(_points - 1)
+    font.setPointSizeF(_points + offset_pt)
+    if is_bold:
+        font.setWeight(QFont.Weight.DemiBold)
     return font
 
 

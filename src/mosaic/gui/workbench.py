@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QUrl, Signal
+from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QWidget
 
 from mosaic.contracts.folder import Workspace
@@ -126,6 +128,11 @@ class Workbench(QObject):
     def offer_action(self, text: str, title: str, act: Callable[[], None]) -> None:
         """Shows a message with a button."""
         self.action_offered.emit(text, title, act)
+
+    def open_path(self, path: Path) -> None:
+        """Opens a file or a folder in the user's program for it."""
+        if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(path))):
+            self.show_message(f"No program is set to open {path}.", "warning")
 
     def show_error(self, error: Exception) -> None:
         """For `failed=` of the bridge."""

@@ -64,7 +64,7 @@ def _shrink_headings(document: QTextDocument) -> None:
         level = block.blockFormat().headingLevel()
         if level:
             char_format = QTextCharFormat()
-            font = theme.heading_font() if level == 1 else theme.section_font()
+            font = theme.text_font(2 if level == 1 else 0, is_bold=True)
             char_format.setFontPointSize(font.pointSizeF())
             char_format.setFontWeight(font.weight())
             char_format.setProperty(QTextFormat.Property.FontSizeAdjustment.value, 0)
@@ -83,7 +83,7 @@ def _style_table(table: QTextTable) -> None:
     table_format.setCellPadding(4)
     table.setFormat(table_format)
     small = QTextCharFormat()
-    small.setFontPointSize(theme.note_font().pointSizeF())
+    small.setFontPointSize(theme.text_font(-1).pointSizeF())
     cursor = table.firstCursorPosition()
     cursor.setPosition(table.lastPosition(), QTextCursor.MoveMode.KeepAnchor)
     cursor.mergeCharFormat(small)

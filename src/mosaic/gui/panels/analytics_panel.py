@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QCheckBox, QFileDialog, QHBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from mosaic.client.exports import export_csv
-from mosaic.formatting import run_title, short_id
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import X_KINDS
 from mosaic.gui.models.series import HardwareSeries, RunSeries
-from mosaic.gui.run_action_handlers import write_export
+from mosaic.gui.run_action_handlers import export
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.chart import SmoothingSlider
 from mosaic.gui.views.run_charts import ChartGrid
@@ -53,14 +51,17 @@ class AnalyticsTab(QWidget):
         )
         self.x_axis.setCurrentIndex(max(0, self.x_axis.findData(settings.get("chart_x", "step"))))
         self.x_axis.currentIndexChanged.connect(self._set_x_axis)
-        self.log_scale = ui.with_object_name(QCheckBox("Log y"), "analytics.log")
-        self.log_scale.setToolTip("Logarithmic vertical axis; values that are not above zero are left out")
-        self.log_scale.toggled.connect(self.grid.set_log)
+        self.log_scale = ui.check_box(
+            "Log y",
+            "analytics.log",
+            self.grid.set_log,
+            "Logarithmic vertical axis; values that are not above zero are left out",
+        )
         reset = ui.tool_button(
             "analytics.reset", "mdi6.magnify-remove-outline", "Reset zoom", self.grid.reset_zoom, is_flat=False
         )
         export = ui.tool_button(
-            "analytics.export", "mdi6.download", "Export all points as CSV…", self._ask_csv_path, is_flat=False
+            "analytics.export", "mdi6.download", "Export all points as CSV…", self._export_points, is_flat=False
         )
         self.grid.set_smoothing(self.smoothing.weight)
         self.grid.set_x_kind(str(self.x_axis.currentData()))
@@ -127,15 +128,7 @@ class AnalyticsTab(QWidget):
         self._workbench.settings.put("chart_x", kind)
         self.grid.set_x_kind(kind)
 
-    def _ask_csv_path(self) -> None:
+    def _export_points(self) -> None:
         view = self._workbench.runs.get(self._run_id)
-        if view is None:
-            return
-        name = f"{view.run_name or short_id(self._run_id)}-metrics.csv".replace("/", "_")
-        path, _ = QFileDialog.getSaveFileName(self, "Export all points", name, "Table (*.csv)")
-        if path:
-            self.save_csv(Path(path))
-
-    def save_csv(self, path: Path) -> None:
-        view = self._workbench.runs.get_or_placeholder(self._run_id)
-        write_export(self._workbench, export_csv, view, path)
+        if view is not None:
+            export(self._workbench, export_csv, "-metrics.csv", "Table (*.csv)", view)

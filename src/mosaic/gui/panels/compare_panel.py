@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PySide6.QtCore import QSignalBlocker, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QCheckBox, QComboBox, QHBoxLayout, QLabel, QTabWidget, QWidget
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.formatting import run_title
@@ -73,7 +73,7 @@ class ComparePage(QWidget):
         )
         self.clear_button = ui.button("Clear", "compare.clear", lambda: self.show_runs([]))
         self.chips = RunChips("compare.runs")
-        self.chips.removed.connect(lambda run_id: self.show_runs([one for one in self._series if one != run_id]))
+        self.chips.removed.connect(lambda run_id: self._on_runs_removed({run_id}))
         self.chart = Chart("", "compare.chart", has_legend=True)
         self.chart.set_empty_text(LOADING)
         self.chart.setMinimumHeight(160)
@@ -81,13 +81,14 @@ class ComparePage(QWidget):
         self.better = ReadOnlyTable("compare.better")
         self.diff = ReadOnlyTable("compare.settings")
         self.videos = VideoPair(self._workbench)
-        self.tables = ui.with_object_name(QTabWidget(), "compare.tables")
-        self.tables.setDocumentMode(True)
+        self.tables = ui.tabs(
+            "compare.tables",
+            ("Results", self.results),
+            ("Probability of improvement", self.better),
+            ("Differing settings", self.diff),
+            ("Videos", self.videos),
+        )
         self.tables.setMinimumHeight(110)
-        self.tables.addTab(self.results, "Results")
-        self.tables.addTab(self.better, "Probability of improvement")
-        self.tables.addTab(self.diff, "Differing settings")
-        self.tables.addTab(self.videos, "Videos")
         split = ui.splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
         split.setStretchFactor(0, 2)
         self._start = ui.accent_button("Compare chosen runs", "compare.start", self.add_target_runs)
@@ -112,8 +113,7 @@ class ComparePage(QWidget):
         weight = self._workbench.settings.get("compare_smoothing", DEFAULT_WEIGHT)
         self.smoothing = SmoothingSlider("compare.smoothing", weight)
         self.smoothing.changed.connect(self._smooth)
-        self.log_scale = ui.with_object_name(QCheckBox("Log y"), "compare.log")
-        self.log_scale.toggled.connect(self.chart.set_log)
+        self.log_scale = ui.check_box("Log y", "compare.log", self.chart.set_log)
         return ui.row(
             *(QLabel("Tag"), self.tag, theme.GAP),
             *(QLabel("Group by"), self.key, theme.GAP),
@@ -162,9 +162,9 @@ class ComparePage(QWidget):
         self.show_runs(list(dict.fromkeys([*self._series, *(view.run_id for view in self._workbench.target_runs())])))
 
     def _update_buttons(self) -> None:
-        chosen = {view.run_id for view in self._workbench.target_runs()}
-        self.add_button.setEnabled(bool(chosen - set(self._series)))
-        self._start.setEnabled(bool(chosen))
+        targets = {view.run_id for view in self._workbench.target_runs()}
+        self.add_button.setEnabled(bool(targets - set(self._series)))
+        self._start.setEnabled(bool(targets))
 
     def _restore_runs(self) -> None:
         """Compares the runs of the last session again, once the list of runs is known."""
@@ -197,14 +197,12 @@ class ComparePage(QWidget):
 
     def _list_tags(self) -> None:
         tags = sorted({tag for series in self._series.values() for tag in series.tags}, key=str.lower)
-        _refill_choices(self.tag, [(tag, tag) for tag in tags], RETURN_TAG)
+        _refill_choices(self.tag, {tag: tag for tag in tags}, RETURN_TAG)
 
     def _list_keys(self) -> None:
         settings = [self._settings_of(run_id) for run_id in self._series]
-        choices = [NO_GROUPING, *grouping_keys(settings)]
-        _refill_choices(
-            self.key, [(GROUP_KEY_TITLES.get(key, key), key) for key in choices], suggest_grouping_key(settings)
-        )
+        titles = {key: GROUP_KEY_TITLES.get(key, key) for key in (NO_GROUPING, *grouping_keys(settings))}
+        _refill_choices(self.key, titles, suggest_grouping_key(settings))
 
     def _settings_of(self, run_id: str) -> dict[str, Any]:
         view = self._workbench.runs.get_or_placeholder(run_id)
@@ -310,18 +308,13 @@ def count_label(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _refill_choices(choice: QComboBox, rows: list[tuple[str, str]], default: str) -> None:
+def _refill_choices(choice: QComboBox, titles: dict[str, str], default: str) -> None:
     """Replaces the entries; the chosen one stays selected if it is still there."""
-    if [(choice.itemText(n), choice.itemData(n)) for n in range(choice.count())] == rows:
+    if list(titles) == [choice.itemData(number) for number in range(choice.count())]:
         return
     chosen = choice.property("chosen")
-    values = [value for _, value in rows]
-    selected = chosen if chosen in values else default
-    with QSignalBlocker(choice):
-        choice.clear()
-        for title, value in rows:
-            choice.addItem(title, value)
-        choice.setCurrentIndex(values.index(selected) if selected in values else 0)
+    selected = next((value for value in (chosen, default, *titles) if value in titles), None)
+    ui.set_choices(choice, ((title, value) for value, title in titles.items()), selected)
 
 
 def _group_colors(comparison: Comparison, key: str) -> dict[str, tuple[QColor, bool]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QCheckBox, QWidget
+from PySide6.QtWidgets import QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
@@ -42,7 +42,7 @@ def read_config(trainer: TrainerClient, run_id: str) -> ConfigDetails:
 def changed_settings(payload: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings that differ from the algorithm's defaults. Reads the workers' schemas."""
     algorithm = load_algorithms().get(str(payload["metadata"]["worker"]["config"].get("algo", "")))
-    defaults = {one.name: one.default for one in algorithm.fields} if algorithm else {}
+    defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
     option_defaults = {name: option.default for name, option in OPTIONS.items()}
     option_defaults["metadata.worker.id"] = payload["metadata"]["worker"]["id"]
     changed = {}
@@ -72,9 +72,10 @@ class ConfigTab(QWidget):
         self._table = ReadOnlyTable("config.changed", text_columns=(0, 1, 2))
         self._same = ui.EmptyState("Nothing differs from the defaults", "Every setting has the algorithm's default.")
         self._unreadable = ui.EmptyState("The config cannot be read")
-        self._only_changed = ui.with_object_name(QCheckBox("Only what differs from the defaults"), "config.only")
+        self._only_changed = ui.check_box(
+            "Only what differs from the defaults", "config.only", self._on_only_changed_toggled
+        )
         self._only_changed.setChecked(bool(workbench.settings.get("config.only", False)))
-        self._only_changed.toggled.connect(self._on_only_changed_toggled)
         self._copy_json = ui.button("Copy as JSON", "config.copy_json", self._copy_as_json)
         self._copy_command = ui.button(
             "Copy as command",
@@ -111,9 +112,9 @@ class ConfigTab(QWidget):
         run_id = self._run_id
         self._total = self._workbench.runs.get_or_placeholder(run_id).total_timesteps
 
-        def then(shown: ConfigDetails) -> None:
+        def then(details: ConfigDetails) -> None:
             if run_id == self._run_id:
-                self._show(shown)
+                self._show(details)
 
         def failed(error: Exception) -> None:
             if run_id == self._run_id:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QSignalBlocker, QSize, Qt, QTimer
 from PySide6.QtGui import QHideEvent
-from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QSizePolicy, QTabWidget, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QSizePolicy, QWidget
 
 from mosaic.contracts.errors import BadInput
 from mosaic.formatting import run_title
@@ -24,7 +24,6 @@ NO_RUN_TEXT = "Choose a run to write its note."
 NOTE_PLACEHOLDER = "Notes on this run. They are saved automatically."
 SCRATCH_PLACEHOLDER = "Notes that belong to no run. Results of dry runs are added here."
 FILTER_DELAY_MS = 150
-ALL_KINDS = "All kinds"
 COLUMN_SAMPLES = ("23:59:59", "ABC123", "trainer_connected")
 """Texts as wide as the columns of the log."""
 
@@ -82,10 +81,7 @@ class NotesPanel(QWidget):
         self._note = ui.with_object_name(QPlainTextEdit(), "notes.run")
         self._scratch = ui.with_object_name(QPlainTextEdit(), "notes.scratch")
         self._scratch.setPlaceholderText(SCRATCH_PLACEHOLDER)
-        self._tabs = ui.with_object_name(QTabWidget(), "notes.tabs")
-        self._tabs.setDocumentMode(True)
-        self._tabs.addTab(self._note, "Run")
-        self._tabs.addTab(self._scratch, "Scratch")
+        self._tabs = ui.tabs("notes.tabs", ("Run", self._note), ("Scratch", self._scratch))
         ui.column(self._tabs, parent=self, margins=(theme.MARGIN, 0, 0, theme.GAP))
         notes = workbench.notes
         if not notes.scratch:
@@ -210,16 +206,13 @@ class LogPanel(QWidget):
         self._search.selectAll()
 
     def _list_kinds(self) -> None:
-        selected = self._kind.currentText()
-        with QSignalBlocker(self._kind):
-            self._kind.clear()
-            self._kind.addItems([ALL_KINDS, *sorted(self._workbench.events.kinds)])
-            self._kind.setCurrentText(selected or ALL_KINDS)
+        kinds = sorted(self._workbench.events.kinds)
+        rows = [("All kinds", ""), *((kind, kind) for kind in kinds)]
+        ui.set_choices(self._kind, rows, self._kind.currentData() or "")
 
     def _apply_filter(self) -> None:
-        kind = self._kind.currentText()
         run_id = (self._workbench.selection or "") if self._only_selected_run.isChecked() else ""
-        self._model.filter(self._search.text(), "" if kind == ALL_KINDS else kind, run_id)
+        self._model.filter(self._search.text(), str(self._kind.currentData() or ""), run_id)
         self._scroll_to_end_if_following()
 
     def _open_run(self, index: QModelIndex) -> None:

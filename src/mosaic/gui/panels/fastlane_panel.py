@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSignalBlocker, Qt
-from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLabel, QToolButton, QWidget
+from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QLabel, QToolButton, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.events import EvalSummaryUpdate
@@ -200,11 +201,7 @@ class FastLaneTab(QWidget):
         else:
             known = [int(self._env.itemData(at)) for at in range(self._env.count())]
             known = known if env in known else sorted({*known, env})
-        if known != [self._env.itemData(at) for at in range(self._env.count())]:
-            self._env.clear()
-            for each in known:
-                self._env.addItem(f"Environment {each}", each)
-        self._env.setCurrentIndex(known.index(env) if env in known else -1)
+        ui.set_choices(self._env, ((f"Environment {each}", each) for each in known), env)
         for widget in (self._all, self._one, self._env):
             widget.setVisible(len(known) > 1)
 
@@ -246,14 +243,9 @@ class FastLaneTab(QWidget):
         cells = list(self.frames.lanes.cells)  # as they were at the click
         path = self._export_path("png")
         path.parent.mkdir(parents=True, exist_ok=True)
-        dialog = ui.with_object_name(
-            QFileDialog(self, "Save snapshot", str(path), "Images (*.png *.jpg)"), "fastlane.place"
+        ui.open_save_dialog(
+            self, "fastlane.place", "Save snapshot", path, "Images (*.png *.jpg)", partial(self.save_snapshot, cells)
         )
-        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-        dialog.setDefaultSuffix("png")
-        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.fileSelected.connect(lambda name: self.save_snapshot(cells, Path(name)))
-        dialog.open()
 
     def save_snapshot(self, cells: list[Any], path: Path) -> None:
         self._workbench.bridge.run_in_background(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSignalBlocker, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
@@ -110,11 +110,8 @@ class LeaderboardPage(QWidget):
         self._places = places
         envs = dict.fromkeys(place.env_id for place in places)
         selected = self.env_choice.currentData()
-        with QSignalBlocker(self.env_choice):
-            self.env_choice.clear()
-            for title, env in ((ALL_ENVIRONMENTS, ""), *((env, env) for env in envs)):
-                self.env_choice.addItem(title, env)
-            self.env_choice.setCurrentIndex(max(0, self.env_choice.findData(selected)))
+        rows = [(ALL_ENVIRONMENTS, ""), *((env, env) for env in envs)]
+        ui.set_choices(self.env_choice, rows, selected if selected in envs else "")
         self._fill()
 
     def _fill(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
+from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QWidget
 
 from mosaic.client import TrainerClient
@@ -51,6 +51,7 @@ class LogsTab(QWidget):
         self._partial_first_line = ""
         self._start = self._end = 0
         self._is_complete = False
+        """Whether there is nothing more to read."""
         self._view = ui.with_object_name(LogView(), "logs.text")
         self._search = ui.search_field(
             "logs.search",
@@ -69,7 +70,7 @@ class LogsTab(QWidget):
         self._follow.setChecked(True)
         self._follow.toggled.connect(self._view.follow)
         ui.column(self._build_toolbar(), (self._stack, 1), parent=self, margins=ui.TAB_MARGINS)
-        self._poll_timer = ui.create_timer(self, POLL_INTERVAL_MS, self._poll)
+        self._poll_timer = ui.VisibleTimer(self, POLL_INTERVAL_MS, self._poll)
         self._view.following_changed.connect(self._follow.setChecked)
         self._view.search_finished.connect(lambda has_match: self._missing.setText("" if has_match else "not found"))
         workbench.theme_changed.connect(self._reload)
@@ -145,7 +146,7 @@ class LogsTab(QWidget):
         def failed(error: Exception) -> None:
             if request_id == self._request_id:
                 self._is_loading = False
-                self._poll_timer.stop()
+                self._is_complete = True
                 self._empty.set_text("The log cannot be read", str(error))
                 self._stack.setCurrentWidget(self._empty)
 
@@ -244,15 +245,6 @@ class LogsTab(QWidget):
             self._view.setFocus()
         else:
             super().keyPressEvent(event)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        if not self._is_complete:
-            self._poll_timer.start()
-        super().showEvent(event)
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        self._poll_timer.stop()
-        super().hideEvent(event)
 
 
 def _read_run_log(trainer: TrainerClient, run_id: str, is_stderr: bool, offset: int, until: int | None) -> LogSlice:

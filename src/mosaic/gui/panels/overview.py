@@ -76,7 +76,7 @@ class OverviewTab(QWidget):
             parent=self,
             margins=ui.TAB_MARGINS,
         )
-        self._refresh_timer = ui.create_timer(self, REFRESH_INTERVAL_MS, self._refresh)
+        ui.VisibleTimer(self, REFRESH_INTERVAL_MS, self._refresh)
         workbench.runs.changed.connect(self._on_runs_changed)
         workbench.runs.reset.connect(self._load_details)
         self._evaluations.changed.connect(self._refresh)
@@ -209,13 +209,11 @@ class OverviewTab(QWidget):
     # --- events
 
     def showEvent(self, event: QShowEvent) -> None:
-        self._refresh_timer.start()
         self._update_evaluation()
         self._refresh()
         super().showEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
-        self._refresh_timer.stop()
         self._evaluations.suspend()
         super().hideEvent(event)
 

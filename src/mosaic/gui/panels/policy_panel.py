@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSignalBlocker
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QCheckBox, QLabel, QScrollArea, QWidget
+from PySide6.QtWidgets import QLabel, QScrollArea, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, form_combo
@@ -128,9 +128,12 @@ class PolicyView(QWidget):
         self._algorithm.setMinimumWidth(EDITOR_WIDTH)
         self._algorithm.activated.connect(lambda _: self._on_algorithm_chosen())
         self._seed = ui.with_object_name(QLabel("–"), "policy.seed")
-        self._override = ui.with_object_name(QCheckBox("Override environment"), "policy.override")
-        self._override.setToolTip("Use another environment with the same spaces, or one that the file does not state")
-        self._override.toggled.connect(self._on_override_toggled)
+        self._override = ui.check_box(
+            "Override environment",
+            "policy.override",
+            self._on_override_toggled,
+            "Use another environment with the same spaces, or one that the file does not state",
+        )
         self._environment = EnvironmentRow(ENVIRONMENT_FIELD, OBJECT_NAME_PREFIX)
         self._environment.edited.connect(self._on_environment_edited)
         self._rows["env_id"] = self._environment
@@ -221,10 +224,7 @@ class PolicyView(QWidget):
         algorithm = self._draft.algorithm
         names = list(algorithms_by_worker().get(self._draft.worker, ()))
         names += [algorithm] if algorithm and algorithm not in names else []
-        if names != [self._algorithm.itemText(at) for at in range(self._algorithm.count())]:
-            self._algorithm.clear()
-            self._algorithm.addItems(names)
-        self._algorithm.setCurrentIndex(names.index(algorithm) if algorithm else -1)
+        ui.set_choices(self._algorithm, ((name, name) for name in names), algorithm)
 
     def _show_environments(self) -> None:
         self._environment.show_choices(self._workbench.environments.for_worker(self._draft.worker))

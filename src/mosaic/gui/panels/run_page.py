@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSignalBlocker, Qt
-from PySide6.QtWidgets import QHBoxLayout, QTabWidget, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
 
 from mosaic.formatting import run_title
 from mosaic.gui import theme
@@ -35,8 +35,7 @@ class RunPage(QWidget):
         self._fill_pane_timer = ui.create_timer(self, 0, self._on_tab_changed, is_single_shot=True)
         nothing = ui.muted_label("No run is chosen. Pick one in the list, or start one with Ctrl+N.")
         nothing.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._tabs = ui.with_object_name(QTabWidget(), "run.tabs")
-        self._tabs.setDocumentMode(True)
+        self._tabs = ui.tabs("run.tabs")
         self._tabs.currentChanged.connect(self._on_tab_changed)
         run_view = ui.widget_column(
             self._build_header(), (self._tabs, 1), margins=(theme.MARGIN, theme.GAP, theme.MARGIN, 0)

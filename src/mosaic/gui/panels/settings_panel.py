@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from PySide6.QtCore import QSignalBlocker, QUrl
-from PySide6.QtGui import QDesktopServices, QKeySequence, QShowEvent
+from PySide6.QtCore import QSignalBlocker
+from PySide6.QtGui import QKeySequence, QShowEvent
 from PySide6.QtWidgets import (
     QDoubleSpinBox,
     QFormLayout,
@@ -46,12 +46,10 @@ class SettingsPage(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
-        root = str(workbench.workspace.root)
-        path = ui.selectable_label("settings.workspace", root)
+        root = workbench.workspace.root
+        path = ui.selectable_label("settings.workspace", str(root))
         path.setProperty("monospace", True)
-        open_folder = ui.button(
-            "Open folder", "settings.open_folder", lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(root))
-        )
+        open_folder = ui.button("Open folder", "settings.open_folder", lambda: workbench.open_path(root))
         inside = ui.widget_column(
             ui.heading_label("Workspace"),
             ui.row((path, 1), open_folder),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSignalBlocker, Qt, QUrl
-from PySide6.QtGui import QDesktopServices
+from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtWidgets import (
     QFormLayout,
     QHBoxLayout,
@@ -69,8 +68,8 @@ class TrainerPage(QWidget):
         )
         self._resume_button = ui.button("Start it again", "trainer.wake", self._workbench.bridge.resume)
         self._continue_button = ui.button("Continue the queue", "trainer.continue", self._continue_queue)
-        log_url = QUrl.fromLocalFile(str(self._workbench.workspace.daemon_log))
-        self._log = ui.button("Open its log", "trainer.open_log", lambda: QDesktopServices.openUrl(log_url))
+        log = self._workbench.workspace.daemon_log
+        self._log = ui.button("Open its log", "trainer.open_log", lambda: self._workbench.open_path(log))
         self._max_running = ui.with_object_name(QSpinBox(), "trainer.cap")
         self._max_running.setRange(1, 1000)
         self._max_running.setKeyboardTracking(False)

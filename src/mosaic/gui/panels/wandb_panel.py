@@ -67,7 +67,7 @@ class WandbTab(WebTab):
         self.upload_process.message_received.connect(self._on_upload_message)
         self.upload_process.finished.connect(self._on_upload_ended)
         self._details_button.toggled.connect(lambda _: self._refresh())
-        self._poll_timer = ui.create_timer(self, POLL_INTERVAL_MS, self._poll_if_active)
+        self._poll_timer = ui.VisibleTimer(self, POLL_INTERVAL_MS, self._poll_if_active)
         self._refresh()
 
     def _build_details(self) -> QWidget:
@@ -97,12 +97,10 @@ class WandbTab(WebTab):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._poll_timer.start()
         self._poll()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        self._poll_timer.stop()
         self._app_proxy.use(None)
 
     def _poll_if_active(self) -> None:

@@ -51,7 +51,7 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
             self.setHeight(22)
 
     def apply_theme(self, tokens: theme.Tokens) -> None:
-        self.setTickFont(theme.small_font())
+        self.setTickFont(theme.text_font(-2))
         self.setTextPen(tokens.muted)
         self.setPen(pg.mkPen(None))
         self.setTickPen(tokens.line if theme.is_dark() else tokens.faint)
@@ -217,12 +217,12 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         self.crosshair_line.hide()
         self.view.addItem(self.crosshair_line, ignoreBounds=True)
         self.view.sigResized.connect(lambda *_: self.resized.emit())
-        self._style = theme.tokens(), theme.small_font()
+        self._style = theme.tokens(), theme.text_font(-2)
         self._apply_theme(theme.tokens())
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
-        style = theme.tokens(), theme.small_font()
+        style = theme.tokens(), theme.text_font(-2)
         if event.type() is QEvent.Type.StyleChange and style != self._style:
             self._style = style
             self._apply_theme(theme.tokens())

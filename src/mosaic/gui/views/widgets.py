@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QObject, QSignalBlocker, QSize, Qt, QTimer
 from PySide6.QtGui import QColor, QIcon, QPainter, QPaintEvent, QPixmap
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QBoxLayout,
+    QCheckBox,
     QComboBox,
+    QFileDialog,
     QFormLayout,
     QHBoxLayout,
     QLabel,
@@ -24,6 +27,7 @@ from PySide6.QtWidgets import (
     QSplitter,
     QStackedWidget,
     QTableView,
+    QTabWidget,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -126,6 +130,14 @@ def stack(*pages: QWidget) -> QStackedWidget:
     for page in pages:
         pages_widget.addWidget(page)
     return pages_widget
+
+
+def tabs(name: str, *pages: tuple[str, QWidget]) -> QTabWidget:
+    widget = with_object_name(QTabWidget(), name)
+    widget.setDocumentMode(True)
+    for title, page in pages:
+        widget.addTab(page, title)
+    return widget
 
 
 def splitter(
@@ -334,6 +346,24 @@ def combo_box(name: str, rows: Iterable[tuple[str, object]] = (), tip: str = "")
     return box
 
 
+def set_choices(box: QComboBox, rows: Iterable[tuple[str, object]], selected: object) -> None:
+    """Replaces the entries and selects one by its value, without signals."""
+    new_rows = list(rows)
+    with QSignalBlocker(box):
+        if new_rows != [(box.itemText(number), box.itemData(number)) for number in range(box.count())]:
+            box.clear()
+            for title, value in new_rows:
+                box.addItem(title, value)
+        box.setCurrentIndex(box.findData(selected))
+
+
+def check_box(text: str, name: str, on_toggle: Callable[[bool], object], tip: str = "") -> QCheckBox:
+    box = with_object_name(QCheckBox(text), name)
+    box.setToolTip(tip)
+    box.toggled.connect(on_toggle)
+    return box
+
+
 def plain_table(table: TableT, name: str) -> TableT:
     """A read-only table of rows, without grid and row numbers."""
     table.setObjectName(name)
@@ -370,6 +400,18 @@ def confirm(
     box.setDefaultButton(no_button)
     box.setEscapeButton(no_button)
     box.open()
+
+
+def open_save_dialog(
+    parent: QWidget | None, name: str, title: str, path: Path, file_filter: str, on_selected: Callable[[Path], object]
+) -> None:
+    """Asks where to save a file; `path` is the suggestion."""
+    dialog = with_object_name(QFileDialog(parent, title, str(path), file_filter), name)
+    dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+    dialog.setDefaultSuffix(path.suffix.lstrip("."))
+    dialog.fileSelected.connect(lambda selected: on_selected(Path(selected)))
+    dialog.open()
 
 
 # --- timers
