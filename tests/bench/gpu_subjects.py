@@ -367,10 +367,10 @@ class AtariReplaySubject(Subject):
         if saved is not None:
             self.learner.restore(saved["arrays"], saved["count"])
             if self._noise is not None:
-                self._noise.set(saved["noise"])
+                self._noise.copy_from(saved["noise"])
         self._observations = np.random.default_rng(3).integers(0, 256, (1, 4, 84, 84), np.uint8)
         if name == "sac_atari":
-            self._adams = [(self.learner._actor.adam, config.policy_lr), (self.learner._critics.adam, config.q_lr)]
+            self._adams = [(self.learner._actor.adam, config.policy_lr), (self.learner.adam, config.q_lr)]
         else:
             self._adams = [(self.learner.adam, config.learning_rate)]
 
@@ -389,7 +389,7 @@ class AtariReplaySubject(Subject):
         self.learner.update_target(tau)
 
     def checkpoint_state(self) -> dict[str, Any]:
-        noise = {} if self._noise is None else {"noise": self._noise.array()}
+        noise = {} if self._noise is None else {"noise": self._noise.to_array()}
         weights, arrays = self.learner.arrays(), self.learner.optimizer_state()
         return {"weights": weights, "arrays": arrays, "count": self._adams[0][0].count, **noise}
 

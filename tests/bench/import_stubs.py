@@ -53,7 +53,8 @@ STUB_ATTRIBUTES: dict[str, dict[str, Any]] = {
         "field_validator": _identity_decorator,
     },
     "mosaic": {"__version__": "0"},
-    "mosaic.envs.atari": {"SIDE": 84, "STACK": 4},
+    "mosaic.contracts.errors": {"problems_of": _identity_decorator},
+    "mosaic.envs.atari": {"FRAME_SIZE_PX": 84, "FRAME_STACK": 4},
 }
 
 
