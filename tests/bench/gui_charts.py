@@ -1,4 +1,4 @@
-"""How many frames a second a chart of a million points draws while it is panned, beside pyqtgraph's own means.
+"""How many frames a second a chart of a million points draws while it is panned, next to pyqtgraph's own items.
 
 .venv/bin/python tests/bench/gui_charts.py [--points 1000000] [--seconds 3]
 """

@@ -1,4 +1,4 @@
-"""How long the window stands still, how soon it is there, and whether its memory grows.
+"""How long the window blocks, how soon it is shown, and whether its memory grows.
 
 .venv/bin/python tests/bench/gui_responsiveness.py [--runs 2000] [--streaming 5] [--minutes 1]
 
@@ -49,7 +49,7 @@ TABS = ("overview", "analytics", "fastlane", "logs", "config")
 PAGES = ("train", "compare", "trainer", "settings", "run")
 MAX_GAP_S = 0.050
 WARMUP_ROUNDS = 2
-"""Rounds until everything has been made that is made once."""
+"""Rounds until everything that is created once has been created."""
 
 
 class Heartbeat(QObject):
@@ -143,8 +143,8 @@ def measure_first_paint(workspace: Workspace, settings: Path) -> tuple[float, fl
     """Seconds from the start of the process to the first paint, by the clock and by the processor."""
     began = time.time()
     command = [sys.executable, "-c", FIRST_PAINT_SCRIPT, str(workspace.root), str(settings)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-    return float(said[0]) - began, float(said[1])
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    return float(output[0]) - began, float(output[1])
 
 
 @contextmanager
@@ -210,33 +210,33 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--streaming", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=1.0)
-    told = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as place:
         workspace, settings = Workspace(Path(place) / "var"), Path(place) / "settings.ini"
-        make_runs(workspace, told.runs)
-        daemon = LiveDaemon(workspace, Path(place) / "plugins", "--max-runs", str(told.streaming))
+        make_runs(workspace, options.runs)
+        daemon = LiveDaemon(workspace, Path(place) / "plugins", "--max-runs", str(options.streaming))
         trainer = daemon.start()
         starts = [measure_first_paint(workspace, settings) for _ in range(5)]
         payload = scripted(steps=10_000_000, dt=0.05)
-        run_ids = [trainer.submit(payload).run_id for _ in range(told.streaming)]
+        run_ids = [trainer.submit(payload).run_id for _ in range(options.streaming)]
         folders = [workspace.run(run_id) for run_id in run_ids]
         app = QApplication(sys.argv[:1])
-        with streaming_frames(folders, 60 * told.minutes + 120):
+        with streaming_frames(folders, 60 * options.minutes + 120):
             at_start_mb = resident_mb()
             program = Application(app, workspace, settings)
             heart = Heartbeat()
             program.start()
             with heart.during("loading the list"):
-                pump(lambda: len(program.workbench.runs) == told.runs + told.streaming, "the runs", 60)
+                pump(lambda: len(program.workbench.runs) == options.runs + options.streaming, "the runs", 60)
                 run_event_loop(2.0)
             with heart.during("streaming, list only"):
                 run_event_loop(10.0)
-            walked = walk_through_pages(program, heart, run_ids, told.minutes)
+            walked = walk_through_pages(program, heart, run_ids, options.minutes)
             heart.stop()
             close(program)
         trainer.close()
         daemon.end()
-    print(f"{told.runs} runs in the list, {told.streaming} streaming, {told.minutes:g} min")
+    print(f"{options.runs} runs in the list, {options.streaming} streaming, {options.minutes:g} min")
     clock, processor = (statistics.median(times) for times in zip(*starts, strict=True))
     print(f"first paint: {clock:.2f} s by the clock, {processor:.2f} s by the processor (wanted: 1.5)")
     longest = heart.report()

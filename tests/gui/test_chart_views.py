@@ -137,7 +137,7 @@ def test_a_hidden_chart_is_not_drawn(chart: Chart, monkeypatch: pytest.MonkeyPat
     QTest.qWait(150)
     assert not drawn
     chart.show()
-    pump(lambda: drawn, "the chart to be drawn when it is seen again")
+    pump(lambda: drawn, "the chart to be drawn when it is visible again")
 
 
 def test_many_changes_are_drawn_once(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +160,9 @@ def test_a_chart_without_points_shows_a_message(chart: Chart) -> None:
 
 def test_a_chart_is_exported_as_png_svg_and_csv(chart: Chart, tmp_path: Path) -> None:
     chart.save_png(tmp_path / "chart.png")
-    picture = QImage(str(tmp_path / "chart.png"))
-    assert picture.width() == 2 * chart.width()
-    assert any(picture.pixelColor(x, picture.height() // 2) != picture.pixelColor(4, 4) for x in range(picture.width()))
+    image = QImage(str(tmp_path / "chart.png"))
+    assert image.width() == 2 * chart.width()
+    assert any(image.pixelColor(x, image.height() // 2) != image.pixelColor(4, 4) for x in range(image.width()))
     chart.save_svg(tmp_path / "chart.svg")
     drawing = (tmp_path / "chart.svg").read_text()
     assert "<polyline" in drawing or "<path" in drawing
@@ -220,7 +220,7 @@ def test_curves_with_the_same_key_replace_each_other(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "spacing", "words"),
+    ("values", "spacing", "labels"),
     [
         ([0, 20_000, 40_000], 20_000, ["0", "20k", "40k"]),
         ([10_110, 10_120], 10, ["10.11k", "10.12k"]),
@@ -230,19 +230,19 @@ def test_curves_with_the_same_key_replace_each_other(chart: Chart) -> None:
         ([5e6, 10e6], 5e6, ["5M", "10M"]),
     ],
 )
-def test_ticks_are_round_and_their_labels_differ(values: list[float], spacing: float, words: list[str]) -> None:
-    assert format_ticks(values, spacing) == words
+def test_ticks_are_round_and_their_labels_differ(values: list[float], spacing: float, labels: list[str]) -> None:
+    assert format_ticks(values, spacing) == labels
 
 
 @pytest.mark.parametrize(
-    ("kind", "low", "high", "least"),
+    ("kind", "low", "high", "min_ticks"),
     [("number", 0, 1000, 3), ("relative", 0, 7200, 3), ("log", -3, 2, 3), ("log", 0.1, 0.9, 2)],
 )
-def test_every_axis_has_visible_ticks(qapp: QApplication, kind: str, low: float, high: float, least: int) -> None:
+def test_every_axis_has_visible_ticks(qapp: QApplication, kind: str, low: float, high: float, min_ticks: int) -> None:
     axis = Axis("left")
     axis.set_kind(kind)
     ((spacing, ticks),) = axis.tickValues(low, high, 300)
-    assert least <= len(ticks) <= 11
+    assert min_ticks <= len(ticks) <= 11
     assert low - 1e-6 <= ticks.min()
     assert ticks.max() <= high + 1e-6
     assert len(set(axis.tickStrings(ticks, 1, spacing))) == len(ticks)

@@ -1,4 +1,4 @@
-"""An evaluation in the window: the form that asks for one, what it has found, and the leaderboard."""
+"""An evaluation in the window: the form that asks for one, its results, and the leaderboard."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Evaluating(FakeTrainer):
 
     def __init__(self) -> None:
         super().__init__([view(OTHER), view(TRAINED), view(EVALUATION, kind="policy_eval", checkpoint_step=None)])
-        self.found: list[Evaluation] = []
+        self.stored_evaluations: list[Evaluation] = []
         self.described: dict[str, dict[str, Any]] = {}
 
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
-        return iter([one for one in self.found if run in ("", one.run_id)])
+        return iter([one for one in self.stored_evaluations if run in ("", one.run_id)])
 
     def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
         return []
@@ -47,7 +47,7 @@ class Evaluating(FakeTrainer):
         return CheckpointInfo.model_validate({"path": path, **known})
 
 
-def found(number: int, *batches: list[float], **fields: Any) -> Evaluation:
+def create_evaluation(number: int, *batches: list[float], **fields: Any) -> Evaluation:
     trained = TrainedRun(run_id=run_id(TRAINED), algo="ppo", seed=1)
     of_run = fields.pop("run_id", run_id(EVALUATION))
     return evaluation(number, *batches, **{"trained": trained, **fields}).model_copy(update={"run_id": of_run})
@@ -71,13 +71,13 @@ def cells(table: QTableWidget, row: int) -> list[str]:
     return [item.text() for item in items if item is not None]
 
 
-# --- what it has found
+# --- its results
 
 
 def test_the_overview_of_an_evaluation_shows_batches_and_confidence_interval(
     shown: Application, trainer: Evaluating
 ) -> None:
-    trainer.found = [found(1, [1.0, 3.0], [2.0, 2.0])]
+    trainer.stored_evaluations = [create_evaluation(1, [1.0, 3.0], [2.0, 2.0])]
     shown.workbench.select(run_id(EVALUATION), "overview")
     table = awaited(shown.window, "evaluation.batches", QTableWidget)
     pump(lambda: table.rowCount() == 2, "the batches")
@@ -95,7 +95,7 @@ def test_the_overview_of_an_evaluation_shows_batches_and_confidence_interval(
 def test_new_batches_are_added_to_a_visible_evaluation(shown: Application, trainer: Evaluating) -> None:
     shown.workbench.select(run_id(EVALUATION), "overview")
     table = awaited(shown.window, "evaluation.batches", QTableWidget)
-    trainer.found = [found(1, [1.0, 3.0])]
+    trainer.stored_evaluations = [create_evaluation(1, [1.0, 3.0])]
     event = decode_event(
         {
             "seq": 1,
@@ -114,7 +114,7 @@ def test_new_batches_are_added_to_a_visible_evaluation(shown: Application, train
 def test_the_fastlane_tab_shows_the_last_batch_and_links_to_the_results(
     shown: Application, trainer: Evaluating
 ) -> None:
-    trainer.found = [found(1, [1.0, 3.0], [2.0, 4.0])]
+    trainer.stored_evaluations = [create_evaluation(1, [1.0, 3.0], [2.0, 4.0])]
     shown.workbench.select(run_id(EVALUATION), "fastlane")
     line = awaited(shown.window, "fastlane.eval", QLabel)
     pump(lambda: line.text() == "eval batch 2 | episodes=2 avg=3.0 min=2.0 max=4.0", "the last batch")
@@ -128,8 +128,8 @@ def test_the_fastlane_tab_shows_the_last_batch_and_links_to_the_results(
     [([500.0] * 7, [7]), ([], []), ([np.nan, 1.0], [1]), ([0.0, 1.0, 1.0, 10.0], [3, 0, 0, 0, 1])],
 )
 def test_returns_are_counted_in_bins(values: list[float], counts: list[int]) -> None:
-    found, edges = bin_values(np.array(values))
-    assert found.tolist() == counts
+    bin_counts, edges = bin_values(np.array(values))
+    assert bin_counts.tolist() == counts
     assert len(edges) == len(counts) + 1
 
 
@@ -149,10 +149,10 @@ def test_any_values_have_a_histogram(qapp: QApplication, values: list[float]) ->
 
 def test_the_leaderboard_ranks_policies_and_links_to_their_runs(shown: Application, trainer: Evaluating) -> None:
     other = {"run_id": run_id(OTHER), "run_name": None, "algo": "ppo", "seed": 1}
-    trainer.found = [
-        found(2, [500.0, 500.0]),
-        found(1, [100.0, 110.0], trained=other, run_id=run_id(7)),
-        found(0, [-80.0, -90.0], env_id="Acrobot-v1", deterministic=False),
+    trainer.stored_evaluations = [
+        create_evaluation(2, [500.0, 500.0]),
+        create_evaluation(1, [100.0, 110.0], trained=other, run_id=run_id(7)),
+        create_evaluation(0, [-80.0, -90.0], env_id="Acrobot-v1", deterministic=False),
     ]
     shown.workbench.page_requested.emit("leaderboard")
     table = find(shown.window, "leaderboard.places", QTableWidget)
@@ -181,8 +181,8 @@ def test_an_empty_leaderboard_links_to_the_form(shown: Application) -> None:
 # --- the form
 
 
-def open_form(shown: Application, trainer: Evaluating, path: str, **facts: Any) -> Callable[[str], QComboBox]:
-    trainer.described = {path: {"kind": "cleanrl_model", **facts}}
+def open_form(shown: Application, trainer: Evaluating, path: str, **fields: Any) -> Callable[[str], QComboBox]:
+    trainer.described = {path: {"kind": "cleanrl_model", **fields}}
     shown.workbench.page_requested.emit("policy")
     type_text(find(shown.window, "policy.path", QLineEdit), path)
     pump(lambda: find(shown.window, "policy.info", QLabel).text().startswith("Model file"), "what the file says")

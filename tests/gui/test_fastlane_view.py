@@ -1,4 +1,4 @@
-"""Frames as they are drawn: where the cells stand, how pixels are enlarged, and what mouse and keys do."""
+"""Frames as they are drawn: where the cells are, how pixels are enlarged, and what mouse and keys do."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def grid(qapp: QApplication) -> Any:
     view.deleteLater()
 
 
-def seen(view: FrameGrid) -> QImage:
+def take_screenshot(view: FrameGrid) -> QImage:
     settle()
     return view.grab().toImage()
 
 
-# --- where the cells stand
+# --- where the cells are
 
 
 def test_eight_cells_are_two_rows_of_four_with_a_small_gap() -> None:
-    found = arrange_grid(8, QSize(600, 400), QSize(1200, 500))
-    rows = sorted({rect.top() for rect in found.cells})
-    columns = sorted({rect.left() for rect in found.cells})
+    arrangement = arrange_grid(8, QSize(600, 400), QSize(1200, 500))
+    rows = sorted({rect.top() for rect in arrangement.cells})
+    columns = sorted({rect.left() for rect in arrangement.cells})
     assert (len(rows), len(columns)) == (2, 4)
-    assert columns[1] - columns[0] - found.cells[0].width() == CELL_GAP_PX
-    assert rows[1] - rows[0] - found.cells[0].height() == CELL_GAP_PX
-    assert found.cells[0].left() >= 0
-    assert found.bounds.right() < 1200
+    assert columns[1] - columns[0] - arrangement.cells[0].width() == CELL_GAP_PX
+    assert rows[1] - rows[0] - arrangement.cells[0].height() == CELL_GAP_PX
+    assert arrangement.cells[0].left() >= 0
+    assert arrangement.bounds.right() < 1200
 
 
 def test_the_grid_follows_the_shape_of_the_view() -> None:
@@ -76,35 +76,35 @@ def test_an_empty_grid_has_no_cells() -> None:
 @pytest.mark.parametrize("channels", [3, 4])
 def test_colors_are_right_in_both_formats_and_the_rest_is_the_window(grid: FrameGrid, channels: int) -> None:
     grid.show_cells([cell(0, plain((200, 100, 50), 60, 60, channels))])
-    picture = seen(grid)
-    assert picture.pixelColor(400, 200) == QColor(200, 100, 50)
-    assert picture.pixelColor(5, 200) == QColor(theme.tokens().window)
+    screenshot = take_screenshot(grid)
+    assert screenshot.pixelColor(400, 200) == QColor(200, 100, 50)
+    assert screenshot.pixelColor(5, 200) == QColor(theme.tokens().window)
 
 
 def test_an_image_with_zero_alpha_is_opaque(grid: FrameGrid) -> None:
     grid.show_cells([cell(0, plain((9, 9, 9), 60, 60, 4))])
     settle()
-    picture = QImage(800, 400, QImage.Format.Format_ARGB32_Premultiplied)
-    grid.render(picture)
-    assert picture.pixelColor(400, 200).alpha() == 255
+    screenshot = QImage(800, 400, QImage.Format.Format_ARGB32_Premultiplied)
+    grid.render(screenshot)
+    assert screenshot.pixelColor(400, 200).alpha() == 255
 
 
 def test_a_small_image_keeps_sharp_pixels(grid: FrameGrid) -> None:
     world = np.zeros((2, 4, 3), np.uint8)
     world[:, :2], world[:, 2:] = RED, BLUE
     grid.show_cells([cell(0, world)])
-    picture = seen(grid)
+    screenshot = take_screenshot(grid)
     place = grid.rects()[0]
-    found = {picture.pixelColor(x, 200).name() for x in range(place.left(), place.right() + 1)}
-    assert found == {QColor(*RED).name(), QColor(*BLUE).name()}
+    colors = {screenshot.pixelColor(x, 200).name() for x in range(place.left(), place.right() + 1)}
+    assert colors == {QColor(*RED).name(), QColor(*BLUE).name()}
 
 
 def test_a_large_image_is_smoothed(grid: FrameGrid) -> None:
     world = np.zeros((300, 600, 3), np.uint8)
     world[:, :300], world[:, 300:] = RED, BLUE
     grid.show_cells([cell(0, world)])
-    picture = seen(grid)
-    assert len({picture.pixelColor(x, 200).name() for x in range(390, 410)}) > 2
+    screenshot = take_screenshot(grid)
+    assert len({screenshot.pixelColor(x, 200).name() for x in range(390, 410)}) > 2
     image = QImage(600, 300, QImage.Format.Format_RGB32)
     assert is_smooth(image, 1.5)
     assert not is_smooth(image, 8)
@@ -116,9 +116,9 @@ def test_a_thin_line_survives_downscaling(grid: FrameGrid) -> None:
     world = np.full((400, 4000, 3), 255, np.uint8)
     world[:, 1999] = 0
     grid.show_cells([cell(0, world)])
-    picture = seen(grid)
+    screenshot = take_screenshot(grid)
     middle = grid.rects()[0].center().y()
-    assert min(picture.pixelColor(x, middle).lightness() for x in range(380, 420)) < 255
+    assert min(screenshot.pixelColor(x, middle).lightness() for x in range(380, 420)) < 255
 
 
 class Watched(FrameGrid):
@@ -158,7 +158,7 @@ def test_the_hud_is_below_a_fitted_image_and_over_a_zoomed_one(grid: FrameGrid) 
     place, is_over = grid._text_position()
     assert is_over
     assert grid.rect().contains(place)
-    assert seen(grid).pixelColor(place.left() + 2, place.center().y()).lightness() < 80
+    assert take_screenshot(grid).pixelColor(place.left() + 2, place.center().y()).lightness() < 80
 
 
 def test_a_cell_without_an_image_shows_a_message(grid: FrameGrid) -> None:

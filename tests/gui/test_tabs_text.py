@@ -26,9 +26,9 @@ from mosaic.gui.views.video_player import VideoPlayer
 
 @pytest.fixture
 def fake(program: Application) -> FakeTrainer:
-    made = FakeTrainer([view(1), running(2, notes="second")])
-    start_with(program, made)
-    return made
+    trainer = FakeTrainer([view(1), running(2, notes="second")])
+    start_with(program, trainer)
+    return trainer
 
 
 # --- config
@@ -46,11 +46,11 @@ def test_only_what_differs_from_the_defaults_is_listed_with_both_values() -> Non
         "metadata": {"worker": {"id": "cleanrl", "config": config}, "tags": ["x"]},
         "artifacts": {"tensorboard": {"enabled": True}, "wandb": {"enabled": False}},
     }
-    found = changed_settings(payload)
-    assert found["seed"] == (7, 1)
-    assert found["learning_rate"] == (0.001, 0.00025)
-    assert found["tags"] == (["x"], None)
-    assert not {"gamma", "total_timesteps", "env_id", "artifacts.tensorboard.enabled", "track"} & set(found)
+    changed = changed_settings(payload)
+    assert changed["seed"] == (7, 1)
+    assert changed["learning_rate"] == (0.001, 0.00025)
+    assert changed["tags"] == (["x"], None)
+    assert not {"gamma", "total_timesteps", "env_id", "artifacts.tensorboard.enabled", "track"} & set(changed)
 
 
 def test_the_config_is_shown_copied_and_opened_in_the_form(program: Application, fake: FakeTrainer) -> None:
@@ -162,11 +162,11 @@ def recorded(tmp_path: Path) -> RunFolder:
 
 
 def test_videos_are_listed_with_their_details(recorded: RunFolder) -> None:
-    seen = view(1, run_dir=str(recorded.path))
-    found = {video.path.name: video for video in list_videos(cast("Any", FakeTrainer([seen])), seen)}
-    assert set(found) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
-    assert (found["episode-1.mp4"].episode_return, found["episode-1.mp4"].episode_length) == (13.5, 10)
-    assert found["broken.mp4"].episode_return is None
+    run_view = view(1, run_dir=str(recorded.path))
+    videos = {video.path.name: video for video in list_videos(cast("Any", FakeTrainer([run_view])), run_view)}
+    assert set(videos) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
+    assert (videos["episode-1.mp4"].episode_return, videos["episode-1.mp4"].episode_length) == (13.5, 10)
+    assert videos["broken.mp4"].episode_return is None
     nowhere = view(1, run_dir=str(recorded.path / "nowhere"))
     assert list_videos(cast("Any", FakeTrainer([nowhere])), nowhere) == []
 

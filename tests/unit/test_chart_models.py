@@ -135,9 +135,9 @@ def test_a_range_of_one_value_has_room_around_it() -> None:
     assert round_range(0.0, 0.0) == (-1.0, 1.0)
 
 
-@pytest.mark.parametrize(("least", "step"), [(0.9, 1), (1.1, 2), (3, 5), (7, 10), (0.03, 0.05), (1000, 1000)])
-def test_steps_are_round(least: float, step: float) -> None:
-    assert round_step(least) == pytest.approx(step)
+@pytest.mark.parametrize(("min_step", "step"), [(0.9, 1), (1.1, 2), (3, 5), (7, 10), (0.03, 0.05), (1000, 1000)])
+def test_steps_are_round(min_step: float, step: float) -> None:
+    assert round_step(min_step) == pytest.approx(step)
 
 
 def test_an_empty_curve_has_no_extent() -> None:
@@ -185,10 +185,10 @@ def test_a_feed_takes_only_what_is_new_and_notices_what_was_replaced() -> None:
 
 def test_a_sample_of_the_hardware_is_a_point_for_each_thing_measured() -> None:
     gpu = {"util_percent": 50.0, "memory_used_mb": 100.0, "memory_total_mb": 1000.0}
-    found = points_of_sample(
+    values = points_of_sample(
         Sample(seq=1, at=1.0, kind="sample", cpu_percent=99.5, rss_mb=12.0, processes=1, gpus=[gpu])
     )
-    assert found == {
+    assert values == {
         "hardware/CPU %": 99.5,
         "hardware/memory MB": 12.0,
         "hardware/GPU 0 %": 50.0,
@@ -207,22 +207,22 @@ def entry(run_id: str, level: float, env_id: str = "CartPole-v1", **settings: An
 
 def test_runs_are_grouped_by_a_setting_and_averaged() -> None:
     runs = [entry("a", 1.0, rate=1), entry("b", 3.0, rate=1), entry("c", 9.0, rate=2)]
-    found = compare(runs, "rate", 0.0)
-    assert [(group.name, group.run_ids) for group in found.groups] == [("2", ["c"]), ("1", ["a", "b"])]
-    slow = found.groups[1]
+    result = compare(runs, "rate", 0.0)
+    assert [(group.name, group.run_ids) for group in result.groups] == [("2", ["c"]), ("1", ["a", "b"])]
+    slow = result.groups[1]
     assert slow.final_return.point == 2.0
     assert slow.final_return.low < 2.0 < slow.final_return.high
     np.testing.assert_allclose(slow.curve.mean, 2.0)
-    assert found.improvement_probability["2", "1"].point == 1.0
-    assert found.improvement_probability["1", "2"].point == 0.0
-    assert not found.is_normalized
+    assert result.improvement_probability["2", "1"].point == 1.0
+    assert result.improvement_probability["1", "2"].point == 0.0
+    assert not result.is_normalized
 
 
 def test_single_runs_have_no_interval_and_no_probability_of_improvement() -> None:
-    found = compare([entry("a", 1.0), entry("b", 3.0)], NO_GROUPING, 0.0)
-    assert [group.name for group in found.groups] == ["b", "a"]
-    assert np.isnan(found.groups[0].final_return.low)
-    assert not found.improvement_probability
+    result = compare([entry("a", 1.0), entry("b", 3.0)], NO_GROUPING, 0.0)
+    assert [group.name for group in result.groups] == ["b", "a"]
+    assert np.isnan(result.groups[0].final_return.low)
+    assert not result.improvement_probability
 
 
 def test_scores_of_different_environments_are_scaled_before_they_are_averaged() -> None:
@@ -232,16 +232,16 @@ def test_scores_of_different_environments_are_scaled_before_they_are_averaged() 
         entry("c", -500.0, "Acrobot-v1", algo="ppo"),
         entry("d", -80.0, "Acrobot-v1", algo="dqn"),
     ]
-    found = compare(runs, "algo", 0.0)
-    assert found.is_normalized
-    assert [(group.name, group.iqm.point) for group in found.groups] == [("dqn", 1.0), ("ppo", 0.0)]
+    result = compare(runs, "algo", 0.0)
+    assert result.is_normalized
+    assert [(group.name, group.iqm.point) for group in result.groups] == [("dqn", 1.0), ("ppo", 0.0)]
 
 
 def test_a_run_without_episodes_or_points_does_not_spoil_the_others() -> None:
     empty = np.empty(0)
-    found = compare([entry("a", 4.0), ComparedRun("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.9)
-    assert found.groups[0].final_return.point == 4.0
-    assert np.nanmax(found.groups[0].curve.mean) == pytest.approx(4.0)
+    result = compare([entry("a", 4.0), ComparedRun("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.9)
+    assert result.groups[0].final_return.point == 4.0
+    assert np.nanmax(result.groups[0].curve.mean) == pytest.approx(4.0)
     nothing = compare([ComparedRun("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.0)
     assert np.isnan(nothing.groups[0].iqm.point)
 
