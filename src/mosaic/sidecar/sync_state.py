@@ -99,16 +99,9 @@ class SyncState:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the entries and what is derived from them."""
-        return {
-            "run_id": self.run_id,
-            "state": self.state,
-            "url": self.url,
-            "error": self.error,
-            "project": self.project,
-            "entity": self.entity,
-            "process": self.process,
-            "runs": {name: asdict(entry) for name, entry in self.entries.items()},
-        }
+        data = asdict(self)
+        runs = data.pop("entries")
+        return {**data, "runs": runs, "state": self.state, "url": self.url, "error": self.error}
 
 
 def read(folder: RunFolder) -> SyncState | None:
