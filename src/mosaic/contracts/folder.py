@@ -34,7 +34,7 @@ class Workspace:
         self.runs = self.trainer / "runs"
         self.trash = self.trainer / "trash"
         self.probe = self.trainer / "probe"
-        """What travels into other people's scripts, one folder a version."""
+        """Probes that run inside users' scripts, one folder per version."""
         self.trackio = self.root / "trackio"
         """What trackio's dashboard shows, of all runs together."""
         self.logs = self.root / "logs"
@@ -105,7 +105,7 @@ class RunFolder:
         return self.checkpoints / str(step)
 
     def model(self, run_name: str, algo: str) -> Path:
-        """The file that users of CleanRL know."""
+        """The model file in CleanRL's format."""
         return self.models / to_file_name(run_name) / f"{to_file_name(algo)}.cleanrl_model"
 
     def journals(self) -> list[Path]:

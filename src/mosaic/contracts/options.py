@@ -54,7 +54,7 @@ class Option(SettingField):
 
     @property
     def is_worker_option(self) -> bool:
-        """Whether it depends on the worker what becomes of it."""
+        """Whether the worker decides what it does."""
         return bool(self.extras)
 
 

@@ -1,4 +1,4 @@
-"""Which process is meant, beyond its number: numbers are reused. Standard library only."""
+"""Identifies a process beyond its number, which may be reused. Standard library only."""
 
 from __future__ import annotations
 

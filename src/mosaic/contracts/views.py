@@ -158,7 +158,7 @@ class VerdictSummary(View):
     backend: str | None = None
     threads: int | None = None
     cpus: int | None = None
-    """Threads that pay for this algorithm, where the run names none."""
+    """The number of threads that the worker recommends, if the run sets none."""
     policy_path: str | None = None
     checkpoint_step: int | None = None
     eval_batch_size: int | None = None

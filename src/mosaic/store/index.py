@@ -24,7 +24,7 @@ MAX_RECENT_EVENTS = 4000
 MIN_SUFFIX_LENGTH = 4
 _CHUNK = 5000
 _NO_RUN = 0
-"""Stands for the run of an event whose run is no longer there."""
+"""The run of an event whose run was deleted."""
 
 NO_METRICS = MetricsCursor()
 """Before the first point of any run."""
@@ -50,7 +50,7 @@ class Index:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing. Nested ones belong to the outermost."""
+        """Commits all of the block or nothing; nested ones are part of the outermost."""
         with self._lock:
             if self._db.in_transaction:
                 yield
@@ -61,7 +61,7 @@ class Index:
             except BaseException:
                 self._db.execute("ROLLBACK")
                 self._keys.clear()
-                self._recent_events.clear()  # their cursors will be given to other events
+                self._recent_events.clear()  # their cursors will be used for other events
                 self._tags = dict(self._db.execute("SELECT name, id FROM tag"))
                 raise
             self._db.execute("COMMIT")
@@ -92,14 +92,14 @@ class Index:
         with self.transaction():
             self._db.execute(
                 f"INSERT INTO run ({', '.join(columns)}, generation) VALUES ({'?,' * len(columns)}?) "
-                # A worker may have reported the total that the record lacks: that one stays.
+                # A worker may have reported the total that the record lacks: it is not overwritten.
                 f"ON CONFLICT (run_id) DO UPDATE SET {updates}, "
                 "total_timesteps=coalesce(excluded.total_timesteps, total_timesteps)",
                 (*columns.values(), time.time_ns()),
             )
 
     def delete_run(self, run_id: str) -> None:
-        """Nothing is left of it but an event of the daemon's own, so that watchers learn that it is gone."""
+        """Deletes all of a run except an event of the daemon, by which watchers learn that it is gone."""
         with self.transaction():
             key = self._key(run_id)
             for table in ("source", "event", "point", "episode"):
@@ -223,7 +223,7 @@ class Index:
             return done.rowcount > 0
 
     def add_daemon_event(self, run_id: str, kind: str, **fields: Any) -> None:
-        """An event of the daemon's own."""
+        """Adds an event that the daemon itself reports."""
         with self.transaction():
             self._insert_daemon_event(self._key(run_id), kind, fields)
 
@@ -324,10 +324,10 @@ class Index:
     def read_metrics(
         self, run_id: str, tags: Sequence[str] = (), last_only: bool = False, after: MetricsCursor = NO_METRICS
     ) -> Iterator[tuple[MetricsCursor, Iterator[MetricSeries]]]:
-        """Gives where the run's points end now, and the points after `after` by tag, in parts.
+        """Yields where the run's points end now, and the points after `after` by tag, in parts.
 
         Points come in the order of their arrival; episodes are the points of two tags. When `after` is of another
-        generation, what was read up to it no longer counts: all points are given.
+        generation, what was read up to it no longer counts: all points are returned.
         """
         key = self._key(run_id)
         with closing(self._reader()) as db:

@@ -1,4 +1,4 @@
-"""From a run's files into the index. A crash repeats work and changes nothing: offset and rows are one transaction."""
+"""Ingests the files of runs. A crash repeats work and changes nothing: offset and rows are one transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def event_sources(folder: RunFolder) -> dict[str, Path]:
 
 
 def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tuple[EventBody, int]]:
-    """Takes in what is new in one file. Gives each event with the offset at which it begins."""
+    """Ingests what is new in one file; returns each event with the offset of its line."""
     run_id = folder.run_id
     begin = index.get_offset(run_id, source)
     follower = Follower(path, begin)

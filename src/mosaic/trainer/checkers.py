@@ -38,19 +38,19 @@ class Checker:
     def __init__(self, worker: WorkerDescription, workspace: Workspace) -> None:
         self._worker = worker
         self._log_path = workspace.logs / f"checker.{worker.id}.log"
-        # So that the folders that it names are those of the runs it judges.
+        # So that it names the folders of this workspace.
         self._variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKSPACE_VARIABLE: str(workspace.root)}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Its answer; a refusal is raised as the error it names."""
+        """Returns its answer; raises the error that a refusal names."""
         with self._lock:
             try:
                 answer = self._exchange(question)
             except (OSError, ValueError):
-                # It died between two questions or in this one: a fresh one gets a second try.
+                # It died between two questions or during this one: a new one is asked again.
                 self._end()
                 try:
                     answer = self._exchange(question)
@@ -175,7 +175,7 @@ class Checkers:
 
 
 def verdict_key(payload: Payload, programs: Iterable[str] = ()) -> str | None:
-    """None where the verdict depends on files that may change: a policy's, or those of a program of the user's."""
+    """None where the verdict depends on files that may change: those of a policy or of a user's program."""
     choice = payload.metadata.worker
     config = dict(choice.config)
     if payload.is_evaluation or any(config.get(name) for name in programs):

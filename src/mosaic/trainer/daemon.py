@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a port in use is not worth a message
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a port in use needs no message
 
 import grpc
 import structlog
@@ -132,7 +132,7 @@ class Daemon:
             pass
 
     def _check_shutdown(self, servicer: Servicer) -> None:
-        """Reasons to end by ourselves."""
+        """Requests a shutdown if the workspace is gone, all runs are drained, or the daemon is idle."""
         has_held = any(record.holds_slot for record in self._records.active.values())
         if not self._workspace.trainer.is_dir():
             log.warning("workspace_gone", workspace=str(self._workspace.root))
@@ -185,7 +185,7 @@ class Daemon:
         if cancel_runs:
             threading.Thread(target=self._cancel_all_and_end, name="cancel-all").start()
         else:
-            # A moment later, so that the answer gets out.
+            # A moment later, so that the reply is still sent.
             threading.Timer(0.1, self._shutdown_requested.set).start()
 
     def _cancel_all_and_end(self) -> None:
@@ -201,7 +201,7 @@ class Daemon:
 
 
 def _acquire_lock(workspace: Workspace) -> IO[str]:
-    """Holds the workspace for us until the process ends, however it ends."""
+    """Locks the workspace until this process ends, however it ends."""
     workspace.trainer.mkdir(parents=True, exist_ok=True)
     workspace.logs.mkdir(parents=True, exist_ok=True)
     file = open(workspace.daemon_lock, "a+")  # noqa: SIM115 - held open on purpose
@@ -261,7 +261,7 @@ def _count_gpus() -> int:
 
 
 def configure_logging(workspace: Workspace) -> None:
-    """JSON lines in `logs/trainer.log`; gRPC's own complaints go there too."""
+    """JSON lines in `logs/trainer.log`; so do messages of gRPC itself."""
     workspace.logs.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(workspace.daemon_log)
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -27,7 +27,7 @@ from mosaic.workers import WorkerDescription
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
 SCRIPT_GRACE_S = {"stop": 0.0, "term": 10.0}
-"""A script of the user's reads no inbox: it is sent SIGTERM at once."""
+"""A user's script does not read the inbox: it is sent SIGTERM at once."""
 
 
 class LocalExecutor:
@@ -48,7 +48,7 @@ class LocalExecutor:
         inbox_offset: int,
         environment: dict[str, str] | None = None,
     ) -> ProcessIdentity:
-        """The keeper's identity. Never forks from here: gRPC does not survive it.
+        """Starts a keeper and returns its identity. Nothing may fork here: gRPC does not support it.
 
         `environment` is the caller's own, where it handed one over: a script of the caller's runs in it.
         """
@@ -104,7 +104,7 @@ class LocalExecutor:
         threads = str(payload.resources.cpus or 1)
         return {
             **os.environ,
-            # All cores for one run is a trap: next to another run, spinning barriers slow both a hundredfold.
+            # Not all cores: next to another run, spinning barriers would slow both a hundredfold.
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
@@ -129,7 +129,7 @@ def _probe_parts(worker: WorkerDescription, payload: Payload) -> ProbeParts:
 def _script_command(
     folder: RunFolder, payload: Payload, environment: dict[str, str] | None
 ) -> tuple[list[str], str, dict[str, str]]:
-    """Command, folder and environment of a run that is a script of the caller's."""
+    """Returns command, folder and environment of a run of the caller's script."""
     if environment is None:
         raise NotAllowed(
             "The trainer was restarted while this run waited, and the environment that it was submitted with is kept "

@@ -1,4 +1,4 @@
-"""What clients ask for from run folders: files, evaluations, the state of W&B uploads."""
+"""Reads run folders for clients: files, evaluations, the state of W&B uploads."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Records:
         self.payloads: dict[str, Payload] = {}
         """Those of active runs, as they were accepted."""
         self.environments: dict[str, dict[str, str]] = {}
-        """What callers handed over for runs that wait. In memory only: an environment holds secrets."""
+        """Of the callers of queued runs. In memory only: an environment holds secrets."""
         self._last_id = 0
 
     def new_id(self) -> str:
@@ -54,7 +54,7 @@ class Records:
         return self.workspace.run(run_id)
 
     def put(self, record: RunRecord) -> None:
-        """Writes a record down: first the folder, which is the truth, then the index."""
+        """Stores a record: first in the folder, which is the truth, then in the index."""
         path = self.folder(record.run_id).record
         known = self.active.get(record.run_id) or self.index.get_record(record.run_id)
         write_text(path, record.model_dump_json(indent=2) + "\n")
@@ -93,7 +93,7 @@ class Records:
             return None
 
     def read_payload(self, run_id: str) -> Payload:
-        """From memory while the run is active and the daemon has read it before."""
+        """Returns the payload of a run, from memory if the run is active and it was read before."""
         payload = self.payloads.get(run_id)
         if payload is None:
             payload = Payload.read(self.folder(run_id).config)
@@ -187,7 +187,7 @@ def _has_wandb(folder: RunFolder) -> bool:
 
 
 def summary_fields(payload: Payload, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What lists show of a payload, by the names that workers share. `defaults` are the worker's."""
+    """Returns the fields of a record that come from the payload, or from the `defaults` of the worker."""
     given = {key: value for key, value in payload.metadata.worker.config.items() if value is not None}
     config = {**defaults, **given}
 

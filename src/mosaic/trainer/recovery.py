@@ -63,7 +63,7 @@ def _index_folder(records: Records, path: Path, known: dict[str, int]) -> bool:
 
 
 def ingest_all_files(records: Records, run_id: str) -> None:
-    """The whole of a run's files into the index; its record stays as it is."""
+    """Ingests all of a run's files; its record is left as it is."""
     folder = records.folder(run_id)
     for name, path in event_sources(folder).items():
         while ingest(records.index, folder, name, path):

@@ -24,21 +24,21 @@ _CONFIG = RunFolder("/").config.name
 
 
 def import_run(records: Records, source: str) -> RunView:
-    """The view of the run that came in. Its id stays; a run that is here already is refused."""
+    """Imports a run under its own id and returns its view; refuses one that is in the workspace already."""
     path = Path(source)
     staging = records.workspace.runs / f".making-import-{os.getpid()}-{records.new_id()}"
     try:
         if path.is_dir():
-            secretive = _copy(path, staging)
+            config_with_secrets = _copy(path, staging)
         elif path.is_file():
-            secretive = _unpack(path, staging)
+            config_with_secrets = _unpack(path, staging)
         else:
             raise BadInput(f"{source}: no such file. Expected a zip made by: mosaic export RUN --zip F.zip")
         record = _read_record(staging, source)
         target = records.folder(record.run_id)
         _refuse_duplicate(target)
-        if secretive is not None:  # a keyring takes its time: never under the lock
-            write_json(RunFolder(staging).config, store_secrets(secretive))
+        if config_with_secrets is not None:  # a keyring may be slow: never under the lock
+            write_json(RunFolder(staging).config, store_secrets(config_with_secrets))
         with records.lock:
             _refuse_duplicate(target)
             write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
@@ -59,14 +59,14 @@ def _refuse_duplicate(target: RunFolder) -> None:
 
 
 def _copy(path: Path, staging: Path) -> Any:
-    """Answers with the config where it holds a secret; the copy of it holds none."""
+    """Copies a folder; returns its config if that holds a secret, which the copy does not."""
     config = path / _CONFIG
     shutil.copytree(path, staging, symlinks=True, ignore=lambda folder, _: [_CONFIG] if Path(folder) == path else [])
     return _write_config_without_secrets(config.read_bytes(), staging) if config.is_file() else None
 
 
 def _write_config_without_secrets(text: bytes, staging: Path) -> Any:
-    """Writes the config that came, without its secrets; answers with the whole of it where it has any."""
+    """Writes a config without its secrets; returns all of it if it has any."""
     try:
         data = json.loads(text)
     except ValueError:
@@ -80,8 +80,8 @@ def _write_config_without_secrets(text: bytes, staging: Path) -> Any:
 
 
 def _unpack(path: Path, staging: Path) -> Any:
-    """Answers as `_copy` does."""
-    secretive = None
+    """Unpacks a zip; returns what `_copy` returns."""
+    config_with_secrets = None
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -91,12 +91,12 @@ def _unpack(path: Path, staging: Path) -> Any:
             staging.mkdir(parents=True)
             for member in members:
                 if PurePosixPath(member.filename).parts[1:] == (_CONFIG,):
-                    secretive = _write_config_without_secrets(archive.read(member), staging)
+                    config_with_secrets = _write_config_without_secrets(archive.read(member), staging)
                 else:
                     _extract(archive, member, staging, path)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadInput(f"{path}: this zip cannot be read ({error}).") from None
-    return secretive
+    return config_with_secrets
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, staging: Path, path: Path) -> None:
@@ -110,10 +110,10 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, staging: Path, p
         raise BadInput(f"{path}: {member.filename!r} is inside a symbolic link.")
     target.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(member.external_attr >> 16):
-        pointed = archive.read(member).decode("utf-8", "replace")
-        if not pointed.isdigit():  # only `checkpoints/last` and `best` may be links, to a step in the same folder
-            raise BadInput(f"{path}: the link {member.filename!r} points at {pointed!r}, not at a checkpoint.")
-        target.symlink_to(pointed)
+        link_target = archive.read(member).decode("utf-8", "replace")
+        if not link_target.isdigit():  # only `checkpoints/last` and `best` may be links, to a step in the same folder
+            raise BadInput(f"{path}: the link {member.filename!r} points at {link_target!r}, not at a checkpoint.")
+        target.symlink_to(link_target)
     elif member.is_dir():
         target.mkdir(exist_ok=True)
     else:

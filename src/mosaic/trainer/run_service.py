@@ -126,7 +126,7 @@ class RunService:
         resources = payload.resources.model_copy(update={"cpus": min(suggested_cpus, self._slots.cpus)})
         return payload.model_copy(update={"resources": resources})
 
-    # --- steering
+    # --- control
 
     def cancel(self, reference: str) -> RunView:
         with self._records.lock:

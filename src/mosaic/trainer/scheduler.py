@@ -96,7 +96,7 @@ class FastFailureBreaker:
         return True
 
     def blocks_queue(self, queued: Iterable[RunRecord]) -> bool:
-        """Whether these wait. Without one from before the pause there is nothing to protect, and it is over."""
+        """Whether these have to wait. The pause ends when none of the runs queued before it is left."""
         if self.paused_at is None:
             return False
         if any(record.queued_at <= self.paused_at for record in queued):

@@ -209,7 +209,7 @@ class Servicer(TrainerServicer):
     def _follow_events(
         self, context: Context, after: int, run_id: str, kinds: Sequence[str]
     ) -> Iterator[tuple[int, Sequence[IndexedEvent], int]]:
-        """Yields the cursor, the events up to it and how many were skipped, until the watcher leaves."""
+        """Yields the cursor, the events up to it and how many were skipped, until the watcher disconnects."""
         index = self._records.index
         cursor = index.last_cursor() if after < 0 else after
         # A watcher that asks for nothing else needs them all, such as a chart of the hardware.

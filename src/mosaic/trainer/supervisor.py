@@ -74,7 +74,7 @@ class Supervisor:
         self._wake.set()
 
     def run(self) -> None:
-        """Until stopped. A step that fails is logged, and the others continue."""
+        """Runs until stopped. A step that fails is logged, and the others continue."""
         while not self._end.is_set():
             self._wake.clear()
             for step in self.steps:
@@ -159,11 +159,11 @@ class Supervisor:
         return events
 
     def _delete_unwanted_logs(self, record: RunRecord) -> None:
-        """Logs that were wanted only for a failure."""
+        """Deletes logs that are kept only for failures."""
         if record.outcome is Outcome.SUCCEEDED and not self._records.read_payload(record.run_id).artifacts.persist_logs:
             shutil.rmtree(self._records.folder(record.run_id).logs, ignore_errors=True)
 
-    # --- keepers that vanish
+    # --- lost keepers
 
     def find_lost_runs(self) -> None:
         for record in list(self._records.active.values()):

@@ -63,13 +63,13 @@ class WorkerDescription:
     has_own_command: bool = False
     """The command is the `argv` of the run's own config, started in its `cwd`; nothing is added to it."""
     programs: tuple[str, ...] = ()
-    """Keys of its config that name a program, such as `argv`. They are taken only from a caller who hands over an
+    """Keys of its config that name a program, such as `argv`. They are taken only from a caller who passes an
     environment with the config: a config that came from elsewhere must not choose what is run."""
 
     aliases: tuple[str, ...] = ()
     """Other ids under which payloads may name it."""
     algorithms_in: Callable[[str], dict[str, Any]] | None = None
-    """Reads the algorithms out of a folder of the user's, such as a checkout of CleanRL, without running anything."""
+    """Reads the algorithms in a user's folder, such as a checkout of CleanRL, without running anything."""
 
     load_policy: Callable[[Path, str | None, str | None], ActingPolicy] | None = None
     """Loads a saved policy into this process, from its path and, where the file does not contain them, the names of its
@@ -88,7 +88,7 @@ class WorkerDescription:
 
 
 def python_module(name: str) -> tuple[str, ...]:
-    """The command that runs a module with the interpreter we run on."""
+    """The command that runs a module with this interpreter."""
     return (sys.executable, "-m", name)
 
 
@@ -105,7 +105,7 @@ def discover_workers() -> dict[str, WorkerDescription]:
 
 
 def get_worker(worker_id: str) -> WorkerDescription:
-    """By its id or an alias of it."""
+    """Returns the worker with this id or alias."""
     workers = discover_workers()
     if worker_id in workers:
         return workers[worker_id]
