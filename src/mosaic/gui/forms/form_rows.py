@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, QStringListModel, Qt, Signal
 from PySide6.QtGui import QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
@@ -20,14 +18,12 @@ from PySide6.QtWidgets import (
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
+from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui import theme
 from mosaic.gui.models.environment_choices import ALL_FAMILIES, families, family_title, unavailable_hint
 from mosaic.gui.models.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
 from mosaic.gui.views.widgets import Item, muted_label, row, set_properties, tool_button, with_object_name
 from mosaic.submission.run_payloads import parse_seeds
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import EnvironmentListing
 
 EDITOR_WIDTH = 150
 RESET_WIDTH = 28

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QObject, QSignalBlocker, QTimer, Signal
 from PySide6.QtWidgets import QFileDialog, QLineEdit, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.views import CheckpointInfo
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.forms.form_rows import LabelledRow, form_combo, make_searchable, widget_row
 from mosaic.gui.models.policy_form import describe_checkpoint, runs_with_policy, telemetry_of
 from mosaic.gui.views.widgets import button, muted_label, set_properties, with_object_name
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import CheckpointInfo
 
 INSPECT_DELAY_MS = 300
 """After the last key, so that not every prefix of a path is inspected."""

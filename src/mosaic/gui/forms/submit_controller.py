@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 
+from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.gui import theme
 from mosaic.gui.models.training import submit_all
 from mosaic.gui.views.widgets import IconLabel, accent_button, button, row, selectable_label, set_properties
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.algorithm_schema import Algorithm
 from mosaic.submission.run_payloads import verdict_rows
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 
 VERDICT_ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
+from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.bridge import Bridge
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import EnvironmentListing
 
 _TITLES = {"box2d": "Box2D", "mujoco": "MuJoCo", "minigrid": "MiniGrid", "pettingzoo": "PettingZoo"}
 ALL_FAMILIES = "All families"

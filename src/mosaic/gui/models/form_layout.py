@@ -12,7 +12,7 @@ from mosaic.contracts.options import CORE_GROUP, OPTIONS, Option
 from mosaic.contracts.setting_field import SettingField
 from mosaic.submission.algorithm_schema import Algorithm, load_algorithms, supported_options
 
-SETTING_UNITS = {"total_timesteps": "steps", "checkpoint_every": "steps"}
+SETTING_UNITS = {"checkpoint_every": "steps"}
 SETTING_LABELS = {
     "exp_name": "Experiment name",
     "checkpoint_every": "Every",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PySide6.QtCore import QObject, QRect, Signal
 from PySide6.QtGui import QImage
 
 from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
+from mosaic.client.trainer_client import FrameUpdate
 from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.views import RunView
 from mosaic.fastlane import (
     BGRX32,
     CONNECTED,
@@ -25,10 +27,6 @@ from mosaic.fastlane import (
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import Runs
-
-if TYPE_CHECKING:
-    from mosaic.client.trainer_client import FrameUpdate
-    from mosaic.contracts.views import RunView
 
 WAITING_FOR_FRAME = "waiting for the next frame…"
 STALE_AFTER_S = 2.0

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mosaic.contracts.extras import flatten_sections, translate_extras
 from mosaic.contracts.options import OPTIONS, RunKind
 from mosaic.contracts.setting_field import SettingField
+from mosaic.contracts.views import CheckpointInfo, RunView
 from mosaic.formatting import format_ago, format_si_number, short_id
 from mosaic.gui.models.draft import field_problem, parse_value, raise_first_problem
 from mosaic.gui.models.form_layout import format_value
 from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import CheckpointInfo, RunView
 
 TELEMETRY_FIELDS = ("video_mode", "grid_limit")
 """The video settings of a training run; its policy uses the same unless they are changed."""

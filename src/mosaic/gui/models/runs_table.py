@@ -8,17 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cmp_to_key
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
 from mosaic import formatting
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.views import RunView
 from mosaic.gui.models.runs_model import Runs
 from mosaic.gui.models.search import Query
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 Index = QModelIndex | QPersistentModelIndex
 Key = tuple[Any, ...]

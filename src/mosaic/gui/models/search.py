@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
+from mosaic.contracts.views import RunView
 
 ItemT = TypeVar("ItemT")
-Matcher = Callable[["RunView", str], bool]
+Matcher = Callable[[RunView, str], bool]
 
 _TERM_PATTERN = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')
 """A word, or several within quotes, with the key before them."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
 from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 SAVE_DELAY_MS = 500
 DEFAULT_ALGORITHM = "ppo"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.views import WandbStatus
 from mosaic.formatting import format_size, format_timestamp
 from mosaic.sidecar.wandb_environment import Proxies, resolve_proxies
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import WandbStatus
 
 WANDB_STATE_ICONS = {
     "offline": ("mdi6.cloud-off-outline", "muted"),

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QWidget
 
 from mosaic.formatting import format_ago, format_si_number, format_timestamp, short_id
 from mosaic.gui import theme
-from mosaic.gui.models.evaluation_model import Evaluations
+from mosaic.gui.models.runs_model import Evaluations
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.tables import Cell, ReadOnlyTable, format_interval
 from mosaic.gui.workbench import Workbench

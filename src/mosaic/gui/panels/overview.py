@@ -20,7 +20,7 @@ from mosaic.formatting import (
     short_id,
 )
 from mosaic.gui import theme
-from mosaic.gui.models.evaluation_model import Evaluations
+from mosaic.gui.models.runs_model import Evaluations
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.details_view import Detail, DetailsGrid, HistoryView, StatTile
 from mosaic.gui.views.evaluation_view import EvaluationView
