@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence
@@ -14,14 +13,12 @@ from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
 from mosaic.client.exports import export_csv, export_episodes, export_zip
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.views import RunView
 from mosaic.gui import run_action_handlers as handlers
 from mosaic.gui import theme
 from mosaic.gui.models.policy_form import policy_workers
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 # --- conditions
 

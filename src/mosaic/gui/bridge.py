@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from shiboken6 import isValid
@@ -19,10 +19,8 @@ from shiboken6 import isValid
 from mosaic.client import TrainerClient
 from mosaic.client import connect as connect_here
 from mosaic.contracts.errors import MosaicError, NoDaemon
+from mosaic.contracts.events import Event
 from mosaic.contracts.folder import Workspace
-
-if TYPE_CHECKING:
-    from mosaic.contracts.events import Event
 
 Callback = Callable[[Any], None]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QSize, Qt
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
@@ -20,15 +19,13 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.views import DaemonStatus
 from mosaic.gui import theme
 from mosaic.gui.actions import open_page
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action, Dock, Page
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.shell_widgets import Banner, Messages, TrainerStatusButton, overrides_shortcut
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import DaemonStatus
 
 DOCK_AREAS = {"left": Qt.DockWidgetArea.LeftDockWidgetArea, "bottom": Qt.DockWidgetArea.BottomDockWidgetArea}
 MENU_ORDER = ("File", "Run", "View", "Tools", "Help")

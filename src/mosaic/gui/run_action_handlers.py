@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
 from mosaic.client import TrainerClient
 from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_id
 from mosaic.gui.forms.submit_controller import show_submitted_runs
 from mosaic.gui.models.training import submit_all
@@ -21,9 +22,6 @@ from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_payloads import effective_settings
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 MAX_NAMED_RUNS = 8
 """Runs that a question names one by one."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QWidget
 
+from mosaic.contracts.views import RunView
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 SUBMENU_SEPARATOR = " › "
 """Between a menu and its submenu."""

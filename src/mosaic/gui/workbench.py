@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QObject, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QWidget
 
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
@@ -19,9 +20,6 @@ from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import Notes, Runs
 from mosaic.gui.models.series import RunSeries
 from mosaic.gui.models.training import Training
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import DaemonStatus, RunView
 
 MAX_CACHED_SERIES = 64
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.payload import WandbArtifacts
 from mosaic.contracts.views import WandbStatus
 from mosaic.formatting import format_size, format_timestamp
 from mosaic.sidecar.wandb_environment import Proxies, resolve_proxies
@@ -35,8 +36,6 @@ class WandbRunStatus(NamedTuple):
 
 def fetch_status(trainer: TrainerClient, run_id: str, root: Path) -> WandbRunStatus:
     """Queries the daemon, the run's config and the user's settings; slow."""
-    from mosaic.contracts.payload import WandbArtifacts  # brings pydantic, which the window's start does not wait for
-
     wandb = WandbArtifacts.model_validate(trainer.config(run_id).get("artifacts", {}).get("wandb") or {})
     return WandbRunStatus(next(iter(trainer.wandb(run_id)), None), resolve_proxies(wandb, root))
 

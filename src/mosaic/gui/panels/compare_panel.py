@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PySide6.QtCore import Qt
@@ -11,6 +11,7 @@ from PySide6.QtGui import QColor, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import X_KINDS, ChartCurve, CurveFeed
@@ -32,9 +33,6 @@ from mosaic.statistics.comparison import (
     suggest_grouping_key,
 )
 from mosaic.submission.run_payloads import comparison_settings, grouping_fields
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 MAX_RUNS = 50
 """Fewer than the runs whose points the workbench keeps."""

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QLabel, QToolButton, QWidget
 
 from mosaic.client import TrainerClient
-from mosaic.contracts.events import EvalSummaryUpdate
+from mosaic.contracts.events import EvalSummaryUpdate, Event
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.views import EvaluationBatch, RunView
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
 from mosaic.formatting import format_duration, format_eval_line
 from mosaic.gui import theme
@@ -21,10 +22,6 @@ from mosaic.gui.models.recording import Recording, save_image
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.events import Event
-    from mosaic.contracts.views import EvaluationBatch, RunView
 
 VIEWER_STATUS_ICONS = {
     CONNECTED: ("mdi6.access-point", "good"),

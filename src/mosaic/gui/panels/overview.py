@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QProgressBar, QScrollArea, QSplitter, QWidget
 
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.views import RunView
 from mosaic.formatting import (
     format_ago,
     format_duration,
@@ -27,9 +27,6 @@ from mosaic.gui.views.evaluation_view import EvaluationView
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.run_charts import ReturnChart
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 REFRESH_INTERVAL_MS = 10_000
 """How often ages are updated."""

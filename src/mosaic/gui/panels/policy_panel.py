@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QSignalBlocker
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QLabel, QScrollArea, QWidget
 
+from mosaic.contracts.views import CheckpointInfo
 from mosaic.gui import theme
 from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, form_combo
 from mosaic.gui.forms.policy_source import PolicySource
@@ -29,9 +30,6 @@ from mosaic.gui.models.policy_form import (
 )
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import CheckpointInfo
 
 MAX_FORM_WIDTH = 760
 OBJECT_NAME_PREFIX = "policy"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
 
+from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.actions import find_action, is_resumable, run_menu
@@ -15,9 +16,6 @@ from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
 from mosaic.gui.ui_specs import RunTab
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 HEADER = ("run.cancel", "run.pause", "run.resume", "run.resubmit")
 """The actions with a button next to the run's name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QSize, Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QProgressBar, QWidget
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models import tensorboard_process
@@ -22,9 +23,6 @@ from mosaic.gui.views import web
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.web import WebTab
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 STOP_DELAY_MS = 60_000
 """How long it keeps running while another tab is shown."""

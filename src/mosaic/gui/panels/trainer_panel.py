@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtWidgets import (
     QFormLayout,
@@ -17,15 +15,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from mosaic.contracts.views import SlotUsage
+from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
 from mosaic.formatting import format_ago, format_timestamp, run_title
 from mosaic.gui import theme
 from mosaic.gui.models.runs_model import sort_queue
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import DaemonStatus, RunView
 
 DETAIL_NAMES = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
 QUEUE_COLUMNS = ("", "Run", "State", "Priority", "Waiting since")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.views import RunView
 from mosaic.gui.forms.submit_controller import show_submitted_runs
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_payloads import build_train_payload, with_seed
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ Written for speed: a scroll paints some hundred cells, and each question to a mo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from PySide6.QtCore import (
     QAbstractItemModel,
     QEvent,
@@ -30,12 +28,10 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic import formatting
+from mosaic.contracts.views import RunView
 from mosaic.gui import theme
 from mosaic.gui.models.runs_table import COLUMNS, RunsTableModel
 from mosaic.gui.views.widgets import plain_table
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 Index = QModelIndex | QPersistentModelIndex
 DOT_SIZE = 8

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
+from mosaic.contracts.states import HistoryEntry
 from mosaic.formatting import format_timestamp
 from mosaic.gui import theme
 from mosaic.gui.views.widgets import (
@@ -19,9 +20,6 @@ from mosaic.gui.views.widgets import (
     selectable_label,
     with_object_name,
 )
-
-if TYPE_CHECKING:
-    from mosaic.contracts.states import HistoryEntry
 
 
 class Detail(NamedTuple):

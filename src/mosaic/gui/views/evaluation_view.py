@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ from PySide6.QtCore import QSize
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
+from mosaic.contracts.views import Evaluation, EvaluationBatch
 from mosaic.formatting import format_duration, format_si_number
 from mosaic.gui import theme
 from mosaic.gui.models.series import Floats
@@ -20,9 +20,6 @@ from mosaic.gui.views.tables import Cell, ReadOnlyTable, format_interval
 from mosaic.gui.views.widgets import EmptyState, column, muted_label
 from mosaic.statistics.curves import ConfidenceInterval, mean_with_interval
 from mosaic.statistics.ranking import evaluation_returns
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import Evaluation, EvaluationBatch
 
 MAX_BINS = 30
 MAX_ROWS = 200

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QLabel, QListView, QListWidget, QListWidgetItem, QSizePolicy
 
+from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.views.widgets import DOT_SIZE, IconLabel, dot_icon, row, tool_button
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 VISIBLE_ROWS = 2
 

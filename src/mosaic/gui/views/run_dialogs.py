@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QGuiApplication
@@ -21,15 +21,13 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.client.exports import ExportTask
+from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_ids
 from mosaic.gui import theme
 from mosaic.gui.views.tables import ReadOnlyTable
 from mosaic.gui.views.widgets import Item, accent_button, button, column, create_timer, muted_label, with_object_name
 from mosaic.statistics.comparison import format_value
 from mosaic.submission.run_payloads import diff_settings
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 MAX_STEPS = 2_000_000_000
 SHOW_DELAY_MS, POLL_MS = 300, 100

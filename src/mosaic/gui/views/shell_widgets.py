@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QKeyEvent
@@ -18,12 +17,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.views import DaemonStatus
 from mosaic.gui import theme
 from mosaic.gui.views.widgets import IconLabel, button, row, selectable_label, with_object_name
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import DaemonStatus
 
 MESSAGE_KINDS = {
     "info": ("mdi6.information", "accent", 5000),

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QIcon, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
+from mosaic.contracts.views import RunView
 from mosaic.formatting import format_si_number, run_title
 from mosaic.gui.views.widgets import DOT_SIZE, dot_icon, plain_table
 from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
 from mosaic.statistics.curves import ConfidenceInterval
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 
 class Cell(NamedTuple):

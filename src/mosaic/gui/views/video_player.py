@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSignalBlocker, Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QLabel, QSizePolicy, QSlider, QWidget
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.views import RunView
 from mosaic.formatting import format_si_number, run_title
 from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
@@ -29,9 +29,6 @@ from mosaic.gui.views.widgets import (
     with_object_name,
 )
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
 
 VideoChoice = tuple[str, VideoFile]
 FRAMES_READ_AHEAD = 24
