@@ -48,7 +48,8 @@ class RunEventStream:
         self._run_id = run_id
         self._cursor = 0
         self._returns_cursor = MetricsCursor()
-        self._items: queue.SimpleQueue[Event | MetricsUpdate | MosaicError] = queue.SimpleQueue()
+        # Not a SimpleQueue: a signal can make its `get` ignore the timeout.
+        self._items: queue.Queue[Event | MetricsUpdate | MosaicError] = queue.Queue()
         self._closed = threading.Event()
         self._trainer: TrainerClient | None = None
         self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
