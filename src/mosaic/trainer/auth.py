@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import grpc
 import structlog
@@ -15,20 +15,11 @@ log = structlog.get_logger("mosaic.trainer.auth")
 IDENTIFY_METHOD = "/mosaic.v1.Trainer/Identify"
 
 
-if TYPE_CHECKING:  # generic in the stubs only
-    Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
-    Interceptor: TypeAlias = grpc.ServerInterceptor[Any, Any]
-else:
-    Interceptor = grpc.ServerInterceptor
-
-
-class TokenInterceptor(Interceptor):
+class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     def __init__(self, token: str) -> None:
         self._token = token
 
-    def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Handler | None], details: Any
-    ) -> Handler | None:
+    def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails], Any], details: Any) -> Any:
         given = {key: value for key, value in details.invocation_metadata if isinstance(value, str)}
         # Identify carries a proof instead of the token; the method itself checks it against the nonce.
         if constant_time_equals(given.get(TOKEN_KEY, ""), self._token) or (
@@ -45,9 +36,8 @@ def _abort_unauthenticated(_: Any, context: grpc.ServicerContext) -> Any:
     )
 
 
-def _refusing_handler(handler: Handler | None) -> Handler:
+def _refusing_handler(handler: Any) -> Any:
     """A refusal of the same shape as the method that was called."""
     shapes = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
     shape = next((name for name in shapes if getattr(handler, name, None) is not None), shapes[0])
-    refuse: Handler = getattr(grpc, f"{shape}_rpc_method_handler")(_abort_unauthenticated)
-    return refuse
+    return getattr(grpc, f"{shape}_rpc_method_handler")(_abort_unauthenticated)

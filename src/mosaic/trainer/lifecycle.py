@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from mosaic.contracts.events import Exited
 from mosaic.contracts.process_identity import ProcessIdentity
@@ -266,32 +266,24 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
-_LifecycleEventT = TypeVar("_LifecycleEventT", bound=LifecycleEvent)
-
-
-def _transitions(
-    kind: type[_LifecycleEventT], move: Callable[[RunRecord, _LifecycleEventT], RunRecord], *stages: Stage
-) -> dict[Any, Any]:
-    return {(stage, kind): move for stage in stages}
-
-
 _LIVE_STAGES = (Stage.STARTING, Stage.RUNNING, Stage.PAUSED)
 _SLOT_STAGES = (*_LIVE_STAGES, Stage.STOPPING)
-
-_TRANSITIONS: dict[tuple[Stage, type[LifecycleEvent]], Callable[[RunRecord, Any], RunRecord]] = {
-    **_transitions(Dispatched, _dispatch, Stage.QUEUED),
-    **_transitions(KeeperUp, _set_keeper, *_SLOT_STAGES),
-    **_transitions(WorkerUp, _set_worker, *_SLOT_STAGES),
-    **_transitions(HandshakeReceived, _accept_handshake, Stage.STARTING),
-    **_transitions(EnvironmentReported, _set_environment, *_SLOT_STAGES),
-    **_transitions(Paused, _move_to(Stage.PAUSED, "It was paused."), Stage.RUNNING),
-    **_transitions(Unpaused, _move_to(Stage.RUNNING, "Resumed."), Stage.PAUSED),
-    **_transitions(StopRequested, _cancel_queued, Stage.QUEUED),
-    **_transitions(StopRequested, _ask_to_stop, *_LIVE_STAGES),
-    **_transitions(FinishReported, _store_final_report, *_SLOT_STAGES),
-    **_transitions(StartFailed, _fail_to_start, Stage.QUEUED, *_SLOT_STAGES),
-    **_transitions(Ended, _end, *_SLOT_STAGES),
-    **_transitions(KeeperLost, _mark_lost, *_SLOT_STAGES),
-    **_transitions(NeverStarted, _return_to_queue, Stage.STARTING),
-    **_transitions(Requeued, _requeue, Stage.FINISHED),
-}
+_TABLE: tuple[tuple[type[LifecycleEvent], Callable[[RunRecord, Any], RunRecord], tuple[Stage, ...]], ...] = (
+    (Dispatched, _dispatch, (Stage.QUEUED,)),
+    (KeeperUp, _set_keeper, _SLOT_STAGES),
+    (WorkerUp, _set_worker, _SLOT_STAGES),
+    (HandshakeReceived, _accept_handshake, (Stage.STARTING,)),
+    (EnvironmentReported, _set_environment, _SLOT_STAGES),
+    (Paused, _move_to(Stage.PAUSED, "It was paused."), (Stage.RUNNING,)),
+    (Unpaused, _move_to(Stage.RUNNING, "Resumed."), (Stage.PAUSED,)),
+    (StopRequested, _cancel_queued, (Stage.QUEUED,)),
+    (StopRequested, _ask_to_stop, _LIVE_STAGES),
+    (FinishReported, _store_final_report, _SLOT_STAGES),
+    (StartFailed, _fail_to_start, (Stage.QUEUED, *_SLOT_STAGES)),
+    (Ended, _end, _SLOT_STAGES),
+    (KeeperLost, _mark_lost, _SLOT_STAGES),
+    (NeverStarted, _return_to_queue, (Stage.STARTING,)),
+    (Requeued, _requeue, (Stage.FINISHED,)),
+)
+"""Which event moves a run, how, and in which stages."""
+_TRANSITIONS = {(stage, event): move for event, move, stages in _TABLE for stage in stages}
