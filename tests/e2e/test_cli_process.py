@@ -42,17 +42,17 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         "import sys; from mosaic.cli.main import main; code = main(['--help']);"
         "print([name for name in ('grpc', 'pydantic', 'rich', 'numpy', 'asyncio') if name in sys.modules], code)"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.endswith("[] 0\n")
-    assert all(f"  {name} " in said.stdout for name in COMMANDS)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("[] 0\n")
+    assert all(f"  {name} " in result.stdout for name in COMMANDS)
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    said = subprocess.run([MOSAIC, "--help"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    result = subprocess.run([MOSAIC, "--help"], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    assert said.stderr == ""
+    assert result.stderr == ""
 
 
 def test_ctrl_c_stops_the_run_with_a_checkpoint(workspace: Workspace) -> None:
@@ -117,11 +117,11 @@ def test_a_run_is_evaluated_exported_deleted_and_imported_again(workspace: Works
 
 def test_the_daemon_starts_and_stops_on_demand(workspace: Workspace) -> None:
     assert mosaic(workspace, "daemon", "status").code == 4
-    begun = mosaic(workspace, "daemon", "start", "--json").json
-    told = mosaic(workspace, "daemon", "status", "--json").json
-    assert {"pid", "address", "started_at"} <= set(told)
-    assert told["pid"] == begun["pid"]
-    assert mosaic(workspace, "daemon", "stop", "--json").json == {"stopped": begun["pid"]}
+    started = mosaic(workspace, "daemon", "start", "--json").json
+    status = mosaic(workspace, "daemon", "status", "--json").json
+    assert {"pid", "address", "started_at"} <= set(status)
+    assert status["pid"] == started["pid"]
+    assert mosaic(workspace, "daemon", "stop", "--json").json == {"stopped": started["pid"]}
     assert mosaic(workspace, "daemon", "stop").code == 0
     assert mosaic(workspace, "daemon", "status").code == 4
 
@@ -138,9 +138,9 @@ def test_completion_offers_runs_only_where_a_daemon_runs_already(workspace: Work
 
 
 def test_the_doctor_reports_no_problem_here(workspace: Workspace) -> None:
-    said = mosaic(workspace, "doctor", "--json")
-    assert said.code == 0, said.err
-    states = {check["name"]: check["state"] for check in said.json["checks"]}
+    result = mosaic(workspace, "doctor", "--json")
+    assert result.code == 0, result.err
+    states = {check["name"]: check["state"] for check in result.json["checks"]}
     assert states["daemon"] == states["packages"] == states["frame: classic_control"] == "ok"
 
 
@@ -148,19 +148,19 @@ def test_an_unusable_workspace_path_is_an_error_of_one_sentence(workspace: Works
     workspace.root.parent.mkdir(parents=True)
     workspace.root.write_text("a file stands where the workspace should be")
     for command in (("runs",), ("train", "ppo"), ("doctor",), ("daemon", "status"), ("demo",)):
-        said = mosaic(workspace, *command)
-        assert (said.code, said.out) == (2, ""), command
-        assert said.err == f"The workspace {workspace.root} is a file; expected a folder. Name another: --var DIR\n"
+        result = mosaic(workspace, *command)
+        assert (result.code, result.out) == (2, ""), command
+        assert result.err == f"The workspace {workspace.root} is a file; expected a folder. Name another: --var DIR\n"
     workspace.root.unlink()
 
 
 def test_the_demo_trains_an_agent_that_balances_the_pole(workspace: Workspace) -> None:
-    said = mosaic(workspace, "demo", "--json")
-    assert said.code == 0, said.err
-    view = RunView.model_validate(said.json)
+    result = mosaic(workspace, "demo", "--json")
+    assert result.code == 0, result.err
+    view = RunView.model_validate(result.json)
     assert (view.episodic_return or 0) >= 475
-    assert (said.json["evaluation"]["episodes"], said.json["evaluation"]["avg_return"] >= 475) == (20, True)
-    assert set(said.json["made"]) == {"curve", "video", "checkpoint", "tensorboard"}
-    for path in said.json["made"].values():
+    assert (result.json["evaluation"]["episodes"], result.json["evaluation"]["avg_return"] >= 475) == (20, True)
+    assert set(result.json["made"]) == {"curve", "video", "checkpoint", "tensorboard"}
+    for path in result.json["made"].values():
         assert Path(path).is_relative_to(workspace.root)
         assert Path(path).exists()

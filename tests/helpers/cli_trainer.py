@@ -68,14 +68,14 @@ class FakeTrainer:
     def submit(self, payload: Json, environment: dict[str, str] | None = None) -> RunView:
         self.submitted.append(payload)
         config = payload["metadata"]["worker"]["config"]
-        made = view(
+        run = view(
             f"01NEW{next(self._ids):05}0000000000000000",
             stage="queued",
             seed=config.get("seed"),
             group=payload["metadata"].get("group"),
         )
-        self.views[made.run_id] = made
-        return made
+        self.views[run.run_id] = run
+        return run
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         listed = list_files(RunFolder(self.get(run).run_dir), pattern)
@@ -152,7 +152,7 @@ class FakeTrainer:
                 yield WatchBatch(cursor, [step], 0)
 
 
-class FakeDoor(CliContext):
+class FakeContext(CliContext):
     def __init__(self, trainer: FakeTrainer | None, root: Path) -> None:
         super().__init__()
         self.workspace_dir = str(root)
@@ -167,15 +167,15 @@ class FakeDoor(CliContext):
         return self.fake
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
-def call(trainer: FakeTrainer | None, *arguments: str, root: Path = Path("/nowhere/var")) -> Said:
+def call(trainer: FakeTrainer | None, *arguments: str, root: Path = Path("/nowhere/var")) -> CommandResult:
     """The command in this process, with its output caught."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(arguments, FakeDoor(trainer, root))
-    return Said(code, out.getvalue(), err.getvalue())
+        code = main(arguments, FakeContext(trainer, root))
+    return CommandResult(code, out.getvalue(), err.getvalue())

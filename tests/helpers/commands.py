@@ -15,7 +15,7 @@ PATIENCE_S = 110.0
 MOSAIC = str(Path(sys.executable).with_name("mosaic"))
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -26,7 +26,7 @@ class Said(NamedTuple):
         return json.loads(line)
 
 
-def mosaic(workspace: Workspace, *arguments: str, **variables: str) -> Said:
+def mosaic(workspace: Workspace, *arguments: str, **variables: str) -> CommandResult:
     done = subprocess.run(
         [MOSAIC, *arguments],
         env={**os.environ, "MOSAIC_VAR": str(workspace.root), "COLUMNS": "100", **variables},
@@ -35,4 +35,4 @@ def mosaic(workspace: Workspace, *arguments: str, **variables: str) -> Said:
         text=True,
         timeout=PATIENCE_S,
     )
-    return Said(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)

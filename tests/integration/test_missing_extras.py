@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.helpers.commands import Said, mosaic
+from tests.helpers.commands import CommandResult, mosaic
 from tests.helpers.daemons import wait_for
 from tests.helpers.run_folders import tensorboard_points
 from tests.helpers.uninstalled import uninstalled
@@ -34,10 +34,10 @@ def python(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100, env=os.environ)
 
 
-def good(said: Said) -> Said:
-    assert said.code == 0, said.err
-    assert "Traceback" not in said.err
-    return said
+def good(result: CommandResult) -> CommandResult:
+    assert result.code == 0, result.err
+    assert "Traceback" not in result.err
+    return result
 
 
 def warnings(folder: RunFolder) -> str:

@@ -19,9 +19,9 @@ RUN = "01M7F4D1G10M14WJPB063GKCSW"
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_without_a_daemon(name: str) -> None:
-    said = call(None, name, "--help")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"Usage: mosaic {name}")
+    result = call(None, name, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: mosaic {name}")
 
 
 def test_mosaic_alone_shows_help() -> None:
@@ -47,10 +47,10 @@ def test_the_version_is_printed() -> None:
     ],
 )
 def test_errors_are_one_sentence_with_the_right_exit_code(arguments: tuple[str, ...], code: int, words: str) -> None:
-    said = call(None, *arguments)
-    assert (said.code, said.out) == (code, "")
-    assert words in said.err
-    assert "Traceback" not in said.err
+    result = call(None, *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert words in result.err
+    assert "Traceback" not in result.err
 
 
 def test_the_workspace_may_be_named_before_and_after_the_command(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_the_workspace_may_be_named_before_and_after_the_command(tmp_path: Path)
 
 
 def test_an_empty_list_shows_what_to_do() -> None:
-    said = call(FakeTrainer(), "runs")
-    assert (said.code, said.out) == (0, "")
-    assert "Make one: mosaic train ppo" in said.err
+    result = call(FakeTrainer(), "runs")
+    assert (result.code, result.out) == (0, "")
+    assert "Make one: mosaic train ppo" in result.err
     assert "fits" in call(FakeTrainer(), "runs", "--tag", "x").err
 
 
@@ -78,9 +78,9 @@ def test_runs_are_a_table_for_people_and_an_array_for_programs() -> None:
 
 def test_a_long_list_is_cut_for_people_only() -> None:
     many = [view(f"01M7F4D1G1{number:04}0000") for number in range(40)]
-    said = call(FakeTrainer(*many), "runs")
-    assert len(said.out.splitlines()) == 31
-    assert "mosaic runs --all" in said.err
+    result = call(FakeTrainer(*many), "runs")
+    assert len(result.out.splitlines()) == 31
+    assert "mosaic runs --all" in result.err
     assert len(call(FakeTrainer(*many), "runs", "--all").out.splitlines()) == 41
     assert len(json.loads(call(FakeTrainer(*many), "runs", "--json").out)) == 40
 
@@ -97,8 +97,8 @@ def test_no_line_of_the_table_is_wider_than_the_terminal(columns: str, monkeypat
 def test_metrics_as_csv_have_all_their_digits() -> None:
     trainer = FakeTrainer(view())
     trainer.series = [MetricSeries("charts/a,b", [1, 2], [0.1, 0.2], [1 / 3, float("nan")])]
-    said = call(trainer, "metrics", "last", "--csv")
-    assert said.out == f'tag,step,at,value\n"charts/a,b",1,0.1,{1 / 3!r}\n"charts/a,b",2,0.2,nan\n'
+    result = call(trainer, "metrics", "last", "--csv")
+    assert result.out == f'tag,step,at,value\n"charts/a,b",1,0.1,{1 / 3!r}\n"charts/a,b",2,0.2,nan\n'
     series = json.loads(call(trainer, "metrics", "last", "--json").out)["series"]
     assert series == {"charts/a,b": [[1, 0.1, 1 / 3], [2, 0.2, None]]}
 
@@ -106,22 +106,22 @@ def test_metrics_as_csv_have_all_their_digits() -> None:
 def test_an_unknown_metric_is_named_with_the_nearest() -> None:
     trainer = FakeTrainer(view())
     trainer.series = [MetricSeries("charts/SPS", [1], [0.1], [1.0])]
-    said = call(trainer, "metrics", "last", "--tag", "charts/SP")
-    assert said.code == 2
-    assert "Did you mean 'charts/SPS'?" in said.err
+    result = call(trainer, "metrics", "last", "--tag", "charts/SP")
+    assert result.code == 2
+    assert "Did you mean 'charts/SPS'?" in result.err
 
 
 def test_the_log_as_json_is_one_line() -> None:
     trainer = FakeTrainer(view())
     trainer.log_bytes = b"one\ntwo \xff\n"
-    said = call(trainer, "logs", "last", "-n", "1", "--json")
-    assert json.loads(said.out) == {"run_id": RUN, "stream": "stdout", "text": "two \ufffd\n"}
+    result = call(trainer, "logs", "last", "-n", "1", "--json")
+    assert json.loads(result.out) == {"run_id": RUN, "stream": "stdout", "text": "two \ufffd\n"}
 
 
 def test_tags_are_added_and_removed_in_every_spelling() -> None:
     trainer = FakeTrainer(view())
     call(trainer, "tag", "last", "+good", "better", "-old", "--remove", "older")
-    (_, _, changes) = next(made for made in trainer.calls if made[0] == "annotate")
+    (_, _, changes) = next(call for call in trainer.calls if call[0] == "annotate")
     assert (list(changes["add_tags"]), list(changes["remove_tags"])) == (["good", "better"], ["old", "older"])
 
 
@@ -129,14 +129,14 @@ def test_nothing_is_deleted_without_a_terminal_to_confirm(monkeypatch: pytest.Mo
     with open(os.devnull) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
         trainer = FakeTrainer(finished(view()))
-        said = call(trainer, "delete", "last")
-        assert said.code == 2
-        assert "--yes" in said.err
+        result = call(trainer, "delete", "last")
+        assert result.code == 2
+        assert "--yes" in result.err
         assert not trainer.calls
-        said = call(trainer, "delete", "last", "--yes")
+        result = call(trainer, "delete", "last", "--yes")
     assert ("delete", RUN) in trainer.calls
-    assert "/trash/it's here" in said.out
-    assert "mosaic import '/trash/it'\"'\"'s here'" in said.err
+    assert "/trash/it's here" in result.out
+    assert "mosaic import '/trash/it'\"'\"'s here'" in result.err
 
 
 def test_show_names_the_worker_process_and_the_agent(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_a_run_is_resubmitted_with_changes() -> None:
         "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "ppo", "seed": 1}}},
         "artifacts": {},
     }
-    said = call(trainer, "resubmit", "last", "--set", "seed=2", "--set", "eval_repeat=true", "--set", "gamma=0.9")
-    assert said.code == 0, said.err
+    result = call(trainer, "resubmit", "last", "--set", "seed=2", "--set", "eval_repeat=true", "--set", "gamma=0.9")
+    assert result.code == 0, result.err
     assert trainer.submitted[0]["metadata"]["worker"]["config"] == {
         "algo": "ppo",
         "seed": 2,
@@ -165,9 +165,9 @@ def test_a_run_is_resubmitted_with_changes() -> None:
 def test_an_evaluation_needs_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "512").mkdir(parents=True)
     (tmp_path / "checkpoints" / "512" / "manifest.json").touch()
-    said = call(FakeTrainer(view(run_dir=str(tmp_path))), "eval", "last", "--checkpoint", "best")
-    assert said.code == 2
-    assert "It has those of steps 512." in said.err
+    result = call(FakeTrainer(view(run_dir=str(tmp_path))), "eval", "last", "--checkpoint", "best")
+    assert result.code == 2
+    assert "It has those of steps 512." in result.err
 
 
 def test_completion_scripts_name_the_program() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.helpers.cli_trainer import FakeTrainer, Said, call, view
+from tests.helpers.cli_trainer import CommandResult, FakeTrainer, call, view
 
 from mosaic.cli.output import sparkline
 from mosaic.contracts.views import MetricSeries, RunView
@@ -53,34 +53,39 @@ class Finished(FakeTrainer):
             yield MetricSeries("losses/loss", range(100), [0.0] * 100, [1.0] * 100)
 
 
-def compared(*arguments: str) -> Said:
-    said = call(Finished(), "compare", *arguments)
-    assert said.code == 0, said.err
-    return said
+def compared(*arguments: str) -> CommandResult:
+    result = call(Finished(), "compare", *arguments)
+    assert result.code == 0, result.err
+    return result
 
 
 def test_groups_are_scored_and_compared_as_in_the_window() -> None:
-    found = json.loads(compared("fast", "slow", "--last", "10", "--json").out)
-    assert (found["by"], found["last"], found["tag"], found["is_scaled"]) == ("group", 10, TAG, False)
-    fast, slow = found["groups"]
+    comparison = json.loads(compared("fast", "slow", "--last", "10", "--json").out)
+    assert (comparison["by"], comparison["last"], comparison["tag"], comparison["is_scaled"]) == (
+        "group",
+        10,
+        TAG,
+        False,
+    )
+    fast, slow = comparison["groups"]
     assert (fast["name"], fast["n"], fast["mean"], fast["iqm"]) == ("fast", 3, 20.0, 20.0)
     assert fast["mean_ci95"] == pytest.approx([20 - 4.3027 * 10 / 3**0.5, 20 + 4.3027 * 10 / 3**0.5], rel=1e-4)
     assert fast["iqm_ci95"] == [10.0, 30.0]
     assert (slow["name"], slow["mean"]) == ("slow", 6.0)
-    better = {(one["one"], one["other"]): one for one in found["probability_of_improvement"]}
+    better = {(one["one"], one["other"]): one for one in comparison["probability_of_improvement"]}
     # 10 beats two of three, 20 and 30 beat all: 8 of 9 pairs.
     assert better["fast", "slow"]["probability"] == pytest.approx(8 / 9)
     assert better["slow", "fast"]["probability"] == pytest.approx(1 / 9)
     low, high = better["fast", "slow"]["ci95"]
     assert 0 < low < 8 / 9 < high <= 1
-    assert found["differences"]["learning_rate"] == [0.01] * 3 + [0.001] * 3
-    assert "metadata.ui.x" not in found["differences"]
+    assert comparison["differences"]["learning_rate"] == [0.01] * 3 + [0.001] * 3
+    assert "metadata.ui.x" not in comparison["differences"]
 
 
 def test_the_score_is_of_as_many_last_values_as_are_asked_for() -> None:
-    found = json.loads(compared("fast", "--json", "--by", "run").out)
-    assert found["groups"][0]["mean"] == pytest.approx((0.3 * 90 + 30 * 10) / 100)
-    assert found["probability_of_improvement"] == []
+    comparison = json.loads(compared("fast", "--json", "--by", "run").out)
+    assert comparison["groups"][0]["mean"] == pytest.approx((0.3 * 90 + 30 * 10) / 100)
+    assert comparison["probability_of_improvement"] == []
 
 
 def test_people_get_three_tables() -> None:
@@ -96,9 +101,9 @@ def test_people_get_three_tables() -> None:
 
 
 def test_a_single_run_is_named_by_what_differs() -> None:
-    said = compared("fast", "--by", "run").out
-    assert "1FAST3 · seed 3" in said
-    assert "CartPole" not in said
+    result = compared("fast", "--by", "run").out
+    assert "1FAST3 · seed 3" in result
+    assert "CartPole" not in result
 
 
 @pytest.mark.parametrize(
@@ -112,9 +117,9 @@ def test_a_single_run_is_named_by_what_differs() -> None:
     ],
 )
 def test_unknown_names_are_reported(arguments: tuple[str, ...], words: str) -> None:
-    said = call(Finished(), "compare", *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert words in said.err
+    result = call(Finished(), "compare", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
 
 
 def test_runs_without_an_episode_have_nothing_to_compare() -> None:
@@ -122,9 +127,9 @@ def test_runs_without_an_episode_have_nothing_to_compare() -> None:
         def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
             return iter(())
 
-    said = call(Young(), "compare", "fast")
-    assert said.code == 2
-    assert "has finished an episode yet" in said.err
+    result = call(Young(), "compare", "fast")
+    assert result.code == 2
+    assert "has finished an episode yet" in result.err
 
 
 def test_curves_side_by_side_share_a_scale() -> None:

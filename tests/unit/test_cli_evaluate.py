@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.helpers.cli_trainer import FakeDoor, FakeTrainer, call, finished, record, view
+from tests.helpers.cli_trainer import FakeContext, FakeTrainer, call, finished, record, view
 from tests.helpers.evaluations import evaluation
 
 from mosaic.api.policy_lookup import is_policy_path
@@ -44,16 +44,16 @@ class Evaluates(FakeTrainer):
         return Evaluation(run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run])
 
     def submit(self, payload: Json, environment: dict[str, str] | None = None) -> RunView:
-        made = super().submit(payload, environment)
-        folder = self._place / made.run_id
+        run = super().submit(payload, environment)
+        folder = self._place / run.run_id
         folder.mkdir()
         if self._returns:
             episodes = [Episode(at, at, value, 1) for at, value in enumerate(self._returns)]
             summary = {**summarize(episodes), "batches": [summarize(episodes)]}
-            self.summaries[made.run_id] = EvaluationSummary.model_validate(summary)
-        self.views[made.run_id] = finished(made, self._outcome, kind="policy_eval", run_dir=str(folder))
-        self.scripts = [[record(self.views[made.run_id])]]
-        return made
+            self.summaries[run.run_id] = EvaluationSummary.model_validate(summary)
+        self.views[run.run_id] = finished(run, self._outcome, kind="policy_eval", run_dir=str(folder))
+        self.scripts = [[record(self.views[run.run_id])]]
+        return run
 
     def inspect_checkpoint(self, worker: str, path: str) -> CheckpointInfo:
         self.inspected.append(path)
@@ -68,8 +68,8 @@ class Evaluates(FakeTrainer):
 
     @property
     def config_sent(self) -> Json:
-        found: Json = self.submitted[-1]["metadata"]["worker"]["config"]
-        return found
+        config: Json = self.submitted[-1]["metadata"]["worker"]["config"]
+        return config
 
 
 @pytest.fixture
@@ -82,13 +82,13 @@ def place(tmp_path: Path) -> Path:
 
 def test_a_run_is_evaluated_by_its_last_checkpoint_over_fifty_episodes(place: Path) -> None:
     trainer = Evaluates(place, [1.0, 2.0])
-    said = call(trainer, "eval", "last", "--json")
-    assert said.code == 0, said.err
+    result = call(trainer, "eval", "last", "--json")
+    assert result.code == 0, result.err
     assert trainer.config_sent == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}
     assert trainer.submitted[-1]["kind"] == "policy_eval"
     assert trainer.evaluation_sent == {"policy_path": str(place / "trained/checkpoints/512"), "episodes": 50}
     assert trainer.submitted[-1]["artifacts"]["video"] == {"capture_evaluation": False}
-    assert set(json.loads(said.out)) == {
+    assert set(json.loads(result.out)) == {
         "episodes", "avg_return", "median_return", "min_return", "max_return", "std_return", "iqm", "ci95", "returns",
         "run_id",
     }  # fmt: skip
@@ -125,8 +125,8 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_submitted(place:
         ((str(place / "nothing.pt"),), "There is no file or folder"),
         ((str(place / "bad.pt"), "--checkpoint", "best"), "a path names one already"),
     ):
-        said = call(trainer, "eval", *words)
-        assert (said.code, sentence in said.err) == (2, True), said.err
+        result = call(trainer, "eval", *words)
+        assert (result.code, sentence in result.err) == (2, True), result.err
     assert trainer.submitted == []
 
 
@@ -151,15 +151,15 @@ def test_an_evaluation_means_the_policy_that_it_evaluated(place: Path) -> None:
 
 
 def test_a_repeated_evaluation_that_is_cancelled_has_succeeded(place: Path) -> None:
-    said = call(Evaluates(place, [1.0, 2.0], "cancelled"), "eval", "last", "--repeat")
-    assert (said.code, "mean return" in said.out) == (0, True)
+    result = call(Evaluates(place, [1.0, 2.0], "cancelled"), "eval", "last", "--repeat")
+    assert (result.code, "mean return" in result.out) == (0, True)
 
 
 @pytest.mark.parametrize("returns", [[1.0, 2.0], []])
 def test_a_cancelled_evaluation_prints_its_summary(place: Path, returns: list[float]) -> None:
-    said = call(Evaluates(place, returns, "cancelled"), "eval", "last")
-    assert said.code == 130
-    assert ("mean return" in said.out) == bool(returns)
+    result = call(Evaluates(place, returns, "cancelled"), "eval", "last")
+    assert result.code == 130
+    assert ("mean return" in result.out) == bool(returns)
 
 
 @pytest.mark.parametrize(
@@ -171,16 +171,16 @@ def test_paths_and_run_ids_are_distinguished(text: str, is_one: bool) -> None:
 
 
 def test_the_summary_has_mean_interval_median_and_histogram(place: Path) -> None:
-    said = call(Evaluates(place, [10.0, 20.0, 20.0, 30.0]), "eval", "last")
-    assert "20 (95 % interval: 7.008 to 32.99)" in said.out
-    assert "20 on average (IQM)" in said.out
-    assert "10, 30" in said.out
-    assert [line.split()[-2:] for line in said.out.splitlines()[-3:]] == [
+    result = call(Evaluates(place, [10.0, 20.0, 20.0, 30.0]), "eval", "last")
+    assert "20 (95 % interval: 7.008 to 32.99)" in result.out
+    assert "20 on average (IQM)" in result.out
+    assert "10, 30" in result.out
+    assert [line.split()[-2:] for line in result.out.splitlines()[-3:]] == [
         ["1", "█" * 20],
         ["2", "█" * 40],
         ["1", "█" * 20],
     ]
-    assert "\x1b" not in said.out
+    assert "\x1b" not in result.out
 
 
 def test_one_episode_has_no_interval() -> None:
@@ -219,6 +219,6 @@ def test_the_last_batch_is_read_from_the_daemon(batches: list[list[float]], line
             return evaluation(1, *batches) if batches else None
 
     run = view(kind="policy_eval")
-    poller = RunPoller(FakeDoor(Evaluating(run), tmp_path), run)
+    poller = RunPoller(FakeContext(Evaluating(run), tmp_path), run)
     assert not poller.has_ended
     assert poller.eval_line == line

@@ -75,46 +75,46 @@ def train(trainer: FakeTrainer, *arguments: str) -> Any:
 )
 def test_the_exit_code_is_the_outcome(outcome: str, code: int) -> None:
     daemon: Daemon = Daemon(STEPS, lambda: daemon.end(reason="So it was."), outcome=outcome)
-    said = train(daemon)
-    assert said.code == code
-    assert outcome.capitalize() in said.out
-    assert ("So it was." in said.out) == (outcome != "succeeded")
+    result = train(daemon)
+    assert result.code == code
+    assert outcome.capitalize() in result.out
+    assert ("So it was." in result.out) == (outcome != "succeeded")
 
 
 def test_with_json_stdout_holds_the_last_view_and_nothing_else() -> None:
     daemon: Daemon = Daemon(STEPS, lambda: daemon.end(global_step=1000))
-    said = train(daemon, "--json")
-    assert json.loads(said.out) == daemon.views[RUN].model_dump(mode="json")
-    assert "Workspace: /nowhere/var" in said.err
+    result = train(daemon, "--json")
+    assert json.loads(result.out) == daemon.views[RUN].model_dump(mode="json")
+    assert "Workspace: /nowhere/var" in result.err
 
 
 def test_watching_continues_after_a_restart_of_the_daemon() -> None:
     daemon = Daemon(STEPS, NoDaemon("gone"))
     daemon.scripts.append([lambda: daemon.end()])
-    said = train(daemon)
-    assert said.code == 0, said.err
+    result = train(daemon)
+    assert result.code == 0, result.err
     assert [call[1] for call in daemon.calls if call[0] == "watch"][:2] == [0, 1]
 
 
 def test_an_unreachable_daemon_is_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_follower, "RECONNECT_TIMEOUT_S", -1.0)
-    said = train(Daemon(NoDaemon("It is gone for good.")))
-    assert said.code == 4
-    assert said.err.endswith("It is gone for good.\n")
+    result = train(Daemon(NoDaemon("It is gone for good.")))
+    assert result.code == 4
+    assert result.err.endswith("It is gone for good.\n")
 
 
 def test_what_the_daemon_refuses_is_not_tried_again() -> None:
-    said = train(Daemon(MosaicError("It is broken.")))
-    assert said.code == 1
-    assert said.err.endswith("It is broken.\n")
+    result = train(Daemon(MosaicError("It is broken.")))
+    assert result.code == 1
+    assert result.err.endswith("It is broken.\n")
 
 
 def test_the_first_interrupt_stops_the_run_with_a_checkpoint() -> None:
     daemon = Daemon(STEPS, interrupt)
-    said = train(daemon)
-    assert said.code == 130
+    result = train(daemon)
+    assert result.code == 130
     assert ("cancel", RUN) in daemon.calls
-    assert "Cancelled" in said.out
+    assert "Cancelled" in result.out
 
 
 def test_the_second_interrupt_detaches_from_a_stopping_run() -> None:
@@ -122,18 +122,18 @@ def test_the_second_interrupt_detaches_from_a_stopping_run() -> None:
     daemon: Daemon = Daemon(
         STEPS, interrupt, lambda: daemon.was_cancelled.wait(10) and None, interrupt, is_slow_to_stop=True
     )
-    said = train(daemon)
-    assert said.code == 130
+    result = train(daemon)
+    assert result.code == 130
     assert [call for call in daemon.calls if call[0] == "cancel"] == [("cancel", RUN)]
-    assert "which is stopping" in said.err
-    assert "mosaic show -f" in said.err
+    assert "which is stopping" in result.err
+    assert "mosaic show -f" in result.err
 
 
 def test_an_interrupt_while_watching_does_not_affect_the_run() -> None:
     daemon = Daemon(interrupt)
     daemon.views[RUN] = view(RUN)
-    said = call(daemon, "show", "-f", "last")
-    assert said.code == 0
+    result = call(daemon, "show", "-f", "last")
+    assert result.code == 0
     assert not [call for call in daemon.calls if call[0] == "cancel"]
 
 
@@ -155,9 +155,9 @@ def test_all_runs_of_a_group_are_waited_for_and_the_worst_end_counts() -> None:
         return run
 
     daemon.submit = ended  # type: ignore[method-assign]
-    said = train(daemon, "--seeds", "1-3", "--json")
-    assert said.code == 3
-    assert [run["outcome"] for run in json.loads(said.out)] == ["succeeded", "failed", "succeeded"]
+    result = train(daemon, "--seeds", "1-3", "--json")
+    assert result.code == 3
+    assert [run["outcome"] for run in json.loads(result.out)] == ["succeeded", "failed", "succeeded"]
 
 
 # --- the state behind the view

@@ -16,8 +16,8 @@ FLAGS = ("anneal-lr", "cuda")
 
 def config_after(*arguments: str) -> dict[str, Any]:
     trainer = FakeTrainer()
-    said = call(trainer, "train", "ppo", *arguments, "--detach")
-    assert said.code == 0, said.err
+    result = call(trainer, "train", "ppo", *arguments, "--detach")
+    assert result.code == 0, result.err
     config = trainer.submitted[0]["metadata"]["worker"]["config"]
     assert isinstance(config, dict)
     return config
@@ -73,32 +73,32 @@ def test_a_setting_given_at_its_default_is_still_given() -> None:
 )
 def test_bad_input_is_one_sentence_and_nothing_is_sent(arguments: tuple[str, ...], words: str) -> None:
     trainer = FakeTrainer()
-    said = call(trainer, "train", *arguments)
-    assert (said.code, said.out, trainer.submitted) == (2, "", [])
-    assert words in said.err
-    assert len(said.err.strip().splitlines()) == 1
+    result = call(trainer, "train", *arguments)
+    assert (result.code, result.out, trainer.submitted) == (2, "", [])
+    assert words in result.err
+    assert len(result.err.strip().splitlines()) == 1
 
 
 def test_the_help_page_has_every_setting_with_its_sentence_and_its_default() -> None:
-    said = call(None, "train", "ppo", "--help")
-    assert said.code == 0
+    result = call(None, "train", "ppo", "--help")
+    assert result.code == 0
     for words in ("--learning-rate NUMBER", "[default: 0.00025]", "--anneal-lr / --no-anneal-lr", "--seeds", "--track"):
-        assert words in " ".join(said.out.split()), words
+        assert words in " ".join(result.out.split()), words
 
 
 def test_some_seeds_make_a_group_of_runs() -> None:
     trainer = FakeTrainer()
-    said = call(trainer, "train", "ppo", "--seeds", "1-3", "--group", "g", "--detach", "--json")
-    assert said.code == 0
+    result = call(trainer, "train", "ppo", "--seeds", "1-3", "--group", "g", "--detach", "--json")
+    assert result.code == 0
     assert [one["metadata"]["worker"]["config"]["seed"] for one in trainer.submitted] == [1, 2, 3]
     assert {one["metadata"]["group"] for one in trainer.submitted} == {"g"}
 
 
 def test_check_takes_the_arguments_of_train_and_starts_nothing() -> None:
     trainer = FakeTrainer()
-    said = call(trainer, "check", "ppo", "--learning-rate", "0.001")
-    assert said.code == 0
-    assert "learning_rate = 0.001 (default 0.00025)" in said.out
+    result = call(trainer, "check", "ppo", "--learning-rate", "0.001")
+    assert result.code == 0
+    assert "learning_rate = 0.001 (default 0.00025)" in result.out
     assert not trainer.views
 
 

@@ -1,4 +1,4 @@
-"""Which policy is the best, and how that is told."""
+"""Which policy is the best, and how that is shown."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WILD = [10.0, 500.0, 400.0, 20.0] * 5
 
 
 class Evaluated(FakeTrainer):
-    def __init__(self, *found: Evaluation) -> None:
+    def __init__(self, *results: Evaluation) -> None:
         super().__init__()
-        self.found = found
+        self.results = results
 
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
-        return (one for one in self.found if env_id in ("", one.summary.env_id))
+        return (one for one in self.results if env_id in ("", one.summary.env_id))
 
 
 def test_the_lower_end_of_the_interval_decides_for_each_environment() -> None:
@@ -95,6 +95,6 @@ def test_the_command_answers_programs_in_json() -> None:
 def test_an_empty_board_and_an_unknown_environment_are_reported() -> None:
     assert "No policy has been evaluated yet" in call(Evaluated(), "leaderboard").err
     assert call(Evaluated(), "leaderboard", "--json", "--env", "x").out == "[]\n"
-    said = call(Evaluated(evaluation(1, STEADY)), "leaderboard", "--env", "CartPole-v0")
-    assert said.code == 2
-    assert said.err.startswith("No environment 'CartPole-v0' in the evaluations. Did you mean 'CartPole-v1'?")
+    result = call(Evaluated(evaluation(1, STEADY)), "leaderboard", "--env", "CartPole-v0")
+    assert result.code == 2
+    assert result.err.startswith("No environment 'CartPole-v0' in the evaluations. Did you mean 'CartPole-v1'?")
