@@ -116,6 +116,7 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ("worker id", view.worker_id),
         ("agent", view.agent_id),
         ("why", view.reason if view.outcome != "succeeded" else None),
+        ("problem", view.problem),
         ("steps", done),
         ("pace", f"{view.sps:,.0f} steps/s" if view.sps else None),
         ("time left", formatting.format_duration(view.seconds_left) if view.seconds_left is not None else None),

@@ -89,7 +89,8 @@ class ConsoleParser:
 
 
 def _to_int(value: float | None) -> int | None:
-    return None if value is None or value != value or abs(value) == float("inf") else int(value)
+    """None also for what is not finite or does not fit into 64 bits."""
+    return int(value) if value is not None and abs(value) < 1 << 63 else None
 
 
 def _reading_from_line(pairs: dict[str, float]) -> ConsoleReading:

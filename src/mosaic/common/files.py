@@ -21,17 +21,33 @@ def file_size(path: Path) -> int:
         return 0
 
 
-def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace the file at once: a reader sees the old text or the new one, never a part."""
+def write_text(path: Path, text: str, mode: int = 0o644, is_durable: bool = False) -> None:
+    """Replace the file at once: a reader sees the old text or the new one, never a part.
+
+    A durable file is on the disk afterwards: it survives a power loss.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
+        if is_durable:
+            _sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, data: Any, mode: int = 0o644) -> None:

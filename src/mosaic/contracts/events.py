@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, ValidationError
 
-from mosaic.contracts.model import Contract, StoredProcess
+from mosaic.contracts.model import Contract, Int64, StoredProcess
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import EvaluationBatch, RunView
 
@@ -17,8 +17,8 @@ from mosaic.contracts.views import EvaluationBatch, RunView
 class Event(Contract):
     model_config = ConfigDict(extra="allow")
     KIND: ClassVar[str] = ""
-    seq: int
-    at: float
+    seq: Int64
+    at: float = 0.0
     kind: str
     run_id: str = ""
     """Set by the daemon for watchers; a journal line does not carry it."""
@@ -33,17 +33,17 @@ class Hello(Event):
     """The handshake: the first event of every attempt."""
 
     KIND = "hello"
-    worker: str
-    version: str
-    pid: int
+    worker: str = ""
+    version: str = ""
+    pid: Int64 = 0
     capabilities: tuple[str, ...] = ()
     """`inbox` (reads commands), `pause`, `checkpoint`, `resume`."""
     worker_id: str | None = None
     """The name that the config gives to this worker process."""
     agent_id: str | None = None
     """The name that the config gives to the agent."""
-    attempt: int = 1
-    resumed_from: int | None = None
+    attempt: Int64 = 1
+    resumed_from: Int64 | None = None
     """Step of the checkpoint it continues from. Points that an earlier attempt logged above it no longer count."""
 
 
@@ -51,14 +51,14 @@ class ProgressReported(Event):
     """Also the worker's heartbeat, about once a second while it steps."""
 
     KIND = "progress"
-    global_step: int
-    total_timesteps: int | None = None
+    global_step: Int64 | None = None
+    total_timesteps: Int64 | None = None
     sps: float | None = None
 
 
 class Metrics(Event):
     KIND = "metrics"
-    series: dict[str, list[tuple[int, float, float | None]]]
+    series: dict[str, list[tuple[Int64, float, float | None]]]
     """By tag: step, time, value. A value that is not finite is null, and an `anomaly` event reports it."""
 
 
@@ -66,13 +66,13 @@ class Episodes(Event):
     """Each row is also a point of `charts/episodic_return` and of `charts/episodic_length`."""
 
     KIND = "episodes"
-    rows: list[tuple[int, int, int, float, float | None, int]]
+    rows: list[tuple[Int64, Int64, Int64, float, float | None, Int64]]
     """Episode number (from 1), environment index, step, time, return (null: not finite), length."""
 
 
 class CheckpointSaved(Event):
     KIND = "checkpoint"
-    step: int
+    step: Int64
     """Environment steps taken when it was written."""
     path: str
     """Relative to the run folder."""
@@ -85,9 +85,9 @@ class EnvironmentSeeded(Event):
     """An environment was reset with a seed: what is needed to reproduce its episodes."""
 
     KIND = "environment"
-    env: int
+    env: Int64
     env_id: str | None = None
-    seed: int | str | None = None
+    seed: Int64 | str | None = None
 
 
 class Artifact(Event):
@@ -97,8 +97,8 @@ class Artifact(Event):
     what: str
     """`checkpoint_file`: a model or checkpoint that the script saved."""
     path: str
-    step: int | None = None
-    size_bytes: int | None = None
+    step: Int64 | None = None
+    size_bytes: Int64 | None = None
 
 
 class WarningLogged(Event):
@@ -113,17 +113,17 @@ class Anomaly(Event):
 
     KIND = "anomaly"
     tag: str
-    step: int
+    step: Int64
 
 
 class WorkerPaused(Event):
     KIND = "paused"
-    global_step: int
+    global_step: Int64
 
 
 class WorkerResumed(Event):
     KIND = "resumed"
-    global_step: int
+    global_step: Int64
 
 
 class PolicyEvalStarted(Event):
@@ -131,7 +131,7 @@ class PolicyEvalStarted(Event):
     algo: str
     env_id: str
     policy_path: str
-    checkpoint_step: int | None = None
+    checkpoint_step: Int64 | None = None
     """Null where the policy is a file with weights only."""
     eval_batch_size: int
     eval_repeat: bool
@@ -160,7 +160,7 @@ class Finished(Event):
     outcome: str
     """`succeeded`, `stopped` (asked to), `rejected` or `failed`."""
     reason: str | None = None
-    global_step: int | None = None
+    global_step: Int64 | None = None
 
 
 class Hyperparameters(Event):
@@ -200,7 +200,7 @@ class HubPushed(Event):
     repo: str
     url: str
     commit: str
-    step: int
+    step: Int64
     """Step of the uploaded checkpoint."""
 
 
@@ -240,7 +240,7 @@ class Sample(Event):
     KIND = "sample"
     cpu_percent: float
     rss_mb: float
-    processes: int
+    processes: Int64
     gpus: list[dict[str, float]] = []
     """For each: util_percent, memory_used_mb, memory_total_mb."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetPydanticSchema, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError
 
 from mosaic.contracts.errors import ConfigRefused, FieldProblem
 from mosaic.contracts.process_identity import ProcessIdentity
@@ -14,7 +14,21 @@ AnyContract = TypeVar("AnyContract", bound="Contract")
 
 
 # pydantic supports the standard library's TypedDict only from Python 3.12 on; its schema is a plain dict.
-StoredProcess = Annotated[ProcessIdentity, GetPydanticSchema(lambda _, handler: handler(dict[str, int | str]))]
+StoredProcess = Annotated[
+    ProcessIdentity,
+    GetPydanticSchema(lambda _, handler: handler(dict[str, int | str])),
+    AfterValidator(lambda process: _check_process(process)),
+]
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+"""What the index can store."""
+
+
+def _check_process(process: ProcessIdentity) -> ProcessIdentity:
+    if not isinstance(process.get("pid"), int) or not all(
+        isinstance(process.get(key), str) for key in ("start", "boot_id")
+    ):
+        raise ValueError("expected `pid`, `start` and `boot_id`")
+    return process
 
 
 class Contract(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from mosaic.contracts.model import Contract, StoredProcess
+from mosaic.contracts.model import Contract, Int64, StoredProcess
 from mosaic.contracts.options import RunKind
 
 
@@ -71,12 +71,14 @@ class RunRecord(Contract):
     outcome: Outcome | None = None
     reason: str | None = None
     """Why it ended, in one sentence."""
+    problem: str | None = None
+    """What of the run cannot be read, and why; the rest of it is shown."""
     worker: str
     run_name: str | None = None
     algo: str | None = None
     env_id: str | None = None
-    seed: int | None = None
-    total_timesteps: int | None = None
+    seed: Int64 | None = None
+    total_timesteps: Int64 | None = None
     worker_id: str | None = None
     """The name that the config gives to the worker process."""
     agent_id: str | None = None

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Any, Protocol
 
+from mosaic.journal.follow import parse_event
+
 _TAIL_BYTES = 1 << 16
 
 
@@ -68,10 +70,9 @@ def _last_seq(file: Any) -> int:
     while True:
         file.seek(max(0, size - span))
         for line in reversed(file.read().splitlines()):
-            try:
-                return int(json.loads(line)["seq"])
-            except (ValueError, KeyError, TypeError):
-                continue
+            event = parse_event(line)
+            if event is not None:
+                return int(event["seq"])
         if span >= size:
             return 0
         span *= 8

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from mosaic.contracts.events import (
+    CheckpointSaved,
+    Episodes,
+    Event,
+    Finished,
+    Hello,
+    Metrics,
+    ProgressReported,
+    Sample,
+    decode_event,
+)
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Follower
 from mosaic.store.index import Index
@@ -14,8 +24,22 @@ from mosaic.store.index import Index
 KEEPER = "keeper"
 SIDECAR = "sidecar"
 JOURNAL = "journal"
-EventBody = dict[str, Any]
-Handler = Callable[[Index, str, EventBody], None]
+BATCH_BYTES = 1 << 17
+"""How much of a file is read at a time: other users of the index wait that long."""
+
+
+class IngestedEvent(NamedTuple):
+    event: Event
+    begin: int
+    """The offset of its line."""
+
+
+class Batch(NamedTuple):
+    """What was new in a file."""
+
+    events: list[IngestedEvent]
+    has_more: bool
+    """Whether there may be more: read again until there is not."""
 
 
 def event_sources(folder: RunFolder) -> dict[str, Path]:
@@ -24,91 +48,80 @@ def event_sources(folder: RunFolder) -> dict[str, Path]:
     return own | {path.name.removesuffix(".jsonl"): path for path in folder.journals()}
 
 
-def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tuple[EventBody, int]]:
-    """Ingests what is new in one file; returns each event with the offset of its line."""
+def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> Batch:
+    """Add the next events of one file to the index."""
     run_id = folder.run_id
     begin = index.get_offset(run_id, source)
     follower = Follower(path, begin)
-    lines = follower.read()
+    lines = follower.read(BATCH_BYTES)
     if follower.offset == begin:
-        return []
-    taken = []
+        return Batch([], False)
+    events = []
     with index.transaction():
         for body, end in lines:
+            event = decode_event(body)
             if index.add_event(run_id, source, body, begin, end - begin):
-                handler = _HANDLERS.get(body["kind"])
-                if handler is not None:
-                    _handle_safely(handler, index, run_id, body)
-            taken.append((body, begin))
+                _store(index, run_id, event)
+            events.append(IngestedEvent(event, begin))
             begin = end
         index.set_offset(run_id, source, follower.offset, follower.malformed_count)
-    return taken
+    return Batch(events, True)
 
 
-def _handle_safely(handler: Handler, index: Index, run_id: str, body: EventBody) -> None:
-    """Lines come from other people's programs: one that lacks fields is stored as an event and otherwise ignored."""
-    try:
-        handler(index, run_id, body)
-    except (KeyError, TypeError, ValueError):
-        index.add_daemon_event(run_id, "event_malformed", seq=body["seq"], of=body["kind"])
+def _store(index: Index, run_id: str, event: Event) -> None:
+    """Add what the event reports. Lines come from other people's programs: one that does not fit stays an event."""
+    store = _STORES.get(type(event))
+    if store is not None:
+        store(index, run_id, event)
+    elif event.kind in _STORED_KINDS:
+        index.add_daemon_event(run_id, "event_malformed", seq=event.seq, of=event.kind)
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _hello(index: Index, run_id: str, body: EventBody) -> None:
-    if body.get("resumed_from") is not None:
-        index.delete_above_step(run_id, int(body["resumed_from"]))
-        index.update_progress(run_id, global_step=int(body["resumed_from"]))
-    elif body.get("attempt", 1) > 1:
+def _hello(index: Index, run_id: str, event: Hello) -> None:
+    if event.resumed_from is not None:
+        index.delete_above_step(run_id, event.resumed_from)
+        index.update_progress(run_id, global_step=event.resumed_from)
+    elif event.attempt > 1:
         index.delete_above_step(run_id, -1)
-    index.update_progress(run_id, heard_at=body["at"])
+    index.update_progress(run_id, heard_at=event.at)
 
 
-def _progress(index: Index, run_id: str, body: EventBody) -> None:
-    known = {name: body[name] for name in ("global_step", "sps", "total_timesteps") if body.get(name) is not None}
-    index.update_progress(run_id, heard_at=body["at"], **known)
+def _progress(index: Index, run_id: str, event: ProgressReported) -> None:
+    reported = {"global_step": event.global_step, "sps": event.sps, "total_timesteps": event.total_timesteps}
+    known = {name: value for name, value in reported.items() if value is not None}
+    index.update_progress(run_id, heard_at=event.at, **known)
 
 
-def _metrics(index: Index, run_id: str, body: EventBody) -> None:
-    series = {
-        str(tag): [(int(step), float(at), _number(value)) for step, at, value in points]
-        for tag, points in body["series"].items()
-    }
-    index.add_points(run_id, series)
-    index.update_progress(run_id, heard_at=body["at"])
+def _metrics(index: Index, run_id: str, event: Metrics) -> None:
+    index.add_points(run_id, event.series)
+    index.update_progress(run_id, heard_at=event.at)
 
 
-def _episodes(index: Index, run_id: str, body: EventBody) -> None:
-    rows = [
-        (int(number), int(env), int(step), float(at), _number(episodic_return), int(length))
-        for number, env, step, at, episodic_return, length in body["rows"]
-    ]
-    index.add_episodes(run_id, rows)
+def _episodes(index: Index, run_id: str, event: Episodes) -> None:
+    index.add_episodes(run_id, event.rows)
 
 
-def _checkpoint(index: Index, run_id: str, body: EventBody) -> None:
-    index.update_progress(run_id, checkpoint_step=int(body["step"]))
+def _checkpoint(index: Index, run_id: str, event: CheckpointSaved) -> None:
+    index.update_progress(run_id, checkpoint_step=event.step)
 
 
-def _sample(index: Index, run_id: str, body: EventBody) -> None:
-    if body["processes"]:  # the last sample may find no process
-        sample = {name: value for name, value in body.items() if name not in ("seq", "kind")}
-        index.update_progress(run_id, hardware=json.dumps(sample))
+def _sample(index: Index, run_id: str, event: Sample) -> None:
+    if event.processes:  # the last sample may find no process
+        index.update_progress(run_id, hardware=event.model_dump_json(exclude={"seq", "kind", "run_id", "source"}))
 
 
-def _finished(index: Index, run_id: str, body: EventBody) -> None:
-    if body.get("global_step") is not None and body["outcome"] != "rejected":
-        index.update_progress(run_id, global_step=int(body["global_step"]))
+def _finished(index: Index, run_id: str, event: Finished) -> None:
+    if event.global_step is not None and event.outcome != "rejected":
+        index.update_progress(run_id, global_step=event.global_step)
 
 
-_HANDLERS: dict[str, Handler] = {
-    "hello": _hello,
-    "progress": _progress,
-    "metrics": _metrics,
-    "episodes": _episodes,
-    "checkpoint": _checkpoint,
-    "sample": _sample,
-    "finished": _finished,
+_STORES: dict[type[Event], Callable[[Index, str, Any], None]] = {
+    Hello: _hello,
+    ProgressReported: _progress,
+    Metrics: _metrics,
+    Episodes: _episodes,
+    CheckpointSaved: _checkpoint,
+    Sample: _sample,
+    Finished: _finished,
 }
+_STORED_KINDS = frozenset(event_type.KIND for event_type in _STORES)

@@ -74,7 +74,7 @@ class Daemon:
         token = secrets.token_hex(32)
         index = Index(workspace.index)
         self._records = Records(workspace, index)
-        recover(self._records)
+        backlog = recover(self._records)
         checkers = Checkers(discover_workers(), workspace)
         server = grpc.server(
             ThreadPoolExecutor(THREADS, thread_name_prefix="rpc"),
@@ -86,7 +86,7 @@ class Daemon:
             ),
         )
         self._address = _bind_port(server, self._port)
-        self.supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
+        self.supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots, backlog)
         self._run_service = RunService(self._records, checkers, self._slots, self.supervisor.wake)
         servicer = Servicer(self._records, self._run_service, checkers, token, self)
         add_TrainerServicer_to_server(servicer, server)

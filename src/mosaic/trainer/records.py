@@ -29,6 +29,10 @@ STALLED_AFTER_S = 120.0
 """A running run without progress for this long is shown as stalled. It is not killed."""
 
 
+UNREAD = 0
+"""Stands for the modification time of a record whose run's files are still to be read into the index."""
+
+
 class Records:
     """Changes happen under `lock`; waiting never does."""
 
@@ -57,7 +61,7 @@ class Records:
         """Stores a record: first in the folder, which is the truth, then in the index."""
         path = self.folder(record.run_id).record
         known = self.active.get(record.run_id) or self.index.get_record(record.run_id)
-        write_text(path, record.model_dump_json(indent=2) + "\n")
+        write_text(path, record.model_dump_json(indent=2) + "\n", is_durable=True)
         with self.index.transaction():
             self.index.save(record, path.stat().st_mtime_ns)
             message = record.history[-1].message if record.history else ""
@@ -73,6 +77,16 @@ class Records:
         if known is None or known.stage is not record.stage:
             log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, message=message)
         self.notify_watchers()
+
+    def mark_read(self, run_id: str) -> None:
+        """The files of a finished run are in the index."""
+        self.index.save(self.get(run_id), self.folder(run_id).record.stat().st_mtime_ns)
+
+    def report_problem(self, run_id: str, problem: str) -> None:
+        """Show what cannot be read of a run, next to what can."""
+        record = self.get(run_id)
+        if record.problem != problem:
+            self.put(record.model_copy(update={"problem": problem}))
 
     def cache(self, record: RunRecord) -> None:
         if record.is_active:

@@ -8,66 +8,114 @@ from pathlib import Path
 
 import structlog
 
+from mosaic.common.files import write_text
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.states import Outcome, RunRecord, Stage
 from mosaic.fastlane import reap_all
-from mosaic.store.ingest import event_sources, ingest
-from mosaic.trainer.records import Records
+from mosaic.trainer.intake import Intake
+from mosaic.trainer.records import UNREAD, Records
 
 log = structlog.get_logger("mosaic.trainer.recovery")
 
 TRASH_RETENTION_S = 30 * 24 * 3600.0
+READ_BUDGET_S = 2.0
+"""How long to read the files of runs that the index does not know, before the daemon starts to answer."""
 
 
-def recover(records: Records) -> None:
-    """Afterwards every readable run folder is in the index and every active run is in memory; live ones continue."""
+def recover(records: Records) -> list[str]:
+    """Put every run folder into the index and every active run into memory.
+
+    Returns the finished runs whose files are still to be read into the index: a daemon must not start late.
+    """
     index, workspace = records.index, records.workspace
     workspace.runs.mkdir(parents=True, exist_ok=True)
     known = index.modification_times()
+    folders: set[str] = set()
+    unread: list[str] = []
     with index.transaction():
-        run_ids = {path.name for path in sorted(workspace.runs.iterdir()) if _index_folder(records, path, known)}
-        for run_id in known.keys() - run_ids:
+        for path in sorted(workspace.runs.iterdir()):
+            try:
+                record = _index_folder(records, path, known)
+            except (OSError, ValueError, ArithmeticError):
+                log.exception("run_folder_unreadable", path=str(path))
+                continue
+            if record is not None or path.name in known:
+                folders.add(path.name)
+            if record is not None and not known.get(path.name) and not record.holds_slot:
+                unread.append(path.name)  # what holds a slot is followed from its beginning by the supervisor
+                index.save(record, UNREAD)
+        for run_id in known.keys() - folders:
             index.delete_run(run_id)
             log.warning("run_folder_gone", run_id=run_id)
     for record in index.active_records():
         records.cache(record)
         log.info("run_found", run_id=record.run_id, stage=record.stage)
     if index.recreate_reason:
-        log.warning("index_rebuilt", reason=index.recreate_reason, runs=len(run_ids))
+        log.warning("index_rebuilt", reason=index.recreate_reason, runs=len(folders))
     _empty_trash(records)
     lanes = reap_all()
     if lanes:
         log.info("lanes_reaped", count=lanes)
+    intake, deadline = Intake(records), time.monotonic() + READ_BUDGET_S
+    done = [run_id for run_id in unread if intake.read_all(run_id, deadline)]
+    for run_id in done:
+        records.mark_read(run_id)
+    return sorted(set(unread) - set(done))
 
 
-def _index_folder(records: Records, path: Path, known: dict[str, int]) -> bool:
-    """Whether this is a run's folder; new events in it are added to the index."""
+def _index_folder(records: Records, path: Path, known: dict[str, int]) -> RunRecord | None:
+    """Put the record of a run's folder into the index, unless it is there already."""
     if path.name.startswith(".making-"):
         shutil.rmtree(path, ignore_errors=True)  # never acknowledged
     if path.name.startswith(".") or not path.is_dir():
-        return False
+        return None
     folder = RunFolder(path)
-    try:
-        mtime = folder.record.stat().st_mtime_ns
-    except FileNotFoundError:
+    mtime = folder.record.stat().st_mtime_ns if folder.record.is_file() else 0
+    if mtime and known.get(path.name) == mtime:
+        return None
+    if not mtime and path.name not in known:
         log.warning("run_folder_without_record", path=str(path))
-        return False
-    if known.get(path.name) == mtime:
-        return True
+        return None
     record = records.read(folder)
-    if record is None or record.run_id != path.name:
-        return False
+    if record is None:
+        return _restore_record(records, folder)
+    if record.run_id != path.name:
+        log.warning("run_folder_of_another_run", path=str(path), run_id=record.run_id)
+        return None
     records.index.save(record, mtime)
-    if path.name not in known and not record.holds_slot:
-        ingest_all_files(records, record.run_id)  # what holds a slot is followed from its beginning by the supervisor
-    return True
+    return record
 
 
-def ingest_all_files(records: Records, run_id: str) -> None:
-    """Ingests all of a run's files; its record is left as it is."""
-    folder = records.folder(run_id)
-    for name, path in event_sources(folder).items():
-        while ingest(records.index, folder, name, path):
-            pass
+def _restore_record(records: Records, folder: RunFolder) -> RunRecord:
+    """Replace a missing or damaged record.json by the index's copy; without one, show the run as lost."""
+    what = "damaged" if folder.record.exists() else "missing"
+    record = records.index.get_record(folder.run_id)
+    if record is None:
+        at = folder.record.stat().st_mtime
+        record = RunRecord(
+            run_id=folder.run_id,
+            worker="",
+            stage=Stage.FINISHED,
+            outcome=Outcome.LOST,
+            reason="Its record.json is damaged, and the index has no copy of it.",
+            problem=f"{folder.record} is damaged. It was left as it is.",
+            submitted_at=at,
+            queued_at=at,
+        )
+        records.index.save(record, folder.record.stat().st_mtime_ns)
+    else:
+        kept = ""
+        if folder.record.exists():
+            aside = folder.record.with_name(f"{folder.record.name}.damaged-{time.time_ns()}")
+            folder.record.rename(aside)
+            kept = f" The damaged file is {aside.name}."
+        record = record.model_copy(
+            update={"problem": f"Its record.json was {what}; it was restored from the index.{kept}"}
+        )
+        write_text(folder.record, record.model_dump_json(indent=2) + "\n", is_durable=True)
+        records.index.save(record, folder.record.stat().st_mtime_ns)
+    log.warning("record_restored", run_id=folder.run_id, problem=record.problem)
+    return record
 
 
 def _empty_trash(records: Records) -> None:

@@ -17,8 +17,8 @@ from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.secrets import redact_secrets, store_secrets
+from mosaic.trainer.intake import Intake
 from mosaic.trainer.records import Records
-from mosaic.trainer.recovery import ingest_all_files
 
 _CONFIG = RunFolder("/").config.name
 
@@ -44,7 +44,7 @@ def import_run(records: Records, source: str) -> RunView:
             write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
             staging.rename(target.path)
             records.put(record)
-            ingest_all_files(records, record.run_id)
+        Intake(records).read_all(record.run_id)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     if path.is_dir() and path.parent == records.workspace.trash:

@@ -9,21 +9,36 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 import structlog
-from pydantic import ValidationError
 
 from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.events import EnvironmentSeeded, Exited, SidecarStarted, WorkerStarted
+from mosaic.contracts.events import (
+    EnvironmentSeeded,
+    Event,
+    Exited,
+    Finished,
+    Hello,
+    KeeperStarted,
+    PausedBySignal,
+    ResumedBySignal,
+    SidecarStarted,
+    WorkerNotStarted,
+    WorkerPaused,
+    WorkerResumed,
+    WorkerStarted,
+)
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
-from mosaic.store.ingest import JOURNAL, KEEPER, EventBody, event_sources, ingest
+from mosaic.store.ingest import JOURNAL, KEEPER, IngestedEvent
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.intake import Intake
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose
 from mosaic.workers import get_worker
@@ -34,13 +49,15 @@ TICK_S = 0.03
 """While runs are active: a tick costs a stat for each of their files."""
 IDLE_TICK_S = 1.0
 """While none is."""
+YIELD_S = 0.002
+"""Between batches of a long journal."""
 LANE_REAP_WINDOW_S = 30.0
 KEEPER_CLAIM_TIMEOUT_S = 3.0
 """A keeper that was started before a crash reports within this time, or it never started."""
 
 
 class Supervisor:
-    def __init__(self, records: Records, executor: LocalExecutor, slots: Slots) -> None:
+    def __init__(self, records: Records, executor: LocalExecutor, slots: Slots, backlog: Iterable[str] = ()) -> None:
         self._records = records
         self._executor = executor
         self._slots = slots
@@ -57,9 +74,14 @@ class Supervisor:
         """Finished runs, and until when to check for lanes that they left in shared memory."""
         self._sidecars: dict[str, ProcessIdentity] = {}
         """By run; sidecars may report after their runs have ended."""
+        self._intake = Intake(records, self._apply)
+        self.backlog = set(backlog)
+        """Finished runs whose files are still to be read into a new index."""
+        self._has_backlog = False
         self.steps: tuple[Callable[[], None], ...] = (
             self.follow_runs,
             self.follow_sidecars,
+            self.ingest_backlog,
             self.find_lost_runs,
             self.start_runs,
             self._executor.reap,
@@ -77,21 +99,22 @@ class Supervisor:
         """Runs until stopped. A step that fails is logged, and the others continue."""
         while not self._end.is_set():
             self._wake.clear()
+            self._has_backlog = False
             for step in self.steps:
                 try:
                     step()
                 except Exception:
                     log.exception("step_failed", step=step.__name__)
                     self._end.wait(0.5)
-            self._wake.wait(TICK_S if self._records.active else IDLE_TICK_S)
+            if not self._has_backlog:
+                self._wake.wait(TICK_S if self._records.active else IDLE_TICK_S)
 
     # --- following
 
     def follow_runs(self) -> None:
         for record in list(self._records.active.values()):
             if record.holds_slot:
-                with self._records.lock:
-                    self.follow(record.run_id)
+                self._follow_next(record.run_id)
 
     def follow_sidecars(self) -> None:
         """An upload may continue after its run, and its events still belong to the run."""
@@ -101,62 +124,56 @@ class Supervisor:
             if not is_alive(process):
                 del self._sidecars[run_id]
             if self._records.folder(run_id).path.is_dir():
-                with self._records.lock:
-                    self.follow(run_id)
+                self._follow_next(run_id)
 
-    def follow(self, run_id: str) -> None:
-        """Ingests a run's files, journals before the keeper's: the final report comes before the exit."""
-        folder = self._records.folder(run_id)
-        index = self._records.index
-        with index.transaction():
-            before = index.last_cursor()
-            self._follow_journals(folder)
-            news = ingest(index, folder, KEEPER, folder.keeper)
-            if any(body["kind"] == Exited.KIND for body, _ in news):
-                self._follow_journals(folder)  # what the worker wrote between the two reads
-            self._apply(folder, KEEPER, news)
-            for body, _ in news:
-                if body["kind"] == SidecarStarted.KIND:
-                    self._sidecars[run_id] = body["process"]
-            has_news = index.last_cursor() != before
-        if has_news:
+    def ingest_backlog(self) -> None:
+        """Read on in the files of finished runs whose index was rebuilt."""
+        for run_id in list(self.backlog):
+            if not self._follow_next(run_id):
+                self.backlog.discard(run_id)
+                self._records.mark_read(run_id)
+
+    def _follow_next(self, run_id: str) -> bool:
+        with self._records.lock:
+            has_more = self.follow(run_id)
+        if has_more:
+            self._has_backlog = True
+            self._end.wait(YIELD_S)  # others may want the lock
+        return has_more
+
+    def follow(self, run_id: str) -> bool:
+        """Ingest the next events of a run; returns whether there may be more."""
+        before = self._records.index.last_cursor()
+        has_more = self._intake.read_next(run_id)
+        if self._records.index.last_cursor() != before:
             self._records.notify_watchers()
+        return has_more
 
-    def _follow_journals(self, folder: RunFolder) -> None:
-        for name, path in event_sources(folder).items():
-            while name != KEEPER and (lines := ingest(self._records.index, folder, name, path)):
-                # Further processes of a run report telemetry, but not the run's state.
-                self._apply(
-                    folder,
-                    name,
-                    [line for line in lines if name == JOURNAL or line[0]["kind"] in _KINDS_FROM_ANY_JOURNAL],
-                )
-
-    def _apply(self, folder: RunFolder, source: str, lines: Iterable[tuple[EventBody, int]]) -> None:
-        for body, begin in lines:
+    def _apply(self, folder: RunFolder, source: str, lines: Iterable[IngestedEvent]) -> None:
+        for event, begin in lines:
+            if isinstance(event, SidecarStarted) and source == KEEPER:
+                self._sidecars[folder.run_id] = event.process
             record = self._records.active.get(folder.run_id)
             if record is None or not record.attempts:
-                return
+                continue
+            if source not in (KEEPER, JOURNAL) and not isinstance(event, EnvironmentSeeded):
+                continue  # further processes of a run report telemetry, but not the run's state
             attempt = record.attempts[-1]
             if begin < {KEEPER: attempt.keeper_from, JOURNAL: attempt.journal_from}.get(source, 0):
                 continue  # of an earlier attempt
-            for event in self._lifecycle_events(record, folder, body):
-                self._advance(folder.run_id, event)
+            for change in self._lifecycle_events(record, folder, event):
+                self._advance(folder.run_id, change)
 
-    def _lifecycle_events(self, record: RunRecord, folder: RunFolder, body: EventBody) -> list[life.LifecycleEvent]:
-        make = _LIFECYCLE_EVENTS.get(body["kind"])
+    def _lifecycle_events(self, record: RunRecord, folder: RunFolder, event: Event) -> list[life.LifecycleEvent]:
+        make = _LIFECYCLE_EVENTS.get(type(event))
         if make is None:
             return []
-        try:
-            worker = get_worker(record.worker)
-            events = [make(body, str(folder.stderr_log(worker.log_prefix)))]
-            if worker.has_own_command and not record.is_attached and body["kind"] == WorkerStarted.KIND:
-                # A script need not send a handshake: any program may be run this way.
-                events.append(life.HandshakeReceived(at=body["at"], capabilities=(), resumed_from=None))
-        except (ValidationError, KeyError, TypeError, MosaicError) as error:
-            log.warning("event_malformed", run_id=folder.run_id, kind=body["kind"], error=str(error)[:300])
-            return []
-        return events
+        worker = get_worker(record.worker)
+        changes = [make(event, str(folder.stderr_log(worker.log_prefix)))]
+        if worker.has_own_command and not record.is_attached and isinstance(event, WorkerStarted):
+            # A script need not send a handshake: any program may be run this way.
+            changes.append(life.HandshakeReceived(at=event.at, capabilities=(), resumed_from=None))
+        return changes
 
     def _delete_unwanted_logs(self, record: RunRecord) -> None:
         """Deletes logs that are kept only for failures."""
@@ -175,7 +192,7 @@ class Supervisor:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
             elif not is_alive(attempt.keeper):
                 with self._records.lock:
-                    self.follow(record.run_id)
+                    self._intake.read_all(record.run_id)
                     if record.run_id in self._records.active:
                         _kill_process_group(self._records.active[record.run_id].attempts[-1].worker)
                         self._advance(record.run_id, life.KeeperLost(at=time.time()))
@@ -297,31 +314,23 @@ def _kill_process_group(worker: ProcessIdentity | None) -> None:
             os.killpg(worker["pid"], signal.SIGKILL)
 
 
-def _environment_event(body: EventBody, _: str) -> life.LifecycleEvent:
-    env_id, seed = body.get("env_id"), body.get("seed")
-    return life.EnvironmentReported(
-        at=body["at"],
-        env_id=env_id if isinstance(env_id, str) else None,
-        seed=seed if isinstance(seed, int) else None,
-    )
-
-
-_KINDS_FROM_ANY_JOURNAL = (EnvironmentSeeded.KIND,)
-_LIFECYCLE_EVENTS: dict[str, Callable[[EventBody, str], life.LifecycleEvent]] = {
-    "hello": lambda body, _: life.HandshakeReceived(
-        at=body["at"], capabilities=tuple(map(str, body.get("capabilities", ()))), resumed_from=body.get("resumed_from")
+_LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] = {
+    Hello: lambda event, _: life.HandshakeReceived(
+        at=event.at, capabilities=event.capabilities, resumed_from=event.resumed_from
     ),
-    "environment": _environment_event,
-    "paused": lambda body, _: life.Paused(at=body["at"]),
-    "resumed": lambda body, _: life.Unpaused(at=body["at"]),
-    "finished": lambda body, _: life.FinishReported(
-        at=body["at"], final_report=FinalReport(outcome=body["outcome"], reason=body.get("reason"))
+    EnvironmentSeeded: lambda event, _: life.EnvironmentReported(
+        at=event.at, env_id=event.env_id, seed=event.seed if isinstance(event.seed, int) else None
     ),
-    "keeper_started": lambda body, _: life.KeeperUp(at=body["at"], keeper=body["process"]),
-    "worker_started": lambda body, _: life.WorkerUp(at=body["at"], worker=body["process"]),
-    "worker_not_started": lambda body, _: life.StartFailed(at=body["at"], reason=body["reason"]),
-    "paused_by_signal": lambda body, _: life.Paused(at=body["at"]),
-    "resumed_by_signal": lambda body, _: life.Unpaused(at=body["at"]),
-    "exited": lambda body, log_path: life.Ended(at=body["at"], exited=Exited.model_validate(body), log_path=log_path),
+    WorkerPaused: lambda event, _: life.Paused(at=event.at),
+    WorkerResumed: lambda event, _: life.Unpaused(at=event.at),
+    Finished: lambda event, _: life.FinishReported(
+        at=event.at, final_report=FinalReport(outcome=event.outcome, reason=event.reason)
+    ),
+    KeeperStarted: lambda event, _: life.KeeperUp(at=event.at, keeper=event.process),
+    WorkerStarted: lambda event, _: life.WorkerUp(at=event.at, worker=event.process),
+    WorkerNotStarted: lambda event, _: life.StartFailed(at=event.at, reason=event.reason),
+    PausedBySignal: lambda event, _: life.Paused(at=event.at),
+    ResumedBySignal: lambda event, _: life.Unpaused(at=event.at),
+    Exited: lambda event, log_path: life.Ended(at=event.at, exited=event, log_path=log_path),
 }
-"""By the kind of a line in a run's files: what it means for the run. The second argument is the path of the log."""
+"""By the type of an event in a run's files: what it means for the run. The second argument is the path of the log."""

@@ -200,8 +200,9 @@ class OverviewTab(QWidget):
     def _show_reason(self, view: RunView) -> None:
         is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
         reason = view.reason or ("Running, but without progress for a while." if is_bad else "")
-        self._reason.setText(reason)
-        self._reason_banner.setVisible(bool(is_bad and reason))
+        text = " ".join(filter(None, (reason if is_bad else "", view.problem)))
+        self._reason.setText(text)
+        self._reason_banner.setVisible(bool(text))
 
     # --- events
 

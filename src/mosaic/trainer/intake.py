@@ -1,0 +1,67 @@
+"""Reads the files of runs into the index, so that one bad run never stops another."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+
+import structlog
+
+from mosaic.contracts.events import Exited
+from mosaic.contracts.folder import RunFolder
+from mosaic.store.ingest import KEEPER, IngestedEvent, event_sources, ingest
+from mosaic.trainer.records import Records
+
+log = structlog.get_logger("mosaic.trainer.intake")
+
+OnEvents = Callable[[RunFolder, str, list[IngestedEvent]], None]
+"""Called with the folder, the file's name in the index and its new events, in the transaction that stores them."""
+
+
+class Intake:
+    def __init__(self, records: Records, on_events: OnEvents = lambda *_: None) -> None:
+        self._records = records
+        self._on_events = on_events
+        self._quarantined: set[tuple[str, str]] = set()
+        """Runs and the files of theirs that are no longer read, because that failed."""
+
+    def read_next(self, run_id: str) -> bool:
+        """Ingest the next events of a run's files, a bounded number of them; returns whether there may be more.
+
+        The keeper's file comes after the journals: the final report precedes the exit.
+        """
+        folder = self._records.folder(run_id)
+        return self._read_journals(folder) or self._read_file(folder, KEEPER)
+
+    def read_all(self, run_id: str, deadline: float = float("inf")) -> bool:
+        """Ingest a run's files to their end, or until the deadline; returns whether the end was reached."""
+        while time.monotonic() < deadline:
+            if not self.read_next(run_id):
+                return True
+        return False
+
+    def _read_journals(self, folder: RunFolder) -> bool:
+        have_more = [self._read_file(folder, source) for source in event_sources(folder) if source != KEEPER]
+        return any(have_more)
+
+    def _read_file(self, folder: RunFolder, source: str) -> bool:
+        run_id = folder.run_id
+        path = event_sources(folder).get(source)
+        if path is None or (run_id, source) in self._quarantined:
+            return False
+        try:
+            with self._records.index.transaction():
+                batch = ingest(self._records.index, folder, source, path)
+                if source == KEEPER and any(isinstance(line.event, Exited) for line in batch.events):
+                    while self._read_journals(folder):  # what the worker wrote between the two reads
+                        pass
+                self._on_events(folder, source, batch.events)
+        except (sqlite3.OperationalError, sqlite3.InternalError):
+            raise  # such as a full disk: not the run's fault
+        except Exception as error:
+            log.exception("run_quarantined", run_id=run_id, source=source)
+            self._quarantined.add((run_id, source))
+            self._records.report_problem(run_id, f"{path.name} cannot be read ({type(error).__name__}: {error})"[:300])
+            return False
+        return batch.has_more
