@@ -129,8 +129,3 @@ class DiscreteSacLearner(ReplayLearner):
         super().restore(arrays, count)
         for learner in self._other_learners:
             learner.restore(arrays, count)
-
-    @property
-    def count(self) -> int:
-        """The number of updates."""
-        return self.adam.count

@@ -1,11 +1,11 @@
-"""Update and acting steps of every algorithm on a GPU: one by one, as CUDA graphs, compiled; and whether they agree.
+"""Updates and inference of every algorithm on a GPU: eager, as CUDA graphs and compiled; and whether they agree.
 
     python -m tests.bench.gpu_steps --all
     python -m tests.bench.gpu_steps sac_continuous_action ppo_atari [--compiled]
 
-Needs torch (2.11 and up) and numpy and nothing else: batches are made up. All columns are the same code; `eager`
-launches every kernel by itself. Columns are measured by turns, in rounds; a ratio is the median over the rounds, with
-the lowest and the highest. Every algorithm has a process of its own, so that one which fails or hangs spoils no other.
+Needs only torch (2.11 and up) and numpy: batches are synthetic. All columns are the same code; `eager`
+launches every kernel separately. Columns are measured in turns, in rounds; a ratio is the median over the rounds, with
+the lowest and the highest. Every algorithm has its own process, so that one that fails or hangs affects no other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.bench import import_stubs
 
 import_stubs.install_stubs()
 
-# torch may look for a device when it is imported; so it does that without touching it, and processes can part.
+# Lets torch look for a device without initializing it, so that processes can be forked afterwards.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
@@ -45,9 +45,9 @@ TOLERANCE = 1e-4
 """Between graph and eager, over weights, moments and targets. They are the same kernels in the same order."""
 ROUNDS, ROUND_S = 7, 0.08
 ALGORITHM_TIMEOUT_S, MEASURE_BUDGET_S = 60, 6
-"""After so long an algorithm is given up; so long it takes to measure one."""
+"""The time after which an algorithm is aborted, and the time to measure one."""
 SLOW_TO_COMPILE = ("ppo_atari_lstm",)
-"""Compiling these takes minutes: every step of the memory is written out."""
+"""Compiling these takes minutes, because every step of the LSTM is unrolled."""
 
 
 def synchronize() -> None:
@@ -59,7 +59,7 @@ def synchronize() -> None:
 
 
 def run_updates(subject: Subject, first: int, last: int) -> None:
-    """Some updates; on the way the learning rate falls and the target network moves."""
+    """Do some updates, with a lower learning rate and an update of the target network in between."""
     for index in range(first, last):
         subject.set_learning_rate_factor(0.1 if index >= UPDATES // 2 else 1.0)
         subject.update(index)
@@ -68,16 +68,16 @@ def run_updates(subject: Subject, first: int, last: int) -> None:
 
 
 def collect_state(subject: Subject) -> dict[str, Any]:
-    return {**subject.checkpoint_state(), "said": np.array(subject.act())}
+    return {**subject.checkpoint_state(), "outputs": np.array(subject.act())}
 
 
 def check_agreement(name: str) -> list[str]:
-    """What was compared and how far it was apart."""
+    """Return what was compared and the difference."""
     make = SUBJECTS[name]
     eager, graph = make(name, **EAGER), make(name, **GRAPH)
     lines = []
 
-    def tell(what: str, distance: float) -> None:
+    def report(what: str, distance: float) -> None:
         verdict = "agrees" if distance <= TOLERANCE else f"DIFFERS (over {TOLERANCE:g})"
         lines.append(f"{name:24} {what}: at most {distance:.1e} apart, {verdict}")
 
@@ -89,31 +89,31 @@ def check_agreement(name: str) -> list[str]:
             state = graph.learner.compute.random_state()
         run_updates(subject, UPDATES // 2, UPDATES)
     whole = collect_state(graph)
-    tell(
-        f"graph and eager after {UPDATES} updates, the rate lower and the target moved on the way",
+    report(
+        f"graph and eager after {UPDATES} updates, with a lower rate and a moved target in between",
         max_difference(collect_state(eager), whole),
     )
 
     resumed = make(name, half, **GRAPH)
     resumed.learner.compute.restore_random_state(state)
     run_updates(resumed, UPDATES // 2, UPDATES)
-    tell(
+    report(
         "a graph that was resumed from a checkpoint, and one that was not",
         max_difference(collect_state(resumed), whole),
     )
 
-    kept = [(part, part.detach().clone()) for part in graph.mutable_tensors()]
+    saved_values = [(part, part.detach().clone()) for part in graph.mutable_tensors()]
     state = graph.learner.compute.random_state()
     ends = []
     for _ in range(2):
         with torch.no_grad():
-            for part, value in kept:
+            for part, value in saved_values:
                 part.copy_(value)
         graph.learner.compute.restore_random_state(state)
         for index in range(4):
             graph.update(index)
         ends.append(collect_state(graph))
-    tell("a graph that replays after a state was loaded into it, twice", max_difference(*ends))
+    report("a graph that replays after a state was loaded into it, twice", max_difference(*ends))
 
     before = collect_state(graph)["weights"]
     graph.set_learning_rate_factor(0.0)
@@ -121,7 +121,7 @@ def check_agreement(name: str) -> list[str]:
         graph.update(index)
     after = collect_state(graph)["weights"]
     still = {key: part for key, part in before.items() if "target" not in key and key != "log_alpha"}
-    tell("weights before and behind updates at rate 0", max_difference(still, {key: after[key] for key in still}))
+    report("weights before and after updates at rate 0", max_difference(still, {key: after[key] for key in still}))
     return lines
 
 
@@ -130,15 +130,15 @@ def check_agreement(name: str) -> list[str]:
 
 def seconds_per_call(work: Callable[[int], object], calls: int) -> float:
     synchronize()
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     for index in range(calls):
         work(index)
     synchronize()
-    return (time.perf_counter() - began) / calls
+    return (time.perf_counter() - started_at) / calls
 
 
 def prepare_comparison(name: str, kind: str, settings: dict[str, Any]) -> Callable[[], list[str]]:
-    """Makes both subjects, and captures and compiles what they do; the rest measures."""
+    """Create both subjects, capture and compile their steps, and return what measures them."""
     subjects = {"eager": SUBJECTS[name](name, **EAGER), kind: SUBJECTS[name](name, **settings)}
     for subject in subjects.values():
         for index in range(8):  # both kinds of an update of SAC
@@ -181,7 +181,7 @@ def describe_machine() -> list[str]:
     floor = min(seconds_per_call(lambda _: acting(seen), 500) for _ in range(5))
     return [
         f"torch {torch.__version__}, {torch.cuda.get_device_name(0)}",
-        f"an act that computes nothing, to the device and back: {floor * 1e6:.1f} us",
+        f"inference of an empty network, with both transfers: {floor * 1e6:.1f} us",
     ]
 
 
@@ -193,8 +193,8 @@ def run_guarded(label: str, work: Callable[[], list[str]]) -> list[str]:
         return work()
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())[:300]
-        return [f"{label} FAILED: {type(error).__name__}: {said} ({last.filename}:{last.lineno})"]
+        message = " ".join(str(error).split())[:300]
+        return [f"{label} FAILED: {type(error).__name__}: {message} ({last.filename}:{last.lineno})"]
 
 
 def child_main(name: str, part: str, connection: Any) -> None:
@@ -218,10 +218,10 @@ def child_main(name: str, part: str, connection: Any) -> None:
 
 
 class AlgorithmProcess:
-    """Works on one algorithm, apart from here: whatever happens to it happens to nothing else."""
+    """Measures one algorithm in its own process, so that a failure affects no other."""
 
     start_method = "fork"
-    """torch is imported once for all, and no device has been touched before they part."""
+    """Forked, so that torch is imported once; no device is initialized before."""
 
     def __init__(self, name: str, part: str) -> None:
         context: Any = multiprocessing.get_context(self.start_method)
@@ -236,10 +236,10 @@ class AlgorithmProcess:
             return (
                 self.connection.recv()
                 if self.connection.poll(timeout_s)
-                else [f"{self._label} GIVEN UP after {timeout_s:.0f} s"]
+                else [f"{self._label} ABORTED after {timeout_s:.0f} s"]
             )
         except EOFError:
-            return [f"{self._label} FAILED: its process ended without a word"]
+            return [f"{self._label} FAILED: its process ended without a result"]
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -261,7 +261,7 @@ def print_lines(lines: list[str]) -> None:
 
 
 def compile_all(names: list[str], remaining_s: Callable[[], float]) -> None:
-    """All are compiled at once, which takes long, and then measured one by one."""
+    """Compile all at once, which takes long, then measure one after the other."""
     children = {name: AlgorithmProcess(name, "compiled") for name in names}
     try:
         until = time.monotonic() + max(10.0, remaining_s() - MEASURE_BUDGET_S * len(names))
@@ -289,12 +289,12 @@ def main() -> None:
     names = list(SUBJECTS) if chosen.all else chosen.names
     if not names:
         parser.error("name algorithms, or --all")
-    began = time.monotonic()
+    started_at = time.monotonic()
 
     def left() -> float:
-        return float(chosen.seconds) - (time.monotonic() - began)
+        return float(chosen.seconds) - (time.monotonic() - started_at)
 
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # pulls in the compiler, for all
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # imports the compiler, for all processes
     first = run_in_child("", "machine", ALGORITHM_TIMEOUT_S)
     if "FAILED" in first[0] and "fork" in first[0]:
         AlgorithmProcess.start_method = "spawn"
@@ -304,13 +304,13 @@ def main() -> None:
         print_lines(
             run_in_child(name, "graph", min(ALGORITHM_TIMEOUT_S, left()))
             if left() > 5
-            else [f"{name:24} not begun: the time is over"]
+            else [f"{name:24} not started: no time left"]
         )
     if chosen.compiled or chosen.all:
         wanted = [name for name in names if name not in SLOW_TO_COMPILE]
         print_lines([f"{name:24} is not compiled: that takes minutes" for name in names if name in SLOW_TO_COMPILE])
         compile_all(wanted, left)
-    print_lines([f"{time.monotonic() - began:.0f} s in all"])
+    print_lines([f"{time.monotonic() - started_at:.0f} s in all"])
 
 
 if __name__ == "__main__":

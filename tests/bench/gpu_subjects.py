@@ -1,7 +1,7 @@
-"""The learners of all algorithms on made-up batches, behind one small face, for gpu_steps.py.
+"""The learners of all algorithms on synthetic batches, with one interface, for gpu_steps.py.
 
 Each is made by its algorithm's own file from its default settings. Equal settings and equal calls give equal numbers;
-`saved` is what a checkpoint would hold, and a subject that is made from it goes on where the other was.
+`saved` is the content of a checkpoint; a subject that is made from it continues where the other stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BATCH_COUNT, OBSERVATION_SIZE, ACTION_SIZE = 8, 17, 6
 
 
 def load_algorithm(name: str, **settings: Any) -> tuple[Any, Any]:
-    """The algorithm's file and its default settings, with these changed."""
+    """Return the algorithm's module and its default settings, with these changes."""
     module = importlib.import_module(f"cleanrl_worker.algorithms.{name}")
     return module, module.Config(**{"backend": "torch", "cuda": True, **settings})
 
@@ -28,14 +28,14 @@ def sample_normal(*shape: int, seed: int = 2) -> Array:
 
 
 class Subject:
-    """A learner and what acts by it."""
+    """A learner and its inference."""
 
     gradient_steps = 1
     """Gradient steps of one call."""
     uses_device_rng: ClassVar[bool] = False
     """Whether its updates draw random numbers on the device."""
     act_in_numpy: Callable[[], object] | None = None
-    """The same acting in numpy, where the algorithm has that."""
+    """The same inference in numpy, if the algorithm has it."""
     learner: Any
 
     def update(self, index: int) -> None: ...
@@ -44,7 +44,7 @@ class Subject:
     def update_target(self, tau: float) -> None: ...
 
     def mutable_tensors(self) -> list[Any]:
-        """Every tensor that updates and acts change, but targets."""
+        """Return every tensor that updates and inference change, except targets."""
         return list(self.learner._state_tensors())
 
     def checkpoint_state(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class RolloutSubject(Subject):
 
 
 class QValueSubject(Subject):
-    """Those of DQN, C51 and PQN."""
+    """The small networks of DQN, C51 and PQN."""
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
         from cleanrl_worker.perceptron import ForwardPass
@@ -168,7 +168,7 @@ class QValueSubject(Subject):
 
 
 class FakeVectorReplay:
-    """Answers as a replay buffer of vectors does, with the same few batches over and over."""
+    """A replay buffer of vectors that repeats the same few batches."""
 
     num_envs = 1
     window_bytes = 4 * (2 * OBSERVATION_SIZE + ACTION_SIZE + 2)
@@ -236,12 +236,12 @@ class ContinuousSubject(Subject):
 
 
 class AtariRolloutSubject(Subject):
-    """PPO that looks at pictures, with and without memory."""
+    """PPO on frames, with and without an LSTM."""
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
         module, config = load_algorithm(name, **settings)
-        self._has_memory = name.endswith("lstm")
-        shape = (1 if self._has_memory else 4, 84, 84)
+        self._is_recurrent = name.endswith("lstm")
+        shape = (1 if self._is_recurrent else 4, 84, 84)
         agent = module.Agent(4)
         agent.initialize(np.random.default_rng(1))
         if saved is not None:
@@ -251,19 +251,19 @@ class AtariRolloutSubject(Subject):
             self.learner.restore(saved["arrays"], saved["count"])
         total, envs, parts = config.batch_size, config.num_envs, config.num_minibatches
         rng = np.random.default_rng(2)
-        pictures = rng.integers(0, 256, (total, *shape), np.uint8)
-        self._observations = pictures[:envs]
+        frames = rng.integers(0, 256, (total, *shape), np.uint8)
+        self._observations = frames[:envs]
         columns = {
             "actions": rng.integers(4, size=total),
             "log_probs": np.full(total, -np.log(4), np.float32),
             **{part: sample_normal(total, seed=seed) for seed, part in enumerate(("advantages", "returns", "values"))},
         }
-        if self._has_memory:
+        if self._is_recurrent:
             columns["continue_mask"] = (rng.random(total) > 0.01).astype(np.float32)
             self.learner.set_continue_mask(np.ones(envs, np.float32))
         self._rate = config.learning_rate
-        self.learner.load_rollout(self._rate, pictures, **columns)
-        self._orders = rng.permutation(envs if self._has_memory else total).reshape(parts, -1)
+        self.learner.load_rollout(self._rate, frames, **columns)
+        self._orders = rng.permutation(envs if self._is_recurrent else total).reshape(parts, -1)
 
     def update(self, index: int) -> None:
         self.learner.update(self._orders[index % len(self._orders)])
@@ -272,7 +272,7 @@ class AtariRolloutSubject(Subject):
         return self.learner.act(self._observations)
 
     def mutable_tensors(self) -> list[Any]:
-        return [*super().mutable_tensors(), *([self.learner.state] if self._has_memory else [])]
+        return [*super().mutable_tensors(), *([self.learner.state] if self._is_recurrent else [])]
 
     def set_learning_rate_factor(self, factor: float) -> None:
         self.learner.adam.set_learning_rate(self._rate * factor)
@@ -286,13 +286,13 @@ class AtariRolloutSubject(Subject):
 
 
 class EnvpoolSubject(AtariRolloutSubject):
-    """PQN, and PPO with curiosity, that look at pictures."""
+    """PQN and PPO with random network distillation, on frames."""
 
-    _has_memory = False
+    _is_recurrent = False
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        is_curious = name == "ppo_rnd_envpool"
-        module, config = load_algorithm(name, **({"num_envs": 32} if is_curious else {}) | settings)
+        is_rnd = name == "ppo_rnd_envpool"
+        module, config = load_algorithm(name, **({"num_envs": 32} if is_rnd else {}) | settings)
         agent = module.Agent(4)
         agent.initialize(np.random.default_rng(1))
         if saved is not None:
@@ -302,18 +302,18 @@ class EnvpoolSubject(AtariRolloutSubject):
             self.learner.restore(saved["arrays"], saved["count"])
         total = config.batch_size
         rng = np.random.default_rng(2)
-        pictures = rng.integers(0, 256, (total, 4, 84, 84), np.uint8)
-        self._observations = pictures[: config.num_envs]
-        numbers = ("returns", "advantages", "values", "int_returns") if is_curious else ("returns",)
+        frames = rng.integers(0, 256, (total, 4, 84, 84), np.uint8)
+        self._observations = frames[: config.num_envs]
+        numbers = ("returns", "advantages", "values", "int_returns") if is_rnd else ("returns",)
         columns = {name: sample_normal(total, seed=seed) for seed, name in enumerate(numbers)}
         columns["actions"] = rng.integers(4, size=total)
-        if is_curious:
-            columns |= {"log_probs": np.full(total, -np.log(4), np.float32), "next_frames": pictures[:, -1]}
+        if is_rnd:
+            columns |= {"log_probs": np.full(total, -np.log(4), np.float32), "next_frames": frames[:, -1]}
             self.learner.set_normalization(np.full((84, 84), 128.0), np.full((84, 84), 5000.0))
-        self._predictor_mask = [rng.random(config.minibatch_size) < 0.25] if is_curious else []
+        self._predictor_mask = [rng.random(config.minibatch_size) < 0.25] if is_rnd else []
         self._rate = config.learning_rate
-        self.learner.load_rollout(self._rate, pictures, **columns)
-        if is_curious:
+        self.learner.load_rollout(self._rate, frames, **columns)
+        if is_rnd:
             self.learner.compute_target_features(0)
         self._orders = rng.permutation(total).reshape(config.num_minibatches, -1)
 
@@ -322,7 +322,7 @@ class EnvpoolSubject(AtariRolloutSubject):
 
 
 class FakeFrameReplay:
-    """Answers as a replay buffer of pictures does, with the same few batches over and over."""
+    """A replay buffer of frames that repeats the same few batches."""
 
     num_envs, stack = 1, 4
     shape = (84, 84)
@@ -405,7 +405,7 @@ SUBJECTS: dict[str, Callable[..., Subject]] = {
 
 
 def flatten_arrays(saved: Any, prefix: str = "") -> dict[str, Array]:
-    """All numbers of what was saved, flat, but for the state of a generator."""
+    """Return all saved numbers as one vector, except the state of a generator."""
     if isinstance(saved, Mapping):
         found: dict[str, Array] = {}
         for name, part in saved.items():
@@ -415,7 +415,7 @@ def flatten_arrays(saved: Any, prefix: str = "") -> dict[str, Array]:
 
 
 def max_difference(one: Any, other: Any) -> float:
-    """The greatest difference between two states; infinite where one is not a number."""
+    """Return the largest difference between two states; infinite if a value is NaN."""
     first, second = flatten_arrays(one), flatten_arrays(other)
     if first.keys() != second.keys():
         return float("inf")

@@ -1,10 +1,11 @@
-"""Whole trainings on a GPU: do they run, how fast, do they learn, and does a resumed one end where the other did?
+"""Whole trainings on a GPU: do they run, how fast, do they learn, and does a resumed one reach the same result?
 
     python -m tests.bench.gpu_training [--cpu] [--no-cuda-graphs] [--steps-share 1.0]
 
-PPO and DQN on CartPole-v1 and SAC on Pendulum-v1, each twice with the same seed: in one go, and stopped half way and
-resumed from its checkpoint. Beside torch and numpy it needs gymnasium, farama-notifications, pydantic, pydantic-core,
-annotated-types, typing-extensions, typing-inspection and safetensors; what was imported is told in the end.
+PPO and DQN on CartPole-v1 and SAC on Pendulum-v1, each twice with the same seed: without interruption, and stopped
+halfway and resumed from its checkpoint. Besides torch and numpy it needs gymnasium, farama-notifications, pydantic,
+pydantic-core, annotated-types, typing-extensions, typing-inspection and safetensors; the imported packages are printed
+at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TRAININGS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 def run_training(path: Path, name: str, config: Any, stop_at: int | None = None, is_resumed: bool = False) -> Any:
-    """The run, and how long it took."""
+    """Return the run and its duration."""
     resume = latest_checkpoint(path) if is_resumed else None
     with open_run(path, config, resume) as run:
         run.stop_at = stop_at

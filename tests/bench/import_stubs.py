@@ -1,7 +1,7 @@
-"""Makes the algorithms importable on a machine that has torch and numpy and nothing else of ours.
+"""Makes the algorithms importable on a machine that has only torch and numpy.
 
-Their files import gymnasium, pydantic and mosaic for what a run needs; an update step needs none of them. Stand-ins
-take their places: whatever is asked of them is a class that does nothing, and a setting is its default.
+Their modules import gymnasium, pydantic and mosaic for what a run needs; an update step needs none of them. Stubs
+replace them: every attribute is a class that does nothing, and a setting has its default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STUBBED_PACKAGES = ("gymnasium", "pydantic", "mosaic")
 
 
 class _PermissiveMeta(type):
-    """Of classes that have every attribute and take every parameter."""
+    """The metaclass of classes that have every attribute and accept every parameter."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -31,7 +31,7 @@ class _PermissiveMeta(type):
 
 
 class Stub(metaclass=_PermissiveMeta):
-    """Settings become attributes."""
+    """A class that stores keyword arguments as attributes."""
 
     def __init__(self, *_: Any, **settings: Any) -> None:
         for name, value in settings.items():
@@ -72,13 +72,13 @@ class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _StubModule(spec.name)  # the import system gives it a path, as a package has one
+        return _StubModule(spec.name)  # the import system sets its path, because it is a package
 
     def exec_module(self, module: types.ModuleType) -> None:
         vars(module).update(STUB_ATTRIBUTES.get(module.__name__, {}))
 
 
 def install_stubs() -> None:
-    """Call before anything of ours is imported."""
+    """Install the stubs; call it before any other import of the project."""
     sys.meta_path.insert(0, _StubFinder())
     sys.path.insert(0, str(ROOT / "src"))

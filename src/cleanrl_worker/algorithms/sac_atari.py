@@ -238,7 +238,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
                 "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "global_step": global_step,
-                "adam_count": learner.count,
+                "adam_count": learner.adam.count,
                 "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
