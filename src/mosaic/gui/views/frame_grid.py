@@ -8,7 +8,6 @@ from typing import NamedTuple
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
-    QEnterEvent,
     QImage,
     QKeyEvent,
     QMouseEvent,
@@ -333,9 +332,6 @@ class FrameGrid(QWidget):
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         self.fit()
-
-    def enterEvent(self, event: QEnterEvent) -> None:
-        self._update_hover(event.position().toPoint())
 
     def leaveEvent(self, event: QEvent) -> None:
         self._update_hover(QPoint(-1, -1))

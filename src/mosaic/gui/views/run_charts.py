@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from PySide6.QtCore import QPoint, QRect, Qt, QTimer
 from PySide6.QtGui import QColor, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QScrollArea, QWidget
+from PySide6.QtWidgets import QScrollArea, QSizePolicy, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.formatting import run_title
@@ -95,6 +95,7 @@ class ChartCell(QWidget):
 
     def set_chart(self, chart: Chart) -> None:
         self.chart = chart
+        chart.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
         self._column.addWidget(chart)
         self._column.activate()  # gives it its size before the first drawing
 
