@@ -64,7 +64,7 @@ def test_an_empty_list_shows_what_to_do() -> None:
     result = call(FakeTrainer(), "runs")
     assert (result.code, result.out) == (0, "")
     assert "Make one: mosaic train ppo" in result.err
-    assert "fits" in call(FakeTrainer(), "runs", "--tag", "x").err
+    assert "matches" in call(FakeTrainer(), "runs", "--tag", "x").err
 
 
 def test_runs_are_a_table_for_people_and_an_array_for_programs() -> None:

@@ -85,28 +85,19 @@ def _row_cells(view: RunView, short: str) -> dict[str, str]:
 @click.option("--archived", is_flag=True, help="Archived runs, too.")
 @pass_context
 def runs(
-    context: CliContext,
-    status: tuple[str, ...],
-    tags: tuple[str, ...],
-    algo: str,
-    env_id: str,
-    group: str,
-    limit: int | None,
-    is_all: bool,
-    archived: bool,
+    context: CliContext, /, limit: int | None, is_all: bool, archived: bool, **filters: str | tuple[str, ...]
 ) -> None:
     """Lists runs, newest first."""
     if limit is None:
         limit = 0 if is_all or context.is_json else DEFAULT_LIMIT + 1
-    views = context.trainer().runs(status, tags, algo, env_id, group, archived, limit)
+    views = context.trainer().runs(**filters, include_archived=archived, limit=limit)  # type: ignore[arg-type]
     if context.is_json:
         output.print_json(views)
         return
     if not views:
-        is_filtered = any((status, tags, algo, env_id, group))
         output.print_message(
-            f"No run in {context.workspace.root} fits."
-            if is_filtered
+            f"No run in {context.workspace.root} matches."
+            if any(filters.values())
             else f"No runs yet in {context.workspace.root}. Make one: mosaic train ppo --env-id CartPole-v1"
         )
         return
