@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import (
-    QTextCharFormat,
-    QTextCursor,
-    QTextDocument,
-    QTextFormat,
-    QTextLength,
-    QTextOption,
-    QTextTable,
-)
+from PySide6.QtGui import QTextCharFormat, QTextCursor, QTextDocument, QTextFormat, QTextLength, QTextOption, QTextTable
 from PySide6.QtWidgets import QTextBrowser, QWidget
 
 from mosaic.gui import theme

@@ -14,16 +14,7 @@ from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local
 from mosaic.client.trainer_client import FrameUpdate
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.views import RunView
-from mosaic.fastlane import (
-    BGRX32,
-    CONNECTED,
-    UNAVAILABLE,
-    WAITING,
-    Frame,
-    FrameHud,
-    LaneView,
-    lanes_folder,
-)
+from mosaic.fastlane import BGRX32, CONNECTED, UNAVAILABLE, WAITING, Frame, FrameHud, LaneView, lanes_folder
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import Runs

@@ -96,7 +96,7 @@ class Query:
 def parse_query(text: str) -> Query:
     """Parse the search text; a key without its value is skipped, so that typing hides nothing.
 
-    `status:failed,lost` takes either; a minus before a term turns it round.
+    `status:failed,lost` takes either; a minus before a term negates it.
     """
     terms = []
     for piece in _TERM_PATTERN.findall(text):
