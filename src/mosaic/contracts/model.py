@@ -23,6 +23,11 @@ Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 """What the index can store."""
 
 
+MAX_LISTED = 20
+"""Problems that a refusal names."""
+_MAX_PATH_LENGTH = 200
+
+
 def _check_process(process: ProcessIdentity) -> ProcessIdentity:
     if not isinstance(process.get("pid"), int) or not all(
         isinstance(process.get(key), str) for key in ("start", "boot_id")
@@ -45,7 +50,7 @@ def field_problems(
 
 def _field_problem(problem: dict[str, Any], prefix: str, written_paths: Mapping[str, str]) -> FieldProblem:
     path = ".".join(str(part) for part in (prefix, *problem["loc"]) if part != "")
-    path = written_paths.get(path, path)
+    path = written_paths.get(path, path)[:_MAX_PATH_LENGTH]
     if problem["type"] == "extra_forbidden":
         return FieldProblem(path, "unknown key")
     if problem["type"] == "missing":
@@ -58,8 +63,11 @@ def _field_problem(problem: dict[str, Any], prefix: str, written_paths: Mapping[
 
 
 def format_problems(problems: Iterable[FieldProblem]) -> str:
-    """All of them as one sentence, each with its path."""
-    return "; ".join(f"{path}: {problem}" if path else problem for path, problem in problems) + "."
+    """All of them as one sentence, each with its path; of very many, the first."""
+    listed = [f"{path}: {problem}" if path else problem for path, problem in problems]
+    if len(listed) > MAX_LISTED:
+        listed[MAX_LISTED:] = [f"and {len(listed) - MAX_LISTED:,} more"]
+    return "; ".join(listed) + "."
 
 
 def format_validation_error(
@@ -70,7 +78,7 @@ def format_validation_error(
 
 def refuse(problems: Sequence[FieldProblem], subject: str) -> ConfigRefused:
     """The error for a config that does not fit its contract; `subject` is such as `The config was`."""
-    return ConfigRefused(f"LOG705 {subject} refused: {format_problems(problems)}", problems)
+    return ConfigRefused(f"LOG705 {subject} refused: {format_problems(problems)}", problems[:MAX_LISTED])
 
 
 def parse_contract(

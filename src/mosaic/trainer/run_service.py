@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -12,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mosaic.common.files import write_json, write_text
+from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NotAllowed, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
@@ -41,7 +41,7 @@ class RunService:
 
     def check(self, text: str, has_environment: bool = False) -> Verdict:
         """The verdict on a payload: its contract's first, then the worker's own."""
-        payload, verdict = self._check_submission(redact_secrets(_parse_json(text)), has_environment)
+        payload, verdict = self._check_submission(redact_secrets(decode_limited(text)), has_environment)
         # The worker itself answers with one thread.
         threads = self._with_cpus(payload, verdict.summary.cpus).resources.cpus or 1
         return verdict.model_copy(update={"summary": verdict.summary.model_copy(update={"threads": threads})})
@@ -67,7 +67,7 @@ class RunService:
 
     def submit(self, text: str, environment: Mapping[str, str] | None = None) -> RunView:
         """`environment` is the caller's, for its own programs; it stays in memory until the run is started."""
-        data = _parse_json(text)
+        data = decode_limited(text)
         redacted = redact_secrets(data)
         payload, verdict = self._check_submission(redacted, bool(environment))
         stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
@@ -79,7 +79,12 @@ class RunService:
                 # Without what would load libraries of the caller's choice into the keeper's tree.
                 variables = {name: value for name, value in environment.items() if not name.startswith("LD_")}
                 self._records.environments[record.run_id] = variables
-            self._records.put(record)
+            try:
+                self._records.put(record)
+            except BaseException:
+                self._records.environments.pop(record.run_id, None)
+                shutil.rmtree(folder.path, ignore_errors=True)  # it was never acknowledged
+                raise
         self._wake()
         return self._records.view(folder.run_id)
 
@@ -292,13 +297,6 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
             ScriptConfig.model_validate(choice.config)
         except ValidationError as error:
             raise refuse(field_problems(error, "metadata.worker.config"), "The config was") from None
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ConfigRefused(f"LOG705 The config is not valid JSON: {error}.") from None
 
 
 def _has_checkpoint(folder: RunFolder) -> bool:

@@ -16,6 +16,7 @@ import structlog
 
 from mosaic import __version__
 from mosaic.common.auth_proof import PROBLEMS_KEY, PROOF_KEY, compute_proof, constant_time_equals
+from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
 from mosaic.contracts.events import Hello
@@ -43,6 +44,8 @@ Context = grpc.ServicerContext
 AnyServicer = TypeVar("AnyServicer", bound=TrainerServicer)
 
 EVENTS_PER_BATCH = 500
+MAX_MESSAGE_LENGTH = 4000
+"""Of an error: gRPC drops answers whose headers are too long."""
 MAX_BACKLOG_EVENTS = 4000
 """A reader that is this many events behind skips those that later ones replace."""
 REPLACEABLE_KINDS = ("progress", "sample")
@@ -60,7 +63,7 @@ def _abort(context: Context, error: Exception) -> NoReturn:
             context.set_trailing_metadata(((PROBLEMS_KEY, json.dumps(error.problems).encode()),))
     else:
         log.exception("call_failed")
-    context.abort(code, f"{type(error).__name__}: {error}")
+    context.abort(code, f"{type(error).__name__}: {error}"[:MAX_MESSAGE_LENGTH])
 
 
 @contextmanager
@@ -332,7 +335,7 @@ class Servicer(TrainerServicer):
         try:
             for message in request:
                 run_id = self._records.resolve(message.run)
-                fields = json.loads(message.fields_json)
+                fields = decode_limited(message.fields_json, "The telemetry")
                 if message.kind not in BULK_KINDS or not isinstance(fields, dict):
                     raise BadInput(f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(BULK_KINDS)}.")
                 if run_id not in journals:
@@ -358,7 +361,9 @@ class Servicer(TrainerServicer):
         )
 
     def AskWorker(self, request: pb.AskRequest, context: Context) -> pb.JsonReply:
-        answer = self._checkers.ask(get_worker(request.worker).id, json.loads(request.question_json))
+        answer = self._checkers.ask(
+            get_worker(request.worker).id, decode_limited(request.question_json, "The question")
+        )
         return pb.JsonReply(json=json.dumps(answer))
 
     # --- the daemon itself

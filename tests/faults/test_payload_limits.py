@@ -1,0 +1,81 @@
+"""F27: huge, deep and malformed payloads are refused by key or limit, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.helpers.daemons import LiveDaemon, ended, scripted
+
+from mosaic.client import TrainerClient
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import Workspace
+
+CONFIG = "metadata.worker.config"
+
+
+def with_config(text: str) -> str:
+    return '{"metadata": {"worker": {"id": "scripted", "config": {%s}}}, "artifacts": {}}' % text  # noqa: UP031
+
+
+def with_ui(text: str) -> str:
+    worker = '{"id": "scripted", "config": {}}'
+    return f'{{"metadata": {{"worker": {worker}, "ui": {text}}}, "artifacts": {{}}}}'
+
+
+PAYLOADS = {
+    "total_timesteps beyond 64 bits": (with_config(f'"total_timesteps": {2**70}'), f"{CONFIG}.total_timesteps"),
+    "a number of 5,000 digits": (with_config('"steps": ' + "9" * 5000), f"{CONFIG}.steps"),
+    "seed that is not a number": (with_config('"seed": NaN'), f"{CONFIG}.seed"),
+    "total_timesteps that is infinite": (with_config('"total_timesteps": Infinity'), f"{CONFIG}.total_timesteps"),
+    "a float that overflows": (with_config('"dt": 1e309'), f"{CONFIG}.dt"),
+    "a NUL character": (with_ui(json.dumps({"a": "x\0y"})), "metadata.ui.a"),
+    "a lone surrogate": (with_ui('{"a": "\\ud800"}'), "metadata.ui.a"),
+    "a key that is a lone surrogate": (with_ui('{"\\ud800": 1}'), "metadata.ui.?"),
+    "60 MB of text": (with_ui(json.dumps({"a": "x" * (60 << 20)})), "1,000,000"),
+    "many keys": (with_ui(json.dumps({f"k{number}": 1 for number in range(50_000)})), "10,000 keys"),
+    "many tags": (json.dumps({"metadata": {"tags": ["t"] * 100_000}, "artifacts": {}}), "10,000 keys"),
+    "many unknown keys": (json.dumps({f"k{number}": 1 for number in range(9_000)}), "and 8,9"),
+    "a very long key": (json.dumps({"k" * 500_000: 1}), "unknown key"),
+    "200 levels": (with_ui('{"a": ' + "[" * 200 + "]" * 200 + "}"), "32 levels"),
+    "10,000 levels": (with_ui("[" * 10_000 + "]" * 10_000), "32 levels"),
+    "100,000 levels": ("[" * 100_000 + "]" * 100_000, "32 levels"),
+    "a key that occurs twice": (with_config('"steps": 1, "steps": 2'), "'steps' occurs twice"),
+    "no JSON": ("{", "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), PAYLOADS.values(), ids=PAYLOADS)
+def test_a_payload_beyond_the_limits_is_refused_and_leaves_nothing(
+    trainer: TrainerClient, workspace: Workspace, text: str, expected: str
+) -> None:
+    for verb in ("SubmitRun", "CheckRun"):
+        with pytest.raises(BadInput) as refusal:
+            trainer._call(verb, pb.PayloadRequest(payload_json=text))
+        assert expected in str(refusal.value)
+        assert len(str(refusal.value)) < 6000
+    assert list(trainer.runs()) == []
+    assert not workspace.runs.exists() or list(workspace.runs.iterdir()) == []
+
+
+@pytest.mark.may_log("call_failed")
+def test_a_submission_that_cannot_be_stored_leaves_nothing(
+    daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
+) -> None:
+    """A run is acknowledged when its folder and its row in the index are there, or not at all."""
+    good = ended(trainer, trainer.submit(scripted(steps=1)).run_id)
+    runs: list[Any] = list(workspace.runs.iterdir())
+    workspace.configs.rename(workspace.configs.with_name("aside"))
+    workspace.configs.write_text("in the way")
+    with pytest.raises(Exception, match=r"Exists|Directory"):
+        trainer.submit(scripted(steps=1))
+    workspace.configs.unlink()
+    workspace.configs.with_name("aside").rename(workspace.configs)
+    trainer.close()
+    daemon.stop()
+    trainer = daemon.start()
+    assert [view.run_id for view in trainer.runs()] == [good.run_id]
+    assert list(workspace.runs.iterdir()) == runs
+    trainer.close()
