@@ -28,7 +28,7 @@ from mosaic.contracts.payload import (
     Artifacts,
     Count,
     EnvId,
-    Evaluation,
+    EvaluationOptions,
     Payload,
     SafeName,
     Seed,
@@ -95,7 +95,7 @@ class WorkerRequest:
         return self.payload.artifacts
 
     @property
-    def evaluation(self) -> Evaluation:
+    def evaluation(self) -> EvaluationOptions:
         return self.payload.evaluation
 
     @property

@@ -13,7 +13,7 @@ from tests.helpers.gui_runs import run_id, running, view
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.models.runs_model import Runs
+from mosaic.gui.models.runs_model import RunsModel
 from mosaic.gui.models.runs_table import COLUMN_IDS, MAX_SINGLE_MOVES, RunsTableModel
 from mosaic.gui.models.search import parse_query
 
@@ -28,12 +28,12 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
 
 
 @pytest.fixture
-def runs(bridge: Bridge) -> Runs:
-    return Runs(bridge)
+def runs(bridge: Bridge) -> RunsModel:
+    return RunsModel(bridge)
 
 
 @pytest.fixture
-def table(runs: Runs) -> RunsTableModel:
+def table(runs: RunsModel) -> RunsTableModel:
     made = RunsTableModel(runs)
     QAbstractItemModelTester(made, QAbstractItemModelTester.FailureReportingMode.Fatal, made)
     return made
@@ -47,12 +47,12 @@ def text(table: RunsTableModel, row: int, column: str) -> Any:
     return table.index(row, COLUMN_IDS.index(column)).data()
 
 
-def test_the_newest_run_is_first(runs: Runs, table: RunsTableModel) -> None:
+def test_the_newest_run_is_first(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([view(2), view(3), view(1)])
     assert shown(table) == [3, 2, 1]
 
 
-def test_every_column_sorts_both_ways_with_missing_values_last(runs: Runs, table: RunsTableModel) -> None:
+def test_every_column_sorts_both_ways_with_missing_values_last(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([view(1, episodic_return=5.0), view(2, episodic_return=None), view(3, episodic_return=9.0)])
     column = COLUMN_IDS.index("return")
     table.sort(column, DOWN)
@@ -65,13 +65,13 @@ def test_every_column_sorts_both_ways_with_missing_values_last(runs: Runs, table
         assert sorted(shown(table)) == [1, 2, 3]
 
 
-def test_sorting_by_state_puts_runs_that_need_attention_first(runs: Runs, table: RunsTableModel) -> None:
+def test_sorting_by_state_puts_runs_that_need_attention_first(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([view(1), running(2), view(3, outcome="failed"), running(4, is_stalled=True)])
     table.sort(COLUMN_IDS.index("state"), UP)
     assert shown(table) == [2, 4, 3, 1]
 
 
-def test_a_poll_changes_cells_and_moves_no_row(runs: Runs, table: RunsTableModel) -> None:
+def test_a_poll_changes_cells_and_moves_no_row(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([running(1), view(2), view(3)])
     resets, moves, changes = QSignalSpy(table.modelReset), QSignalSpy(table.rowsMoved), QSignalSpy(table.dataChanged)
     runs.update([running(1, global_step=200), view(2), view(3)])
@@ -79,7 +79,7 @@ def test_a_poll_changes_cells_and_moves_no_row(runs: Runs, table: RunsTableModel
     assert text(table, 2, "progress") == "20%"
 
 
-def test_a_row_whose_value_passes_another_moves_alone(runs: Runs, table: RunsTableModel) -> None:
+def test_a_row_whose_value_passes_another_moves_alone(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([running(number, episodic_return=float(number)) for number in (1, 2, 3)])
     table.sort(COLUMN_IDS.index("return"), DOWN)
     kept = QPersistentModelIndex(table.index(2, 0))
@@ -92,7 +92,7 @@ def test_a_row_whose_value_passes_another_moves_alone(runs: Runs, table: RunsTab
     assert shown(table) == [3, 1, 2]
 
 
-def test_sorting_many_changed_rows_keeps_the_selection(runs: Runs) -> None:
+def test_sorting_many_changed_rows_keeps_the_selection(runs: RunsModel) -> None:
     table = RunsTableModel(runs)  # without the tester, which looks at every row after every row
     many = 3 * MAX_SINGLE_MOVES
     runs.update([running(number, sps=float(number)) for number in range(many)])
@@ -105,7 +105,7 @@ def test_sorting_many_changed_rows_keeps_the_selection(runs: Runs) -> None:
     assert resets.count() == 0
 
 
-def test_a_search_follows_changes_of_runs(runs: Runs, table: RunsTableModel) -> None:
+def test_a_search_follows_changes_of_runs(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([running(1), view(2), running(3)])
     table.set_query(parse_query("status:running"), False)
     assert shown(table) == [3, 1]
@@ -115,14 +115,14 @@ def test_a_search_follows_changes_of_runs(runs: Runs, table: RunsTableModel) -> 
     assert shown(table) == [4, 1]
 
 
-def test_archived_runs_are_shown_on_demand(runs: Runs, table: RunsTableModel) -> None:
+def test_archived_runs_are_shown_on_demand(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([view(1), view(2, is_archived=True)])
     assert shown(table) == [1]
     table.set_query(parse_query(""), True)
     assert shown(table) == [2, 1]
 
 
-def test_a_run_that_is_removed_leaves_the_table(runs: Runs, table: RunsTableModel) -> None:
+def test_a_run_that_is_removed_leaves_the_table(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([view(1), view(2), view(3)])
     runs.remove({run_id(2)})
     assert shown(table) == [3, 1]
@@ -130,7 +130,7 @@ def test_a_run_that_is_removed_leaves_the_table(runs: Runs, table: RunsTableMode
     assert table.row_of(run_id(1)) == 1
 
 
-def test_changes_of_the_current_row_by_qt_are_not_taken_for_the_users(runs: Runs, table: RunsTableModel) -> None:
+def test_changes_of_the_current_row_by_qt_are_not_taken_for_the_users(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([view(1), view(2)])
     seen: list[bool] = []
     table.rowsRemoved.connect(lambda *_: seen.append(table.is_updating))
@@ -139,7 +139,7 @@ def test_changes_of_the_current_row_by_qt_are_not_taken_for_the_users(runs: Runs
     assert not table.is_updating
 
 
-def test_cells_are_formatted_for_people(runs: Runs, table: RunsTableModel) -> None:
+def test_cells_are_formatted_for_people(runs: RunsModel, table: RunsTableModel) -> None:
     runs.update([running(1, sps=50_700.0, seconds_left=192.0, tags=["a", "b"], kind="policy_eval", seed=None)])
     said = {column: text(table, 0, column) for column in COLUMN_IDS if column != "age"}
     assert said == {

@@ -79,18 +79,18 @@ class AttachedRun(Run):
             self._handle.update(max(at, self._handle.global_step))
 
     def save_checkpoint(
-        self, state: Mapping[str, Any], step: int, facts: Mapping[str, Any] | None = None
+        self, state: Mapping[str, Any], step: int, metadata: Mapping[str, Any] | None = None
     ) -> Path | None:
         """Save arrays or a state dict of tensors, and return the path; None if the disk is full.
 
-        `facts` are JSON values to store with it. Read it again with safetensors: `weights.safetensors` in the folder.
+        `metadata` are JSON values to store with it. Read it again with safetensors: `weights.safetensors` in the folder.
         """
         weights = {name: _to_array(value) for name, value in state.items()}
         with self._lock:
             self._check_open()
             self._handle.update(max(int(step), self._handle.global_step))
             try:
-                return self._handle.save_checkpoint(int(step), weights=weights, arrays={}, facts=dict(facts or {}))
+                return self._handle.save_checkpoint(int(step), weights=weights, arrays={}, facts=dict(metadata or {}))
             except ModuleNotFoundError as error:
                 raise MissingExtra(f"Checkpoints need {error.name}: pip install 'mosaic-rl[train]'") from None
 

@@ -77,7 +77,7 @@ def _option(path: str, **changes: Any) -> Any:
     return Field(**{"default": option.default, "description": option.help, **bounds, **changes})
 
 
-class Evaluation(Contract):
+class EvaluationOptions(Contract):
     """How a policy is evaluated: in a run of kind `policy_eval`, or after training."""
 
     policy_path: AnyPath | None = _option("evaluation.policy_path")
@@ -158,7 +158,7 @@ class Payload(Contract):
     run_name: SafeName | None = None
     metadata: Metadata
     artifacts: Artifacts
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationOptions = EvaluationOptions()
     resources: Resources = Resources()
     schedule: Schedule = Schedule()
 

@@ -17,7 +17,7 @@ from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.environment_choices import WorkerEnvironments
 from mosaic.gui.models.event_log import EventLog
-from mosaic.gui.models.runs_model import Notes, Runs
+from mosaic.gui.models.runs_model import Notes, RunsModel
 from mosaic.gui.models.series import RunSeries
 from mosaic.gui.models.training import Training
 
@@ -55,7 +55,7 @@ class Workbench(QObject):
         self.workspace = workspace
         self.bridge = bridge
         self.settings = settings
-        self.runs = Runs(bridge, self)
+        self.runs = RunsModel(bridge, self)
         self.events = EventLog(bridge, self)
         self.notes = Notes(bridge, self)
         self.training = Training(settings, self)

@@ -22,7 +22,7 @@ INSPECT_DELAY_MS = 300
 """After the last key, so that not every prefix of a path is inspected."""
 
 
-class PolicySource(QObject):
+class PolicySourceFields(QObject):
     """Its parts (`rows`, `info_label`) are placed by the form."""
 
     path_chosen = Signal(str, str)

@@ -17,7 +17,7 @@ from mosaic.contracts.views import RunView
 from mosaic.fastlane import BGRX32, CONNECTED, UNAVAILABLE, WAITING, Frame, FrameHud, LaneView, lanes_folder
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.event_log import EventLog
-from mosaic.gui.models.runs_model import Runs
+from mosaic.gui.models.runs_model import RunsModel
 
 WAITING_FOR_FRAME = "waiting for the next frame…"
 STALE_AFTER_S = 2.0
@@ -172,7 +172,7 @@ class Lanes(QObject):
     """State, reason or counts."""
 
     def __init__(
-        self, bridge: Bridge, runs: Runs, events: EventLog, is_remote: bool = False, parent: QObject | None = None
+        self, bridge: Bridge, runs: RunsModel, events: EventLog, is_remote: bool = False, parent: QObject | None = None
     ) -> None:
         """`is_remote`: the trainer is on another machine, whatever lies under its paths on this one."""
         super().__init__(parent)

@@ -19,7 +19,7 @@ EVALUATIONS_INTERVAL_MS = 1000
 """Between two requests: batches of a small environment take less time."""
 
 
-class Runs(QObject):
+class RunsModel(QObject):
     reset = Signal()
     """Everything may have changed."""
     changed = Signal(set)

@@ -15,7 +15,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from mosaic import formatting
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
-from mosaic.gui.models.runs_model import Runs
+from mosaic.gui.models.runs_model import RunsModel
 from mosaic.gui.models.search import Query
 
 Index = QModelIndex | QPersistentModelIndex
@@ -115,7 +115,7 @@ class RunsTableModel(QAbstractTableModel):
     count_changed = Signal(int, int)
     """How many runs are shown, and of how many."""
 
-    def __init__(self, runs: Runs, parent: QObject | None = None) -> None:
+    def __init__(self, runs: RunsModel, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._runs = runs
         self._ids: list[str] = []

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QLabel, QScrollArea, QWidget
 from mosaic.contracts.views import CheckpointInfo
 from mosaic.gui import theme
 from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, form_combo
-from mosaic.gui.forms.policy_source import PolicySource
+from mosaic.gui.forms.policy_source import PolicySourceFields
 from mosaic.gui.forms.submit_controller import SubmitController
 from mosaic.gui.models.draft import find_field_error, is_default
 from mosaic.gui.models.form_layout import algorithms_by_worker, field_label, format_value
@@ -72,7 +72,7 @@ class PolicyView(QWidget):
         self._draft = PolicyDraft(worker)
         self._refused: dict[str, str] = {}
         self._rows: dict[str, FieldRow] = {}
-        self._source = PolicySource(workbench, worker, self)
+        self._source = PolicySourceFields(workbench, worker, self)
         self._source.path_chosen.connect(self._on_policy_chosen)
         self._source.checkpoint_inspected.connect(self._on_policy_inspected)
         self._inquiry = SubmitController(
