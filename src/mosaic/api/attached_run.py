@@ -83,7 +83,7 @@ class AttachedRun(Run):
     ) -> Path | None:
         """Save arrays or a state dict of tensors, and return the path; None if the disk is full.
 
-        `metadata` are JSON values to store with it. Read it again with safetensors: `weights.safetensors` in the folder.
+        `metadata`: JSON values to store with it. Read it again with safetensors: `weights.safetensors` in the folder.
         """
         weights = {name: _to_array(value) for name, value in state.items()}
         with self._lock:

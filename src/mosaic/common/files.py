@@ -31,19 +31,19 @@ def write_text(path: Path, text: str, mode: int = 0o644, is_durable: bool = Fals
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
+        if is_durable:
+            fsync_path(temporary)
         os.replace(temporary, path)
         if is_durable:
-            _sync_folder(path.parent)
+            fsync_path(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def fsync_path(path: Path) -> None:
+    """Flush a file or folder to the disk, so that it survives a power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

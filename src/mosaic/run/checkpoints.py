@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mosaic import __version__
+from mosaic.common.files import fsync_path
 from mosaic.contracts.errors import CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
 
@@ -323,15 +324,6 @@ def versions() -> dict[str, str]:
         if name in sys.modules:
             installed[name] = str(sys.modules[name].__version__)
     return installed
-
-
-def fsync_path(path: Path) -> None:
-    """Flush a file or folder to the disk, so that it survives a power loss."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _discard(folder: RunFolder, step: int) -> None:
