@@ -47,12 +47,17 @@ class Records:
         """Those of active runs, as they were accepted."""
         self.environments: dict[str, dict[str, str]] = {}
         """Of the callers of queued runs. In memory only: an environment holds secrets."""
-        self._last_id = 0
+        self._last_id = _ulid_number(index.newest_run_id())
 
     def new_id(self) -> str:
-        """A ULID that sorts after all earlier ones."""
+        """A ULID that sorts after all earlier ones, even when the clock was set back."""
         self._last_id = max(int(ULID()), self._last_id + 1)
         return str(ULID.from_int(self._last_id))
+
+    def queue_time(self, after: float = 0.0) -> float:
+        """Now, but later than `after` and than every run in the queue entered it: the order survives clock changes."""
+        queued = [record.queued_at for record in self.active.values() if record.stage is Stage.QUEUED]
+        return max(time.time(), max(queued, default=0.0) + 0.001, after + 0.001)
 
     def folder(self, run_id: str) -> RunFolder:
         return self.workspace.run(run_id)
@@ -182,6 +187,13 @@ class Records:
             "has_wandb": _has_wandb(folder),
         }
         return RunView.model_validate(dict(record) | progress_fields)
+
+
+def _ulid_number(run_id: str | None) -> int:
+    try:
+        return int(ULID.from_str(run_id or ""))
+    except ValueError:
+        return 0
 
 
 def _live_worker_pid(record: RunRecord) -> int | None:

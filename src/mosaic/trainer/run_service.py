@@ -93,6 +93,7 @@ class RunService:
         workspace = self._records.workspace
         with self._records.lock:
             run_id = self._records.new_id()
+            queued_at = self._records.queue_time()
         now = time.time()
         payload = self._with_cpus(payload, summary.cpus)
         record = RunRecord(
@@ -106,7 +107,7 @@ class RunService:
             cpus=payload.resources.cpus or 1,
             gpus=min(payload.resources.gpus.requested, self._slots.gpus),
             submitted_at=now,
-            queued_at=now,
+            queued_at=queued_at,
             history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="Accepted; waiting for a slot."),),
             # What the config leaves to the worker's defaults is taken from the worker's own verdict.
             **summary_fields(payload, summary.settings),
@@ -204,7 +205,11 @@ class RunService:
                 write_json(folder.config, data)
                 write_json(self._records.workspace.payload_copy(record.run_id), data)
             self._records.payloads[record.run_id] = payload
-            self._records.put(advance(record, Requeued(at=time.time(), total_timesteps=total_timesteps)))
+            self._records.put(
+                advance(
+                    record, Requeued(at=self._records.queue_time(record.queued_at), total_timesteps=total_timesteps)
+                )
+            )
 
     def _send_command(self, record: RunRecord, command: str, **fields: Any) -> None:
         inbox = Journal(self._records.folder(record.run_id).inbox)

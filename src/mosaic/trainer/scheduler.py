@@ -81,37 +81,38 @@ class FastFailureBreaker:
 
     def __init__(self) -> None:
         self._failed_run_ids: list[str] = []
-        self.paused_at: float | None = None
+        self._held_run_ids: frozenset[str] | None = None
+        """The runs that were queued when the queue was paused; None: it is not paused."""
 
-    def record_end(self, record: RunRecord) -> bool:
+    def record_end(self, record: RunRecord, queued: Iterable[RunRecord]) -> bool:
         """Whether the queue pauses with this end of a run."""
         if not _is_fast_failure(record):
             if record.outcome is not Outcome.CANCELLED:
                 self._failed_run_ids.clear()
             return False
         self._failed_run_ids.append(record.run_id)
-        if len(self._failed_run_ids) < MAX_FAST_FAILURES or self.paused_at is not None:
+        if len(self._failed_run_ids) < MAX_FAST_FAILURES or self._held_run_ids is not None:
             return False
-        self.paused_at = record.finished_at
+        self._held_run_ids = frozenset(other.run_id for other in queued)
         return True
 
     def blocks_queue(self, queued: Iterable[RunRecord]) -> bool:
         """Whether these have to wait. The pause ends when none of the runs queued before it is left."""
-        if self.paused_at is None:
+        if self._held_run_ids is None:
             return False
-        if any(record.queued_at <= self.paused_at for record in queued):
+        if any(record.run_id in self._held_run_ids for record in queued):
             return True
         self.clear()
         return False
 
     def clear(self) -> None:
         self._failed_run_ids.clear()
-        self.paused_at = None
+        self._held_run_ids = None
 
     @property
     def pause_reason(self) -> str | None:
         """Why the queue is paused."""
-        if self.paused_at is None:
+        if self._held_run_ids is None:
             return None
         return (
             f"The last {MAX_FAST_FAILURES} runs failed within {FAST_FAILURE_S:g} seconds of their start, so the queue "

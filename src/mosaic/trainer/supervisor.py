@@ -206,7 +206,8 @@ class Supervisor:
             if not changed.is_active:
                 self._delete_unwanted_logs(changed)
             self._records.put(changed)
-            if not changed.is_active and not changed.is_attached and self.failure_breaker.record_end(changed):
+            queued = [other for other in self._records.active.values() if other.stage is Stage.QUEUED]
+            if not changed.is_active and not changed.is_attached and self.failure_breaker.record_end(changed, queued):
                 log.warning("queue_paused", run_id=run_id, reason=self.failure_breaker.pause_reason)
 
     # --- cleaning up
