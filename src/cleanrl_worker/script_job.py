@@ -22,15 +22,15 @@ from cleanrl_worker.user_cleanrl import (
 )
 from cleanrl_worker.worker_config import CORE_SETTINGS, WorkerRequest, add_core_settings
 from mosaic.contracts.errors import MissingExtra, refuse_key
-from mosaic.contracts.folder import CALLER_VARIABLE, TOKEN_VARIABLE, RunFolder, Workspace
+from mosaic.contracts.folder import CALLER_VARIABLE, KEEPER_VARIABLE, TOKEN_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.payload import ProbeParts
 from mosaic.contracts.setting_field import SettingField
 from mosaic.probe.script_env import script_environment
 
 _WITHHELD_VARIABLES = (TOKEN_VARIABLE, CALLER_VARIABLE)
 """Variables shared only by the daemon and its workers, which a foreign script must not see."""
-_DAEMON_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
-"""For these the value set by the daemon counts, not the caller's."""
+_DAEMON_VARIABLES = ("CUDA_VISIBLE_DEVICES", KEEPER_VARIABLE)
+"""For these the value set by the daemon or the keeper counts, not the caller's."""
 
 
 def _caller_environment() -> dict[str, str]:

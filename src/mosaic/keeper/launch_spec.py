@@ -27,7 +27,7 @@ class ProgramSpec(TypedDict):
     argv: list[str]
     cwd: str
     env: dict[str, str]
-    """Its complete environment; nothing is inherited."""
+    """Its complete environment; nothing is inherited. The keeper adds its mark to the worker's."""
     log_name: str
     """`cleanrl` gives `logs/cleanrl.stdout.log` and `logs/cleanrl.stderr.log`; a sidecar has one log, `<name>.log`."""
 

@@ -11,8 +11,10 @@ import sys
 from contextlib import suppress
 from typing import IO, NoReturn
 
-from mosaic.contracts.folder import RunFolder
+from mosaic.common.processes import own_identity
+from mosaic.contracts.folder import KEEPER_VARIABLE, RunFolder
 from mosaic.keeper.launch_spec import LaunchSpec, ProgramSpec
+from mosaic.keeper.survivors import keeper_mark
 from mosaic.keeper.tree import PROC, descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -45,6 +47,7 @@ def start_worker(launch: LaunchSpec, folder: RunFolder) -> tuple[int, int]:
             open(folder.stderr_log(launch["log_name"]), "ab") as stderr,
         ):
             begin = stderr.tell()
+            launch["env"][KEEPER_VARIABLE] = keeper_mark(own_identity())
             return _start_program(launch, stdout, stderr), begin
     except (OSError, ValueError) as error:
         raise ProgramStartError(_reason(error, launch["argv"][0], launch["cwd"])) from None

@@ -7,7 +7,7 @@ import os
 import sys
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.folder import Workspace
+from mosaic.contracts.folder import KEEPER_VARIABLE, Workspace
 from mosaic.trainer.daemon import IDLE_TIMEOUT_S, PORT, Daemon, configure_logging, detect_slots
 
 
@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="exit after this many seconds without runs or callers"
     )
     options = parser.parse_args(arguments)
+    os.environ.pop(KEEPER_VARIABLE, None)  # a daemon started from within a run does not belong to it
     workspace = Workspace.resolve(options.var)
     configure_logging(workspace)
     max_runs = options.max_runs or int(os.environ.get("MOSAIC_MAX_RUNS", 0)) or None

@@ -86,8 +86,13 @@ class Ended(LifecycleEvent):
     """Where the full log is."""
 
 
+@dataclass(frozen=True)
 class KeeperLost(LifecycleEvent):
-    pass
+    """The keeper ended without a report."""
+
+    is_reboot: bool = False
+    survivors: tuple[int, ...] = ()
+    """Processes of the run that could not be killed."""
 
 
 class NeverStarted(LifecycleEvent):
@@ -182,7 +187,13 @@ def _end(record: RunRecord, event: Ended) -> RunRecord:
 
 
 def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
-    reason = "Its keeper disappeared, so its end was not recorded; its remaining processes were stopped."
+    if event.is_reboot:
+        reason = f"The machine was restarted while it ran. {_resume_hint(record)}"
+    elif event.survivors:
+        pids = ", ".join(map(str, event.survivors))
+        reason = f"Its keeper disappeared, so its end was not recorded; these processes could not be stopped: {pids}."
+    else:
+        reason = "Its keeper disappeared, so its end was not recorded; its remaining processes were stopped."
     return _finish(record, event.at, Outcome.LOST, reason)
 
 
@@ -231,7 +242,7 @@ def _finish(record: RunRecord, at: float, outcome: Outcome, reason: str) -> RunR
 
 def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Outcome, str]:
     """How it ended, and why in one sentence. A limit and a stop come first: they are why the process ended."""
-    resume_hint = f"If it saved a checkpoint, resume from there: mosaic resume {record.run_id}"
+    resume_hint = _resume_hint(record)
     if exited.cause == "time_limit":
         return Outcome.FAILED, f"It reached its time limit of {exited.limit:g} s and was stopped. {resume_hint}"
     if exited.cause == "memory_limit":
@@ -257,6 +268,10 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
     if report is not None and report.outcome == "stopped":
         return Outcome.CANCELLED, "It was stopped from outside."
     return Outcome.SUCCEEDED, "It ended without an error."
+
+
+def _resume_hint(record: RunRecord) -> str:
+    return f"If it saved a checkpoint, resume from there: mosaic resume {record.run_id}"
 
 
 def _signal_name(number: int) -> str:

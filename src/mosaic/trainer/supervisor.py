@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 import structlog
 
 from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import is_alive
+from mosaic.common.processes import boot_id, is_alive
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
     EnvironmentSeeded,
@@ -35,6 +33,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
+from mosaic.keeper.survivors import kill_survivors
 from mosaic.store.ingest import JOURNAL, KEEPER, IngestedEvent
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executor import LocalExecutor
@@ -191,11 +190,19 @@ class Supervisor:
                 if time.monotonic() - self._began > KEEPER_CLAIM_TIMEOUT_S:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
             elif not is_alive(attempt.keeper):
-                with self._records.lock:
-                    self._intake.read_all(record.run_id)
-                    if record.run_id in self._records.active:
-                        _kill_process_group(self._records.active[record.run_id].attempts[-1].worker)
-                        self._advance(record.run_id, life.KeeperLost(at=time.time()))
+                self._end_without_keeper(record.run_id, attempt.keeper)
+
+    def _end_without_keeper(self, run_id: str, keeper: ProcessIdentity) -> None:
+        with self._records.lock:
+            self._intake.read_all(run_id)  # the keeper may have reported the end
+            record = self._records.active.get(run_id)
+        if record is None:
+            return
+        left = kill_survivors(keeper, record.attempts[-1].worker)
+        if left:
+            log.warning("survivors_left", run_id=run_id, pids=left)
+        is_reboot = keeper["boot_id"] != boot_id()
+        self._advance(run_id, life.KeeperLost(at=time.time(), is_reboot=is_reboot, survivors=tuple(left)))
 
     def _advance(self, run_id: str, event: life.LifecycleEvent) -> None:
         with self._records.lock:
@@ -306,13 +313,6 @@ class Supervisor:
             gpu for record in self._records.active.values() if record.holds_slot for gpu in record.attempts[-1].gpus
         }
         return tuple(gpu for gpu in range(self._slots.gpus) if gpu not in taken)[:wanted]
-
-
-def _kill_process_group(worker: ProcessIdentity | None) -> None:
-    """Ends the session of a worker whose keeper is gone."""
-    if worker is not None and is_alive(worker):
-        with suppress(OSError):
-            os.killpg(worker["pid"], signal.SIGKILL)
 
 
 _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] = {

@@ -1,0 +1,81 @@
+"""Finds and kills the processes of a run whose keeper was killed, so that none is left to hold memory or a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+
+from mosaic.common.processes import boot_id, is_alive, start_time
+from mosaic.contracts.folder import KEEPER_VARIABLE
+from mosaic.contracts.process_identity import ProcessIdentity
+from mosaic.keeper.tree import PROC
+
+_TIMEOUT_S = 4.0
+_PASS_S = 0.02
+_HAS_PROC = sys.platform == "linux"
+
+
+def keeper_mark(keeper: ProcessIdentity) -> str:
+    """Return the value of KEEPER_VARIABLE in the environment of all processes that this keeper started."""
+    return f"{keeper['pid']}:{keeper['start']}:{keeper['boot_id']}"
+
+
+def kill_survivors(keeper: ProcessIdentity, worker: ProcessIdentity | None) -> list[int]:
+    """Kill what is left of a dead keeper's processes; return those that are still alive after some seconds."""
+    if keeper["boot_id"] != boot_id():
+        return []
+    if not _HAS_PROC:
+        if worker is not None and is_alive(worker):
+            with suppress(OSError):
+                os.killpg(worker["pid"], signal.SIGKILL)
+        return []
+    deadline = time.monotonic() + _TIMEOUT_S
+    # Again until none is found: a process may have forked while the others were killed.
+    while (pids := find_survivors(keeper, worker)) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PASS_S)
+    return pids
+
+
+def find_survivors(keeper: ProcessIdentity, worker: ProcessIdentity | None) -> list[int]:
+    """Return the processes with the keeper's mark, those of the worker's session, and all their descendants.
+
+    The calling process and its descendants are left out, even if it was started from within the run.
+    """
+    mark = f"{KEEPER_VARIABLE}={keeper_mark(keeper)}".encode()
+    session = None if worker is None or _is_reused(worker) else worker["pid"]
+    found: list[int] = []
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid in map(int, filter(str.isdigit, os.listdir(PROC))):
+        try:
+            with open(f"{PROC}/{pid}/stat", "rb") as file:
+                state, parent, _, session_id = file.read().rpartition(b")")[2].split()[:4]
+        except OSError:
+            continue  # it has just ended
+        if state in b"ZX" or pid == os.getpid():
+            continue
+        children[int(parent)].append(pid)
+        if int(session_id) == session or _has_variable(pid, mark):
+            found.append(pid)
+    for pid in found:
+        found.extend(child for child in children[pid] if child not in found)
+    return found
+
+
+def _is_reused(worker: ProcessIdentity) -> bool:
+    """Return whether another process has the worker's number: then nothing is left of the worker's session."""
+    return start_time(worker["pid"]) not in ("", worker["start"])
+
+
+def _has_variable(pid: int, variable: bytes) -> bool:
+    try:
+        with open(f"{PROC}/{pid}/environ", "rb") as file:
+            return variable in file.read().split(b"\0")
+    except OSError:
+        return False  # of another user, or it has just ended
