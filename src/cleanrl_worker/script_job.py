@@ -21,6 +21,7 @@ from cleanrl_worker.user_cleanrl import (
     script_fields,
 )
 from cleanrl_worker.worker_config import CORE_SETTINGS, WorkerRequest, add_core_settings
+from mosaic.common.processes import SAFE_PATH_VARIABLE
 from mosaic.contracts.errors import MissingExtra, refuse_key
 from mosaic.contracts.folder import CALLER_VARIABLE, KEEPER_VARIABLE, TOKEN_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.payload import ProbeParts
@@ -36,7 +37,9 @@ _DAEMON_VARIABLES = ("CUDA_VISIBLE_DEVICES", KEEPER_VARIABLE)
 def _caller_environment() -> dict[str, str]:
     """Return the environment of the process that submitted the run; our own if the worker was started by hand."""
     caller_json = os.environ.get(CALLER_VARIABLE)
-    caller: dict[str, str] = json.loads(caller_json) if caller_json else dict(os.environ)
+    # The worker imports nothing from where it runs; a script may.
+    own = {name: value for name, value in os.environ.items() if name != SAFE_PATH_VARIABLE}
+    caller: dict[str, str] = json.loads(caller_json) if caller_json else own
     from_daemon = {name: os.environ[name] for name in _DAEMON_VARIABLES if name in os.environ}
     return {name: value for name, value in caller.items() if name not in _WITHHELD_VARIABLES} | from_daemon
 

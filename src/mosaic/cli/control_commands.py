@@ -93,9 +93,10 @@ def resume(context: CliContext, runs: tuple[str, ...], total_timesteps: int | No
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting, such as learning_rate=0.001."
 )
+@click.option("--trust", is_flag=True, help="Start the program that the config of an imported run names.")
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_context
-def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], follow: bool) -> int:
+def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], trust: bool, follow: bool) -> int:
     """Starts a new run from the config of another one, with changes.
 
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
@@ -104,6 +105,8 @@ def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], follow
 
     changes = [parse_assignment(text) for text in assignments]
     payload = context.trainer().config(run)
+    if trust:
+        payload["metadata"].pop("is_imported", None)
     return submit_run(context, apply_assignments(payload, changes), is_detached=not follow)
 
 

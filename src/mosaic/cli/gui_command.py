@@ -64,7 +64,7 @@ def open_workbench_detached(workspace: Path, run_id: str) -> bool:
         return False
     code = "import sys; from mosaic.cli.main import main; sys.exit(main())"
     subprocess.Popen(
-        [sys.executable, "-c", code, "gui", "--var", str(workspace), "--run", run_id],
+        [sys.executable, "-P", "-c", code, "gui", "--var", str(workspace), "--run", run_id],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

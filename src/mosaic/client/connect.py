@@ -126,7 +126,7 @@ def start_daemon(workspace: Workspace) -> DaemonAddress:
     console = workspace.logs / "trainer.console.log"
     with open(console, "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mosaic.trainer", "--var", str(workspace.root)],
+            [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

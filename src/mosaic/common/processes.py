@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from mosaic.contracts.process_identity import ProcessIdentity
@@ -44,3 +45,16 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 def own_identity() -> ProcessIdentity:
     return identify(os.getpid())
+
+
+SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
+"""Environment variable: makes Python import nothing from its working directory or next to its script."""
+
+
+def without_working_directory(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that works in a run folder and must import nothing from there.
+
+    The folder may come from someone else. A relative entry of PYTHONPATH would be a folder inside it.
+    """
+    entries = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
+    return {**env, SAFE_PATH_VARIABLE: "1", "PYTHONPATH": os.pathsep.join(entries)}

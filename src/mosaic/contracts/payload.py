@@ -68,6 +68,8 @@ class Metadata(Contract):
     notes: Text | None = None
     group: SafeName | None = None
     """Runs that belong together, such as the seeds of one experiment."""
+    is_imported: bool = False
+    """Set by an import and kept in every copy: a program that the config names is not started without `--trust`."""
 
 
 def _option(path: str, **changes: Any) -> Any:

@@ -31,7 +31,7 @@ def check_rendering(family_name: str) -> dict[str, Any]:
         return {"ok": False, **target, "message": f"Not installed: {family.install_command}"}
     try:
         result = subprocess.run(
-            [sys.executable, "-m", "mosaic.envs.render_check", family.name],
+            [sys.executable, "-P", "-m", "mosaic.envs.render_check", family.name],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RENDER_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

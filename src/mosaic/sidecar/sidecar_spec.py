@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from mosaic.common.files import file_size
+from mosaic.common.processes import without_working_directory
 from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.description import requested_repo
@@ -24,7 +25,8 @@ def build_sidecar_spec(
     `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
     (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
     """
-    env = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+    env = without_working_directory(os.environ)
+    env.pop(TOKEN_VARIABLE, None)
     repo = requested_repo(payload) if caller_env is None else None
     if caller_env is None:
         is_wanted = payload.artifacts.wandb.enabled or payload.artifacts.trackio.enabled
@@ -39,7 +41,7 @@ def build_sidecar_spec(
         is_wanted = has_wandb_probe and "WANDB_MODE" not in caller_env and is_wandb_installed() and _may_have_key(env)
     if not is_wanted and repo is None:
         return None
-    argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
+    argv = [sys.executable, "-P", "-m", "mosaic.sidecar", "go", str(folder.path)]
     argv += ["--journal-from", str(file_size(folder.journal))]
     argv += ["--keeper-from", str(file_size(folder.keeper))]
     argv += ["--upload-only"] if caller_env is not None else []

@@ -187,7 +187,7 @@ def _read_file(folder: RunFolder) -> SyncState:
 
 def uploader_command() -> list[str]:
     """Returns the command that uploads runs and prints their states, for the window."""
-    return [sys.executable, "-m", "mosaic.sidecar", "sync"]
+    return [sys.executable, "-P", "-m", "mosaic.sidecar", "sync"]
 
 
 def upload_request(folders: Iterable[RunFolder]) -> str:

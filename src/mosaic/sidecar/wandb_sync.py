@@ -78,7 +78,7 @@ class WandbUpload:
         live = ["--live"] if is_live else []
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "wandb", "beta", "sync", *live, "--no-skip-synced", str(path)],
+                [sys.executable, "-P", "-m", "wandb", "beta", "sync", *live, "--no-skip-synced", str(path)],
                 cwd=folder.path,
                 env=client_environment(env, folder),
                 stdin=subprocess.DEVNULL,
@@ -310,7 +310,7 @@ def _record_in_subprocess(folder: RunFolder, env: Mapping[str, str], timeout_s: 
     """In a child process, because it imports wandb."""
     if not is_wandb_installed():
         raise BadInput(NOT_INSTALLED_PROBLEM.sentence)
-    command = [sys.executable, "-m", "mosaic.sidecar", "record", str(folder.path)]
+    command = [sys.executable, "-P", "-m", "mosaic.sidecar", "record", str(folder.path)]
     try:
         subprocess.run(
             command, env=dict(env), timeout=timeout_s, stdin=subprocess.DEVNULL, capture_output=True, check=True

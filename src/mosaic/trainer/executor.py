@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from mosaic.common.processes import identify
+from mosaic.common.processes import identify, without_working_directory
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import (
     CALLER_VARIABLE,
@@ -103,7 +103,7 @@ class LocalExecutor:
         """The daemon's, so that the caller's does not affect the worker; its script gets it."""
         threads = str(payload.resources.cpus or 1)
         return {
-            **os.environ,
+            **without_working_directory(os.environ),
             # Not all cores: next to another run, spinning barriers would slow both a hundredfold.
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,

@@ -1,44 +1,89 @@
-"""Imports a run: an exported zip, or a folder such as one in the trash."""
+"""Imports a run: an exported zip, or a folder such as one in the trash.
+
+The files come from someone else: what is not a plain file or a link inside the run folder is left out or refused, and
+nothing is written before the number and the size of the files are known.
+"""
 
 from __future__ import annotations
 
-import json
+import io
 import os
+import re
 import shutil
 import stat
+import time
 import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
+
+import structlog
 
 from mosaic.common.files import write_json, write_text
+from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.states import Outcome, RunRecord, Stage
+from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.trainer.intake import Intake
 from mosaic.trainer.records import Records
 
-_CONFIG = RunFolder("/").config.name
+log = structlog.get_logger("mosaic.trainer.run_import")
+
+MAX_FILES = 20_000
+MAX_BYTES = 64 << 30
+MAX_RATIO = 200
+"""Unpacked bytes per byte of a zip; what a run writes is packed to a tenth at best."""
+MIN_BYTES_OF_BOMB = 256 << 20
+"""Below this a ratio does not matter: a log of equal lines is packed to almost nothing."""
+MAX_CONFIG_BYTES = 8 << 20
+"""Of config.json and record.json, which are read into memory."""
+MAX_LINK_BYTES = 4096
+RESERVED_IDS = ("last",)
+_RUN_ID = re.compile(r"[0-9A-Za-z]{1,64}")
+_CONFIG, _RECORD = RunFolder("/").config.name, RunFolder("/").record.name
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One file, folder or link of the run that is imported."""
+
+    parts: tuple[str, ...]
+    """Its path in the run folder."""
+    size_bytes: int
+    open: Callable[[], IO[bytes]]
+    link_target: str | None = None
+    is_folder: bool = False
+    modified_at: float | None = None
 
 
 def import_run(records: Records, source: str) -> RunView:
-    """Imports a run under its own id and returns its view; refuses one that is in the workspace already."""
+    """Imports a run under its own id and returns its view; refuses one that is in the workspace already.
+
+    Its config is marked, so that programs that it names are not started.
+    """
     path = Path(source)
+    is_restored = path.is_dir() and path.parent == records.workspace.trash
     staging = records.workspace.runs / f".making-import-{os.getpid()}-{records.new_id()}"
     try:
         if path.is_dir():
-            config_with_secrets = _copy(path, staging)
+            config = _place(list(_folder_entries(path)), staging, source, not is_restored)
         elif path.is_file():
-            config_with_secrets = _unpack(path, staging)
+            config = _unpack(path, staging)
         else:
             raise BadInput(f"{source}: no such file. Expected a zip made by: mosaic export RUN --zip F.zip")
         record = _read_record(staging, source)
+        if not is_restored:
+            config["metadata"]["is_imported"] = True
+            entry = HistoryEntry(at=time.time(), stage=Stage.FINISHED, message=f"Imported from {path.name}.")
+            record = record.model_copy(update={"history": (*record.history, entry)})
         target = records.folder(record.run_id)
         _refuse_duplicate(target)
-        if config_with_secrets is not None:  # a keyring may be slow: never under the lock
-            write_json(RunFolder(staging).config, store_secrets(config_with_secrets))
+        write_json(staging / _CONFIG, store_secrets(config))  # a keyring may be slow: never under the lock
         with records.lock:
             _refuse_duplicate(target)
             write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
@@ -47,7 +92,7 @@ def import_run(records: Records, source: str) -> RunView:
         Intake(records).read_all(record.run_id)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    if path.is_dir() and path.parent == records.workspace.trash:
+    if is_restored:
         shutil.rmtree(path, ignore_errors=True)
     records.notify_watchers()
     return records.view(record.run_id)
@@ -58,67 +103,114 @@ def _refuse_duplicate(target: RunFolder) -> None:
         raise NotAllowed(f"Run {target.run_id} is in this workspace already: {target.path}")
 
 
-def _copy(path: Path, staging: Path) -> Any:
-    """Copies a folder; returns its config if that holds a secret, which the copy does not."""
-    config = path / _CONFIG
-    shutil.copytree(path, staging, symlinks=True, ignore=lambda folder, _: [_CONFIG] if Path(folder) == path else [])
-    return _write_config_without_secrets(config.read_bytes(), staging) if config.is_file() else None
+# --- what there is to import
 
 
-def _write_config_without_secrets(text: bytes, staging: Path) -> Any:
-    """Writes a config without its secrets; returns all of it if it has any."""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        data = None
-    clean = redact_secrets(data)
-    if data is None or clean == data:
-        (staging / _CONFIG).write_bytes(text)
-        return None
-    write_json(staging / _CONFIG, clean)
-    return data
+def _folder_entries(root: Path) -> Iterator[_Entry]:
+    for parent, folders, names in os.walk(root):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            status = path.lstat()
+            parts = path.relative_to(root).parts
+            if stat.S_ISLNK(status.st_mode):
+                yield _Entry(parts, 0, io.BytesIO, link_target=os.readlink(path))
+            elif stat.S_ISDIR(status.st_mode):
+                yield _Entry(parts, 0, io.BytesIO, is_folder=True)
+            elif stat.S_ISREG(status.st_mode):
+                yield _Entry(parts, status.st_size, partial(io.FileIO, path), modified_at=status.st_mtime)
 
 
 def _unpack(path: Path, staging: Path) -> Any:
-    """Unpacks a zip; returns what `_copy` returns."""
-    config_with_secrets = None
+    """Unpacks a zip; returns what `_place` returns."""
     try:
         with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            tops = {PurePosixPath(member.filename).parts[0] for member in members if member.filename.strip("/")}
+            entries = [_zip_entry(archive, member, path) for member in archive.infolist()]
+            tops = {entry.parts[0] for entry in entries if entry.parts}
             if len(tops) != 1:
                 raise BadInput(f"{path}: expected one run folder inside, found {len(tops)} entries at the top.")
-            staging.mkdir(parents=True)
-            for member in members:
-                if PurePosixPath(member.filename).parts[1:] == (_CONFIG,):
-                    config_with_secrets = _write_config_without_secrets(archive.read(member), staging)
-                else:
-                    _extract(archive, member, staging, path)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+            size_bytes, packed_bytes = sum(entry.size_bytes for entry in entries), path.stat().st_size
+            if size_bytes > max(MIN_BYTES_OF_BOMB, MAX_RATIO * packed_bytes):
+                raise BadInput(
+                    f"{path}: {size_bytes:,} bytes are packed into {packed_bytes:,}, more than {MAX_RATIO} to 1. "
+                    "A run is not packed so tightly; nothing was unpacked."
+                )
+            inside = [replace(entry, parts=entry.parts[1:]) for entry in entries if len(entry.parts) > 1]
+            return _place(inside, staging, str(path))
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: this zip cannot be read ({error}).") from None
-    return config_with_secrets
 
 
-def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, staging: Path, path: Path) -> None:
-    parts = PurePosixPath(member.filename).parts[1:]
-    if not parts:
-        return
-    if any(part in ("..", "") or "\0" in part or part.startswith("/") for part in parts) or "\\" in member.filename:
+def _zip_entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> _Entry:
+    parts = PurePosixPath(member.filename).parts
+    if any(part in ("..", "/") or "\0" in part for part in parts) or "\\" in member.filename:
         raise BadInput(f"{path}: {member.filename!r} points outside of the run folder.")
-    target = staging.joinpath(*parts)
-    if any(parent.is_symlink() for parent in target.parents if parent != staging and staging in parent.parents):
-        raise BadInput(f"{path}: {member.filename!r} is inside a symbolic link.")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    link_target = None
     if stat.S_ISLNK(member.external_attr >> 16):
-        link_target = archive.read(member).decode("utf-8", "replace")
-        if not link_target.isdigit():  # only `checkpoints/last` and `best` may be links, to a step in the same folder
-            raise BadInput(f"{path}: the link {member.filename!r} points at {link_target!r}, not at a checkpoint.")
-        target.symlink_to(link_target)
-    elif member.is_dir():
+        if member.file_size > MAX_LINK_BYTES:
+            raise BadInput(f"{path}: the link {member.filename!r} is not a valid one.")
+        link_target = archive.read(member).decode()
+    # No more bytes are read of a member than it declares.
+    return _Entry(parts, member.file_size, lambda: archive.open(member), link_target, member.is_dir())
+
+
+# --- writing it
+
+
+def _place(entries: list[_Entry], staging: Path, source: str, has_limits: bool = True) -> Any:
+    """Writes the files into an empty folder; returns the config with its secrets, which its file does not have."""
+    size_bytes = sum(entry.size_bytes for entry in entries)
+    staging.parent.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(staging.parent).free
+    if has_limits and len(entries) > MAX_FILES:
+        raise BadInput(f"{source}: {len(entries):,} files are more than a run has; the limit is {MAX_FILES:,}.")
+    if size_bytes > (min(MAX_BYTES, free_bytes) if has_limits else free_bytes):
+        limit = f"the limit is {MAX_BYTES:,}, and {free_bytes:,} are free on the disk"
+        raise BadInput(f"{source}: its files have {size_bytes:,} bytes; {limit}.")
+    staging.mkdir()
+    config = None
+    for entry in entries:
+        if entry.parts in ((_CONFIG,), (_RECORD,)) and (entry.size_bytes > MAX_CONFIG_BYTES or entry.link_target):
+            raise BadInput(f"{source}: {entry.parts[0]} is not a file of at most {MAX_CONFIG_BYTES:,} bytes.")
+        if entry.parts == (_CONFIG,):
+            with entry.open() as file:
+                config = decode_limited(file.read().decode(errors="replace"))
+            write_json(staging / _CONFIG, redact_secrets(config))
+        else:
+            try:
+                _write_entry(entry, staging, source)
+            except OSError as error:
+                name = "/".join(entry.parts)[:200]
+                raise BadInput(f"{source}: {name!r} cannot be written: {error.strerror or error}.") from None
+    return config
+
+
+def _write_entry(entry: _Entry, staging: Path, source: str) -> None:
+    target = staging.joinpath(*entry.parts)
+    if any(parent.is_symlink() for parent in target.parents if staging in parent.parents) or target.is_symlink():
+        raise BadInput(f"{source}: {'/'.join(entry.parts)!r} is inside a symbolic link.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if entry.link_target is not None:
+        if stays_inside(entry.parts, entry.link_target):
+            target.symlink_to(entry.link_target)
+        else:
+            log.info("link_left_out", source=source, link="/".join(entry.parts), target=entry.link_target[:200])
+    elif entry.is_folder:
         target.mkdir(exist_ok=True)
     else:
-        with archive.open(member) as source, open(target, "wb") as file:
-            shutil.copyfileobj(source, file)
+        with entry.open() as file, open(target, "xb") as copy:
+            shutil.copyfileobj(file, copy)
+        if entry.modified_at is not None:
+            os.utime(target, (entry.modified_at, entry.modified_at))
+
+
+def stays_inside(parts: tuple[str, ...], link_target: str) -> bool:
+    """Whether a link at this path of the run folder can only lead to something inside the folder.
+
+    No `..` may follow a name, which could be a link to a folder less deep than its own place.
+    """
+    steps = PurePosixPath(link_target).parts
+    up = next((count for count, step in enumerate(steps) if step != ".."), len(steps))
+    return len(steps) > 0 and "\0" not in link_target and up < len(parts) and not {"..", "/"} & set(steps[up:])
 
 
 def _read_record(staging: Path, source: str) -> RunRecord:
@@ -126,10 +218,10 @@ def _read_record(staging: Path, source: str) -> RunRecord:
     try:
         record = RunRecord.model_validate_json(folder.record.read_text())
         Payload.read(folder.config)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{source}: this is not a MOSAIC run ({str(error).splitlines()[0]}).") from None
-    if not record.run_id.isalnum():
-        raise BadInput(f"{source}: {record.run_id!r} is not a run id.")
+    if not _RUN_ID.fullmatch(record.run_id) or record.run_id.lower() in RESERVED_IDS:
+        raise BadInput(f"{source}: {record.run_id[:80]!r} is not a valid run id; expected up to 64 letters and digits.")
     if record.is_active:
         # It was exported while it ran: none of its processes is here.
         changes = {"stage": Stage.FINISHED, "outcome": Outcome.LOST, "reason": "It was exported while it ran."}

@@ -50,6 +50,7 @@ class RunService:
         translated = translate_extras(data)
         payload = _parse_payload(translated)
         _check_programs(payload, has_environment)
+        _check_trusted(payload)
         try:
             return payload, self._verdict(payload)
         except ConfigRefused as error:
@@ -195,6 +196,7 @@ class RunService:
         payload = self._records.read_payload(record.run_id)
         if total_timesteps is not None:
             payload = payload.with_worker(config={**payload.metadata.worker.config, "total_timesteps": total_timesteps})
+        _check_trusted(payload)
         self._verdict(payload)
         with self._records.lock:
             record = self._resolve_record(record.run_id)
@@ -284,6 +286,18 @@ def _as_written(error: ConfigRefused, translated: TranslatedPayload) -> ConfigRe
     for path, written in translated.written_paths.items():
         message = re.sub(rf"(?<![\w.]){re.escape(path)}(?!\.?\w)", written, message)
     return ConfigRefused(message, [FieldProblem(translated.written_path(path), text) for path, text in error.problems])
+
+
+def _check_trusted(payload: Payload) -> None:
+    """A config that was imported starts no program unless its user trusts it."""
+    choice = payload.metadata.worker
+    keys = [key for key in get_worker(choice.id).programs if value_at(choice.config, key) is not None]
+    if payload.metadata.is_imported and keys:
+        value = str(value_at(choice.config, keys[0]))[:200]
+        raise NotAllowed(
+            f"This config was imported and names a program: {keys[0]} is {value!r}. "
+            "If you trust it, start it as a new run: mosaic resubmit RUN --trust"
+        )
 
 
 def _check_programs(payload: Payload, has_environment: bool) -> None:

@@ -88,8 +88,8 @@ class WorkerDescription:
 
 
 def python_module(name: str) -> tuple[str, ...]:
-    """The command that runs a module with this interpreter."""
-    return (sys.executable, "-m", name)
+    """The command that runs a module with this interpreter, which imports nothing from its working directory."""
+    return (sys.executable, "-P", "-m", name)
 
 
 @cache

@@ -50,7 +50,18 @@ def is_installed() -> bool:
 
 def launch_command(logdir: Path, name: str) -> list[str]:
     """The command that shows one folder under a name, on a free loopback port, which it prints when it serves."""
-    return [sys.executable, "-c", _LAUNCH_SCRIPT, to_file_name(name), str(logdir), "--host", "127.0.0.1", "--port", "0"]
+    return [
+        sys.executable,
+        "-P",
+        "-c",
+        _LAUNCH_SCRIPT,
+        to_file_name(name),
+        str(logdir),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
 
 
 class TensorBoardProcess(ChildProcess):
