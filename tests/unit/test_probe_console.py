@@ -44,6 +44,16 @@ def test_other_values_of_the_line_become_scalars_and_the_total() -> None:
     assert reading.scalars == {"charts/SPS": 50.0, "time/time_elapsed": 2.0, "time/wall_time": 3.0}
 
 
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("00:01:05", 65.0), ("1:02:03.5", 3723.5), ("02:05", 125.0), ("3", 3.0), ("3:", 3.0)]
+)
+def test_times_are_read_as_seconds(written: str, seconds: float) -> None:
+    """R3.9: times may be written as hours, minutes and seconds."""
+    (reading,) = read(f"wall_time={written}, time_elapsed: {written}, global_step=8\n")
+    assert reading.step == 8
+    assert reading.scalars == {"time/wall_time": seconds, "time/time_elapsed": seconds}
+
+
 def test_a_table_is_one_reading_at_its_step() -> None:
     (reading,) = read(TABLE)
     assert reading.step == 2048

@@ -21,8 +21,9 @@ KNOWN_KEYS = (
 MAX_LINE_LENGTH = 4096
 """Longer lines are skipped."""
 _NUMBER = r"-?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)"
+_CLOCK = r"\d+(?::[0-5]?\d){1,2}(?:\.\d+)?"
 # Values come as numbers, as arrays (`[21.]`) and as what numpy 2 prints for its scalars (`np.float32(21.0)`).
-_PAIR = re.compile(rf"\b({'|'.join(KNOWN_KEYS)})\s*[=:][\s\[]*(?:[\w.]+\([\s\[]*)?({_NUMBER})")
+_PAIR = re.compile(rf"\b({'|'.join(KNOWN_KEYS)})\s*[=:][\s\[]*(?:[\w.]+\([\s\[]*)?({_CLOCK}|{_NUMBER})")
 _ROW = re.compile(r"\|([^|]*)\|([^|]*)\|")
 _RULE = re.compile(r"-{5,}")
 _END = re.compile(r"[\r\n]+")
@@ -73,7 +74,7 @@ class ConsoleParser:
         if self._table and _RULE.fullmatch(line.strip()):
             table, self._table, self._section = self._table, {}, ""
             return _reading_from_table(table)
-        pairs = {name: float(value) for name, value in _PAIR.findall(line)}
+        pairs = {name: _to_number(value) for name, value in _PAIR.findall(line)}
         return _reading_from_line(pairs) if "global_step" in pairs else None
 
     def _parse_row(self, name: str, value: str) -> None:
@@ -86,6 +87,14 @@ class ConsoleParser:
             return
         if name and "..." not in name and len(self._table) < 1000:
             self._table[self._section + name] = number
+
+
+def _to_number(text: str) -> float:
+    """Convert a number, or a time such as `00:01:05` to seconds."""
+    number = 0.0
+    for part in text.split(":"):
+        number = number * 60 + float(part)
+    return number
 
 
 def _to_int(value: float | None) -> int | None:
