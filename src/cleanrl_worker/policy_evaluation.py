@@ -68,11 +68,8 @@ def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
         run.warn(f"The policy was trained but could not be evaluated: {error}", "eval_summary_warning")
 
 
-def _summary_header(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFolder) -> EvaluationSummary:
-    """Return the summary before the first batch. Paths inside the run's folder are relative."""
-    tensorboard = launcher.tensorboard_folder(request, folder)
-    if tensorboard is not None and tensorboard.is_relative_to(folder.path):
-        tensorboard = tensorboard.relative_to(folder.path)
+def _summary_header(request: WorkerRequest, loaded: LoadedPolicy, run: Run) -> EvaluationSummary:
+    """Return the summary before the first batch."""
     return EvaluationSummary(
         algo=loaded.algo,
         env_id=loaded.env_id,
@@ -81,7 +78,7 @@ def _summary_header(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFol
         deterministic=not request.evaluation.stochastic,
         eval_batch_size=request.eval_batch_size,
         eval_repeat=request.evaluation.repeat,
-        tensorboard_dir=None if tensorboard is None else str(tensorboard),
+        tensorboard_dir=run.tensorboard_dir,
     )
 
 
@@ -89,7 +86,7 @@ class EvaluationBatches:
     """Runs batches, each on the next seeds. Those of an earlier attempt are kept."""
 
     def __init__(self, request: WorkerRequest, loaded: LoadedPolicy, run: Run, is_evaluation_run: bool = True) -> None:
-        self.header = _summary_header(request, loaded, run.folder)
+        self.header = _summary_header(request, loaded, run)
         self._batch_size = request.eval_batch_size
         self._captures_video = request.artifacts.video.capture_evaluation
         self._process_count = process_count(request.payload.resources.cpus)
@@ -100,6 +97,8 @@ class EvaluationBatches:
         earlier = _read_earlier_summary(run) if is_evaluation_run else None
         self.completed_batches = [] if earlier is None else list(earlier.batches)
         self._videos = [] if earlier is None else list(earlier.videos)
+        earlier_videos = [] if is_evaluation_run else sorted(run.folder.videos.glob("*.mp4"))
+        self._training_videos = [str(path.relative_to(run.folder.path)) for path in earlier_videos]
         self.episode_count = sum(batch.episodes for batch in self.completed_batches)
         self._is_first_batch = True
         self._has_warned_of_truncation = False
@@ -216,7 +215,7 @@ class EvaluationBatches:
         report = self.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS | {"deterministic"})
         report |= batch.model_dump(exclude={"seeds", "returns", "lengths"})
         run.artifact("evaluation", report)
-        run.artifact("videos", self._videos)
+        run.artifact("videos", self._training_videos + self._videos)
         run.event("eval_summary_update", summary=report)
 
 

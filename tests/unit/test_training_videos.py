@@ -50,6 +50,19 @@ def test_training_is_recorded_on_request_and_learns_the_same(tmp_path: Path) -> 
     assert events(recorded, "warning") == []
 
 
+def test_the_evaluation_after_training_adds_its_videos_to_those_of_the_training(tmp_path: Path) -> None:
+    """R3.10: analytics.json lists all videos of the run, and the event files that hold the evaluation's returns."""
+    extras = {"capture_video": True, "save_model": True, "eval_capture_video": True}
+    folder = train_here(RunFolder(tmp_path / "run"), small(extras=extras))
+    analytics = json.loads(folder.analytics.read_text())
+    recorded = sorted(str(path.relative_to(folder.path)) for path in folder.videos.rglob("*.mp4"))
+    assert {str(Path(video).parent) for video in recorded} == {"videos", "videos/run-eval"}
+    assert sorted(analytics["videos"]) == recorded
+    assert analytics["evaluation"]["tensorboard_dir"] == "tensorboard"
+    assert json.loads(folder.eval_summary.read_text())["tensorboard_dir"] == "tensorboard"
+    assert not folder.tensorboard_eval.exists()
+
+
 def test_a_video_is_recorded_although_live_frames_are_off(tmp_path: Path) -> None:
     extras = {"capture_video": True, "video_mode": "off"}
     folder = train_here(RunFolder(tmp_path / "off"), small(extras=extras))

@@ -241,6 +241,11 @@ class Run:
         """Write one line of the journal immediately."""
         self._log.event(kind, **fields)
 
+    @property
+    def tensorboard_dir(self) -> str | None:
+        """The folder of the event file, relative to the run folder where it is inside; None without one."""
+        return self._log.analytics.tensorboard_dir
+
     def artifact(self, name: str, value: Any) -> None:
         """Set an entry of analytics.json, such as `model`, `videos` or `evaluation`."""
         self._log.analytics.set_artifact(name, value)

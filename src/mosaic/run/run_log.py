@@ -72,8 +72,7 @@ class AnalyticsFile:
         self._folder = folder
         self.scalars: dict[str, dict[str, Any]] = {}
         """By tag: step, time and value of the newest point, and the number of points."""
-        is_enabled = tensorboard is not None
-        self._tensorboard = {"dir": self._relative_path(tensorboard) if tensorboard else None, "enabled": is_enabled}
+        self.tensorboard_dir = self._relative_path(tensorboard) if tensorboard else None
         self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
         self._artifacts.update(_read_artifacts(folder.analytics))
 
@@ -93,7 +92,8 @@ class AnalyticsFile:
         header = {"run_id": self._folder.run_id, "updated_at": time.time()}
         if (wandb := _read_wandb_status(self._folder)) is not None:
             self._artifacts["wandb"] = wandb
-        body = {**header, **entries, "scalars": self.scalars, "tensorboard": self._tensorboard, **self._artifacts}
+        tensorboard = {"dir": self.tensorboard_dir, "enabled": self.tensorboard_dir is not None}
+        body = {**header, **entries, "scalars": self.scalars, "tensorboard": tensorboard, **self._artifacts}
         write_json(self._folder.analytics, body)
 
     def _relative_path(self, path: Path) -> str:
