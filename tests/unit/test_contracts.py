@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,33 @@ def test_any_json_is_parsed_or_refused(data: Any) -> None:
 def test_the_closest_name_is_suggested() -> None:
     error = unknown_name_error("algorithm", "pppo", ["dqn", "ppo"], "worker 'cleanrl'")
     assert str(error) == "No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo."
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("sac", "sac_continuous_action"),
+        ("Breakout-v5", "ALE/Breakout-v5"),
+        ("breakout", "ALE/Breakout-v5"),
+        ("sac_continous_action", "sac_continuous_action"),
+    ],
+)
+def test_a_part_of_a_name_is_suggested_before_a_similar_one(name: str, suggestion: str) -> None:
+    known = [f"a{number}" for number in range(20)]
+    known += ["Breakout-v4", "ALE/Breakout-v5", "sac_atari", "sac_continuous_action"]
+    hint = str(unknown_name_error("name", name, known)).partition(" Did you mean ")[2].partition("?")[0]
+    assert repr(suggestion) in hint.split(" or ")
+
+
+def test_every_error_that_users_see_has_a_log_number_of_its_own() -> None:
+    """R6.2: refusals carry a LOG number, defined with their error class."""
+    classes: list[type[MosaicError]] = [MosaicError]
+    for each in classes:
+        classes += each.__subclasses__()
+    codes = [each.log_code for each in classes if each.__module__ == MosaicError.__module__]
+    assert all(re.fullmatch(r"LOG7\d\d", code) for code in codes)
+    assert len(set(codes)) == len(codes)
+    assert ConfigRefused.log_code == "LOG705"
 
 
 def test_errors_are_found_by_their_name() -> None:

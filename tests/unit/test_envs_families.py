@@ -45,6 +45,7 @@ def test_an_environment_is_created_without_the_checking_wrapper() -> None:
         ("Taxi-v3", "Taxi-v4"),
         ("LunarLander-v2", "LunarLander-v3"),
         ("HalfCheetah-v2", "HalfCheetah-v5"),
+        ("Breakout-v5", "ALE/Breakout-v5"),
     ],
 )
 def test_an_unknown_id_raises_with_the_closest_known_id(env_id: str, suggestion: str) -> None:

@@ -1,24 +1,28 @@
 """Errors that the user can act on. Shown as they are, without a traceback.
 
-MosaicError
-├── BadInput                exit 2
+MosaicError                 LOG700, exit 1
+├── BadInput                LOG701, exit 2
 │   ├── ConfigRefused       LOG705: a submission that does not fit its contract
-│   ├── UnknownName         a name that is not known, with the nearest known one
-│   ├── MissingExtra        an optional package that this request needs
-│   ├── NotAllowed          a good request at the wrong time
-│   └── CheckpointDamaged   a checkpoint whose bytes do not match its manifest
-├── RunEnded                exit 3: the run that was waited for failed
-├── NoDaemon                exit 4
-│   └── IdentityFailed      something else answers on the daemon's port
-└── AlreadyRunning          a second daemon for one workspace
+│   ├── UnknownName         LOG706: a name that is not known, with the nearest known one
+│   ├── MissingExtra        LOG707: an optional package that this request needs
+│   ├── NotAllowed          LOG708: a good request at the wrong time
+│   └── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
+├── RunEnded                LOG702, exit 3: the run that was waited for failed
+├── NoDaemon                LOG703, exit 4
+│   └── IdentityFailed      LOG710: something else answers on the daemon's port
+└── AlreadyRunning          LOG704, exit 75: a second daemon for one workspace
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+
+MAX_SUGGESTED = 3
+MAX_LISTED = 24
 
 
 class FieldProblem(NamedTuple):
@@ -33,7 +37,8 @@ class MosaicError(Exception):
     """The user can act on this. The message states what happened, what was expected and what to do."""
 
     exit_code = 1
-    log_code = ""
+    log_code = "LOG700"
+    """Repeated in the log, where it can be searched; each class has its own."""
 
     def __init__(self, message: str = "", problems: Iterable[FieldProblem] = ()) -> None:
         super().__init__(message)
@@ -43,6 +48,7 @@ class MosaicError(Exception):
 
 class BadInput(MosaicError):
     exit_code = 2
+    log_code = "LOG701"
 
 
 class ConfigRefused(BadInput):
@@ -50,35 +56,38 @@ class ConfigRefused(BadInput):
 
 
 class UnknownName(BadInput):
-    pass
+    log_code = "LOG706"
 
 
 class MissingExtra(BadInput):
-    pass
+    log_code = "LOG707"
 
 
 class NotAllowed(BadInput):
-    pass
+    log_code = "LOG708"
 
 
 class CheckpointDamaged(BadInput):
-    pass
+    log_code = "LOG709"
 
 
 class RunEnded(MosaicError):
     exit_code = 3
+    log_code = "LOG702"
 
 
 class NoDaemon(MosaicError):
     exit_code = 4
+    log_code = "LOG703"
 
 
 class IdentityFailed(NoDaemon):
-    pass
+    log_code = "LOG710"
 
 
 class AlreadyRunning(MosaicError):
     exit_code = 75
+    log_code = "LOG704"
 
 
 def refuse_key(path: str, problem: str) -> ConfigRefused:
@@ -116,8 +125,16 @@ def unknown_name_error(what: str, name: str, known: Iterable[str], where: str = 
     """`No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo.`"""
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in reversed(names)}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
-    some = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    near = [lowered[name.lower()]] if name.lower() in lowered else _names_with_part(name, names)[:MAX_SUGGESTED]
+    if not near:
+        near = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)]
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    some = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
     listed = f" Known: {some}." if names else ""
     return UnknownName(f"No {what} {name!r}{' in ' + where if where else ''}.{hint}{listed}")
+
+
+def _names_with_part(part: str, names: list[str]) -> list[str]:
+    """Return the names that have `part` as a word of theirs, such as `sac_atari` for `sac`."""
+    pattern = re.compile(rf"(?<![a-z0-9]){re.escape(part.lower())}(?![a-z0-9])")
+    return [name for name in names if part and pattern.search(name.lower())]

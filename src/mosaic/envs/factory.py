@@ -208,6 +208,9 @@ def _find_spec(env_id: str, plain_id: str) -> Any:
         (known.version for known in registry.values() if _base_name(known) == match["name"] and not _is_stub(known)),
         key=lambda version: -1 if version is None else version,
     )
+    known_ids = {*registry, *(known for family in FAMILIES.values() for known in family.known_ids)}
+    if with_namespace := [known for known in known_ids if known.endswith(f"/{plain_id}")]:
+        raise unknown_name_error("environment", plain_id, with_namespace)
     if not versions:
         names = [known for known, record in registry.items() if not _is_stub(record)]
         raise unknown_name_error("environment", plain_id, names)
