@@ -46,7 +46,7 @@ def _are_all_finished(workbench: Workbench) -> bool:
 
 
 def _can_cancel(workbench: Workbench) -> bool:
-    return bool(_target_stages(workbench).intersection(handlers.STOPPABLE_STAGES))
+    return bool(handlers.stoppable_runs(workbench))
 
 
 def _can_pause(workbench: Workbench) -> bool:
@@ -103,7 +103,8 @@ _EXPORT_EPISODES = partial(
 RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
     (
         Action("run.cancel", "Cancel run", "Run", handlers.cancel, "Ctrl+Shift+X", "mdi6.stop", _can_cancel,
-               "Stop it; it writes a checkpoint first and can be resumed"),
+               "Stop it; it writes a checkpoint first and can be resumed",
+               plural_title="Cancel {} runs…", runs=handlers.stoppable_runs),
         Action("run.pause", "Pause or continue", "Run", handlers.toggle_pause, "Space", "mdi6.pause", _can_pause,
                "Pause a running run, or continue a paused one"),
         Action("run.resume", "Resume with more steps…", "Run", handlers.resume, "", "mdi6.play", _can_resume,
@@ -111,7 +112,7 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
     ),
     (
         Action("run.resubmit", "Resubmit", "Run", handlers.resubmit, "Ctrl+R", "mdi6.replay", _HAS_TARGETS,
-               "Start a new run from the same config"),
+               "Start a new run from the same config", plural_title="Resubmit {} runs"),
         Action("run.edit", "Edit and resubmit…", "Run", handlers.edit_and_resubmit, "Ctrl+E", "mdi6.pencil-outline",
                _HAS_ONE_TARGET, "Open the train form, filled from this run"),
         Action("run.diff", "Show differing settings", "Run", handlers.show_settings_diff, "Ctrl+D",
@@ -127,8 +128,8 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
         Action("run.unarchive", "Unarchive", "Run", handlers.unarchive, "", "mdi6.archive-arrow-up-outline",
                _can_unarchive),
         Action("run.delete", "Delete…", "Run", handlers.delete, "Del", "mdi6.trash-can-outline", _are_all_finished,
-               "Move to the trash; runs that have not ended cannot be deleted"),
-        Action("run.undelete", "Undo delete", "Run", handlers.undelete, "", "mdi6.delete-restore",
+               "Move to the trash; runs that have not ended cannot be deleted", plural_title="Delete {} runs…"),
+        Action("run.undelete", "Undo delete (restore from trash)", "Run", handlers.undelete, "", "mdi6.delete-restore",
                _has_trash, "Restore the runs that were deleted last from the trash"),
     ),
     (
@@ -188,11 +189,11 @@ def run_menu(workbench: Workbench, name: str, parent: QWidget) -> QMenu:
     for group in RUN_ACTION_GROUPS:
         possible = [action for action in group if action.is_enabled(workbench)]
         for action in possible:
-            entry = menu.addAction(theme.icon(action.icon), action.title)
+            entry = menu.addAction(theme.icon(action.icon), action.title_now(workbench))
             entry.setObjectName(f"menu.{action.id}")
             entry.setToolTip(action.tooltip())
             entry.setShortcut(QKeySequence(action.shortcut))
-            entry.triggered.connect(lambda _=False, run=action.run: run(workbench))
+            entry.triggered.connect(lambda _=False, trigger=action.trigger: trigger(workbench))
         if possible:
             menu.addSeparator()
     return menu

@@ -132,7 +132,7 @@ def _action_entries(window: MainWindow) -> list[PaletteEntry]:
         keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
         icon = action.icon() if row.icon else theme.icon("mdi6.chevron-right", "muted")
         note = "   ".join(part for part in (row.menu, keys) if part)
-        entries.append(PaletteEntry(row.title, note, icon, action.trigger, action.isEnabled()))
+        entries.append(PaletteEntry(action.text(), note, icon, action.trigger, action.isEnabled()))
     return entries
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from PySide6.QtCore import QEvent, QSize, Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -24,14 +24,16 @@ from mosaic.gui import theme
 from mosaic.gui.actions import open_page
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action, Dock, Page
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.shell_widgets import Banner, Messages, TrainerStatusButton, overrides_shortcut
+from mosaic.gui.views.shell_widgets import Banner, Messages, TrainerStatusButton
 from mosaic.gui.workbench import Workbench
 
 DOCK_AREAS = {"left": Qt.DockWidgetArea.LeftDockWidgetArea, "bottom": Qt.DockWidgetArea.BottomDockWidgetArea}
+RUN_LIST = "runs.table"
 MENU_ORDER = ("File", "Run", "View", "Tools", "Help")
 SAVE_LAYOUT_INTERVAL_MS = 3000
 """So that a window that was killed opens as it was a moment before."""
 
+_WINDOW_SHORTCUT = Qt.ShortcutContext.WindowShortcut
 DialogFactory = Callable[["MainWindow", Workbench], QDialog]
 
 
@@ -55,7 +57,6 @@ class MainWindow(QMainWindow):
         self._page_stack = ui.with_object_name(QStackedWidget(), "pages")
         self._page_ids = [page.id for page in pages]
         self.banner = Banner()
-        self.messages = Messages(self)
         self._build_pages(pages)
         self._build_docks(docks)
         self._build_menus()
@@ -65,12 +66,9 @@ class MainWindow(QMainWindow):
         workbench.action_offered.connect(self.messages.show_action)
         workbench.bridge.connection_lost.connect(self._on_connection_lost)
         workbench.bridge.connected.connect(self._on_connected)
-        for signal in (
-            workbench.selection_changed,
-            workbench.marks_changed,
-            workbench.runs.changed,
-            workbench.runs.reset,
-        ):
+        for signal in (workbench.selection_changed, workbench.marks_changed):
+            signal.connect(lambda _: self.refresh_actions())  # at once: the next key may be a shortcut
+        for signal in (workbench.runs.changed, workbench.runs.reset):
             signal.connect(self._refresh_later)
         self._refresh_timer = ui.create_timer(self, 50, self.refresh_actions, is_single_shot=True)
         self.refresh_actions()
@@ -111,6 +109,7 @@ class MainWindow(QMainWindow):
             bar.addWidget(widget)
         search.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.addToolBar(bar)
+        self.messages = Messages(self, bar)
         self.setCentralWidget(ui.widget_column(self.banner, (self._page_stack, 1), spacing=0))
 
     def _build_docks(self, docks: Sequence[Dock]) -> None:
@@ -129,12 +128,13 @@ class MainWindow(QMainWindow):
             menus[title] = self._create_menu(title)
             self.menuBar().addMenu(menus[title])
         keys = self._workbench.settings.get("keys", {})
+        run_list = self.findChild(QWidget, RUN_LIST)
         sections: dict[str, int] = {}
         for row in self._action_table:
             action = ui.with_object_name(QAction(row.title, self), row.id)
             if row.icon:
                 action.setIcon(theme.icon(row.icon))
-            action.triggered.connect(lambda _=False, run=row.run: run(self._workbench))
+            action.triggered.connect(lambda _=False, trigger=row.trigger: trigger(self._workbench))
             top, _, inside = row.menu.partition(SUBMENU_SEPARATOR)
             if sections.setdefault(top, row.section) != row.section:
                 menus[top].addSeparator()
@@ -143,6 +143,8 @@ class MainWindow(QMainWindow):
                 menus[row.menu] = self._create_menu(inside)
                 menus[top].addMenu(menus[row.menu])
             menus[row.menu].addAction(action)
+            if run_list is not None:
+                run_list.addAction(action)
             self._actions[row.id] = action
             self.set_shortcut(row.id, keys.get(row.id, row.shortcut))
         if "View" in menus and self._docks:
@@ -201,6 +203,9 @@ class MainWindow(QMainWindow):
         action = self._actions[action_id]
         row = next(row for row in self._action_table if row.id == action_id)
         action.setShortcut(QKeySequence(shortcut))
+        # A key that types text, such as Space, is a shortcut only while the list of runs has the focus.
+        context = Qt.ShortcutContext.WidgetShortcut if _types_text(action.shortcut()) else _WINDOW_SHORTCUT
+        action.setShortcutContext(context)
         shown = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
         action.setToolTip(row.tooltip(shown))
 
@@ -210,6 +215,7 @@ class MainWindow(QMainWindow):
 
     def refresh_actions(self) -> None:
         for row in self._action_table:
+            self._actions[row.id].setText(row.title_now(self._workbench))
             self._actions[row.id].setEnabled(bool(row.is_enabled(self._workbench)))
 
     # --- the trainer
@@ -261,18 +267,18 @@ class MainWindow(QMainWindow):
         settings.put_for_workspace("selection", self._workbench.selection)
         settings.flush()
 
-    def event(self, event: QEvent) -> bool:
-        if overrides_shortcut(event):
-            event.accept()
-            return True
-        return super().event(event)
-
     def closeEvent(self, event: QCloseEvent) -> None:
         """Closing the window never touches a run."""
         self._save_layout_timer.stop()
         self.save_layout()
         self._workbench.closing.emit()
         super().closeEvent(event)
+
+
+def _types_text(keys: QKeySequence) -> bool:
+    """Whether its first key types a character."""
+    first = keys.toString().partition(", ")[0].removeprefix("Shift+")
+    return len(first) == 1 or first == "Space"
 
 
 def _page_actions(pages: Sequence[Page]) -> list[Action]:

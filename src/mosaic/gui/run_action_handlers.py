@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.client.exports import ExportCancelled, ExportTask
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_id
 from mosaic.gui.forms.submit_controller import show_submitted_runs
@@ -73,8 +73,38 @@ def _describe_runs(views: Sequence[RunView]) -> str:
     return f"Run {short_id(views[0].run_id)}" if len(views) == 1 else f"{len(views)} runs"
 
 
+def _list_titles(views: Sequence[RunView]) -> str:
+    """The titles of the runs, one per line, for a question."""
+    titles = [run_title(view) for view in views[:MAX_NAMED_RUNS]]
+    if len(views) > MAX_NAMED_RUNS:
+        titles.append(f"and {len(views) - MAX_NAMED_RUNS:,} more")
+    return "\n".join(titles)
+
+
+def stoppable_runs(workbench: Workbench) -> list[RunView]:
+    return [view for view in workbench.target_runs() if view.stage in STOPPABLE_STAGES]
+
+
 def cancel(workbench: Workbench) -> None:
-    views = [view for view in workbench.target_runs() if view.stage in STOPPABLE_STAGES]
+    """Cancel one run at once; ask before several, as that cannot be undone."""
+    views = stoppable_runs(workbench)
+    if len(views) == 1:
+        _cancel(workbench, views)
+        return
+    asked = {view.run_id for view in views}
+    ui.confirm(
+        workbench.window,
+        "cancel.question",
+        "Cancel runs",
+        f"Cancel these {len(views):,} runs?",
+        f"{_list_titles(views)}\n\nThis cannot be undone. Runs with a checkpoint can be resumed from it.",
+        f"Cancel {len(views):,} runs",
+        lambda: _cancel(workbench, [view for view in stoppable_runs(workbench) if view.run_id in asked]),
+        "Keep running",
+    )
+
+
+def _cancel(workbench: Workbench, views: Sequence[RunView]) -> None:
     message = "{runs}: stopping, with a checkpoint where it can."
     _call_for_each(workbench, views, lambda run_id, trainer: trainer.cancel(run_id), message)
 
@@ -84,7 +114,7 @@ def toggle_pause(workbench: Workbench) -> None:
     targets = workbench.target_runs()
     running = [view for view in targets if view.stage == "running"]
     if running:
-        message = "{runs}: pausing. Space continues."
+        message = "{runs}: pausing. Space in the list of runs continues."
         _call_for_each(workbench, running, lambda run_id, trainer: trainer.pause(run_id), message)
     else:
         paused = [view for view in targets if view.stage == "paused"]
@@ -197,16 +227,13 @@ def unarchive(workbench: Workbench) -> None:
 def delete(workbench: Workbench) -> None:
     """Ask, naming what will be deleted; it can be restored from the trash for 30 days."""
     views = [view for view in workbench.target_runs() if view.stage == "finished"]
-    names = [run_title(view) for view in views[:MAX_NAMED_RUNS]]
-    if len(views) > MAX_NAMED_RUNS:
-        names.append(f"and {len(views) - MAX_NAMED_RUNS} more")
-    what = "this run" if len(views) == 1 else f"these {len(views)} runs"
+    what = "this run" if len(views) == 1 else f"these {len(views):,} runs"
     ui.confirm(
         workbench.window,
         "delete.question",
         "Delete runs",
         f"Move {what} to the trash?",
-        "\n".join(names) + "\n\nThe trash keeps it for 30 days.",
+        f"{_list_titles(views)}\n\nThey can be restored from the trash for 30 days.",
         "Move to trash",
         lambda: _move_to_trash(workbench, [view.run_id for view in views]),
         "Keep",
@@ -214,29 +241,56 @@ def delete(workbench: Workbench) -> None:
 
 
 def _move_to_trash(workbench: Workbench, run_ids: list[str]) -> None:
-    def call(trainer: TrainerClient) -> list[RunView]:
-        return [trainer.delete(run_id) for run_id in run_ids]
-
-    def then(gone: list[RunView]) -> None:
-        workbench.runs.remove(set(run_ids))
+    def then(result: Attempts) -> None:
+        gone = list(result.views.values())
+        if not gone:
+            workbench.show_message(result.problem, "bad")
+            return
+        workbench.runs.remove(set(result.views))
         workbench.settings.put_for_workspace("trashed", [view.run_dir for view in gone])
-        workbench.offer_action(f"{_describe_runs(gone)}: in the trash.", "Undo", lambda: undelete(workbench))
+        text = f"{_describe_runs(gone)}: in the trash. {result.problem}".rstrip()
+        workbench.offer_action(text, "Undo", lambda: undelete(workbench))
 
-    workbench.ask(call, then, workbench)
+    workbench.ask(lambda trainer: try_each(trainer.delete, run_ids), then, workbench)
 
 
 def undelete(workbench: Workbench) -> None:
     """Restores the runs that were deleted last from the trash."""
     paths = workbench.settings.get_for_workspace("trashed", [])
-    workbench.settings.put_for_workspace("trashed", [])
 
-    def then(views: list[RunView]) -> None:
-        workbench.runs.update(views)
-        workbench.show_message(f"{_describe_runs(views)}: back in the list.", "good")
-        if len(views) == 1:
-            workbench.select(views[0].run_id)
+    def then(result: Attempts) -> None:
+        restored = list(result.views.values())
+        workbench.settings.put_for_workspace("trashed", [path for path in paths if path not in result.views])
+        workbench.runs.update(restored)
+        if len(restored) == 1:
+            workbench.select(restored[0].run_id)
+        if result.problem:
+            workbench.show_message(result.problem, "bad")
+        else:
+            workbench.show_message(f"{_describe_runs(restored)}: back in the list.", "good")
 
-    workbench.ask(lambda trainer: [trainer.import_run(path) for path in paths], then, workbench)
+    workbench.ask(lambda trainer: try_each(trainer.import_run, paths), then, workbench)
+
+
+class Attempts(NamedTuple):
+    """The results of calls, one per run."""
+
+    views: dict[str, RunView]
+    """By argument, of the calls that succeeded."""
+    problem: str
+    """The last error message; empty if all calls succeeded."""
+
+
+def try_each(call: Callable[[str], RunView], arguments: Sequence[str]) -> Attempts:
+    """Calls for each argument, so that one failure does not hide what has been done."""
+    views: dict[str, RunView] = {}
+    problem = ""
+    for argument in arguments:
+        try:
+            views[argument] = call(argument)
+        except MosaicError as error:
+            problem = str(error)
+    return Attempts(views, problem)
 
 
 # --- files

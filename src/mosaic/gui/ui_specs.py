@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from PySide6.QtWidgets import QWidget
@@ -30,6 +30,19 @@ class Action:
     tip: str = ""
     section: int = 0
     """Rows of one menu with different numbers are separated by a line."""
+    plural_title: str = ""
+    """The title for several runs, with `{}` for their number."""
+    runs: Callable[[Workbench], Sequence[RunView]] = Workbench.target_runs
+    """The runs that it would apply to."""
+
+    def title_now(self, workbench: Workbench) -> str:
+        count = len(self.runs(workbench)) if self.plural_title else 0
+        return self.plural_title.format(count) if count > 1 else self.title
+
+    def trigger(self, workbench: Workbench) -> None:
+        """Do it if it is still possible: the runs may have changed since it was offered."""
+        if self.is_enabled(workbench):
+            self.run(workbench)
 
     def tooltip(self, keys: str = "") -> str:
         return (self.tip or self.title) + (f" ({keys})" if keys else "")

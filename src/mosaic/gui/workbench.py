@@ -104,6 +104,11 @@ class Workbench(QObject):
         ids = self.marks or ([self.selection] if self.selection else [])
         return [view for view in map(self.runs.get, ids) if view is not None]
 
+    def target_run_id(self) -> str | None:
+        """The run that an action on one run applies to: the selected one, unless only others are marked."""
+        marked = self.marks[0] if self.marks else None
+        return self.selection if self.selection in self.marks else marked or self.selection
+
     def series(self, run_id: str) -> RunSeries:
         """Return the run's points; they are loaded at the first call and cached."""
         if run_id not in self._series:

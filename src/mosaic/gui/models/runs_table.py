@@ -146,6 +146,9 @@ class RunsTableModel(QAbstractTableModel):
     def view(self, row: int) -> RunView | None:
         return self._runs.get(self._ids[row]) if row < len(self._ids) else None
 
+    def is_listed(self, run_id: str) -> bool:
+        return run_id in self._key_by_run
+
     def row_of(self, run_id: str) -> int | None:
         key = self._key_by_run.get(run_id)
         return None if key is None else bisect_left(self._keys, key)

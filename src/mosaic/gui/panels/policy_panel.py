@@ -263,5 +263,6 @@ class PolicyView(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._show_environments()
-        if not self._draft.path and self._workbench.selection:
-            self._source.choose_run(self._workbench.selection)
+        run_id = self._workbench.target_run_id()
+        if not self._draft.path and run_id is not None:
+            self._source.choose_run(run_id)

@@ -62,7 +62,7 @@ class RunPage(QWidget):
             f"header.{name}",
             action.icon,
             action.tooltip(action.shortcut),
-            lambda: action.run(self._mark_only_selection()),
+            lambda: action.trigger(self._mark_only_selection()),
         )
 
     def _mark_only_selection(self) -> Workbench:
@@ -94,7 +94,7 @@ class RunPage(QWidget):
         is_paused = stage == "paused"
         pause = self._buttons["run.pause"]
         pause.setIcon(theme.icon("mdi6.play" if is_paused else "mdi6.pause"))
-        pause.setToolTip(("Continue" if is_paused else "Pause it") + " (Space)")
+        pause.setToolTip(("Continue" if is_paused else "Pause it") + " (Space in the list of runs)")
         pause.setVisible(stage in ("running", "paused"))
         self._buttons["run.cancel"].setVisible(stage in STOPPABLE_STAGES)
         self._buttons["run.resume"].setVisible(is_resumable(view))

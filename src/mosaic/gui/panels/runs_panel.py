@@ -17,7 +17,7 @@ from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 120
 KEY_SELECTION_DELAY_MS = 80
-"""Time after the last arrow key until a run is selected, so that scrolling loads nothing."""
+"""Time after the last arrow key until a run is shown, so that scrolling loads nothing."""
 AGE_REFRESH_INTERVAL_MS = 20_000
 MAX_EXTRA_ALGO_WIDTH = 120
 """The part of the free width that a long name of an algorithm gets."""
@@ -63,18 +63,18 @@ class RunsPanel(QWidget):
         self.setMinimumWidth(240)
 
         self._search_timer = ui.create_timer(self, SEARCH_MS, self._apply_search, is_single_shot=True)
-        self._selection_timer = ui.create_timer(self, 0, self._publish_selection, is_single_shot=True)
+        self._selection_timer = ui.create_timer(self, 0, self._select_single_mark, is_single_shot=True)
         ui.VisibleTimer(self, AGE_REFRESH_INTERVAL_MS, self._model.refresh_ages)
         self._search.textChanged.connect(lambda _: self._search_timer.start())
         self._archived.toggled.connect(lambda _: self._apply_search())
         self.table.selectionModel().selectionChanged.connect(self._on_selection_changed)
         self.table.customContextMenuRequested.connect(self._open_menu)
         self._model.modelReset.connect(self._restore_selection)
-        self._model.count_changed.connect(self._update_count)
+        self._model.count_changed.connect(self._on_count_changed)
         workbench.selection_changed.connect(self._select_run)
-        workbench.marks_changed.connect(self._select_marked)
+        workbench.marks_changed.connect(self._on_marks_changed)
         workbench.runs.reset.connect(self._on_runs_reset)
-        self._update_count(0, 0)
+        self._update_count()
 
     def sizeHint(self) -> QSize:
         return QSize(440, 480)
@@ -94,10 +94,20 @@ class RunsPanel(QWidget):
 
     def _on_runs_reset(self) -> None:
         self._has_run_list = True
-        self._update_count(self._model.rowCount(), len(self._workbench.runs))
+        self._update_count()
 
-    def _update_count(self, shown: int, known: int) -> None:
-        self._count.setText(f"{known:,} runs" if shown == known else f"{shown:,} of {known:,} runs")
+    def _on_count_changed(self, *_: object) -> None:
+        """Unmark runs that have left the list, so that actions apply to what is visible."""
+        listed = [run_id for run_id in self._workbench.marks if self._model.is_listed(run_id)]
+        if len(listed) < len(self._workbench.marks):
+            self._workbench.mark(listed)
+        self._update_count()
+
+    def _update_count(self) -> None:
+        shown, known, marked = self._model.rowCount(), len(self._workbench.runs), len(self._workbench.marks)
+        count = f"{known:,} run{'s' * (known != 1)}"
+        selected = f", {marked:,} selected" if marked > 1 else ""
+        self._count.setText((count if shown == known else f"{shown:,} of {count}") + selected)
         self._count.setVisible(known > 0)
         page: QWidget = self.table
         if not shown:
@@ -109,18 +119,21 @@ class RunsPanel(QWidget):
     def _on_selection_changed(self, *_: object) -> None:
         if self._model.is_updating:
             return
+        self._mark_selected_rows()
         by_mouse = QGuiApplication.mouseButtons() != Qt.MouseButton.NoButton
         self._selection_timer.start(0 if by_mouse else KEY_SELECTION_DELAY_MS)
 
     def _selected_rows(self) -> list[int]:
         return sorted(index.row() for index in self.table.selectionModel().selectedRows())
 
-    def _publish_selection(self) -> None:
-        """Publish the selection: one run is selected, several are marked."""
+    def _mark_selected_rows(self) -> None:
+        """Mark them at once: an action by the next key applies to the rows that are visibly selected."""
         ids = [self._model.run_id(number) for number in self._selected_rows()]
         self._workbench.mark(sorted(ids, reverse=True))
-        if len(ids) == 1:
-            self._workbench.select(ids[0])
+
+    def _select_single_mark(self) -> None:
+        if len(self._workbench.marks) == 1:
+            self._workbench.select(self._workbench.marks[0])
 
     def _select_run(self, run_id: str | None) -> None:
         """Called when another part of the window selects a run."""
@@ -132,8 +145,9 @@ class RunsPanel(QWidget):
             self._select_rows([number])
             self._workbench.mark([self._model.run_id(number)])
 
-    def _select_marked(self, run_ids: list[str]) -> None:
-        """Show the marked runs of the workbench as marked rows."""
+    def _on_marks_changed(self, run_ids: list[str]) -> None:
+        """Show the marked runs of the workbench as selected rows."""
+        self._update_count()
         rows = sorted(number for number in map(self._model.row_of, run_ids) if number is not None)
         if rows != self._selected_rows():
             self._select_rows(rows)
@@ -162,7 +176,7 @@ class RunsPanel(QWidget):
         if not self.table.indexAt(position).isValid():
             return
         self._selection_timer.stop()
-        self._publish_selection()
+        self._select_single_mark()
         menu = run_menu(self._workbench, "runs.menu", self)
         menu.popup(self.table.viewport().mapToGlobal(position))
 

@@ -1,25 +1,15 @@
-"""Parts of the main window: its banner, its messages, the trainer's button, and the keys that widgets keep."""
+"""Parts of the main window: its banner, its messages and the trainer's button."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import (
-    QAbstractButton,
-    QAbstractItemView,
-    QApplication,
-    QComboBox,
-    QFrame,
-    QLabel,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QLabel, QToolButton, QWidget
 
 from mosaic.contracts.views import DaemonStatus
 from mosaic.gui import theme
-from mosaic.gui.views.widgets import IconLabel, button, row, selectable_label, with_object_name
+from mosaic.gui.views.widgets import IconLabel, button, row, with_object_name
 from mosaic.gui.workbench import Workbench
 
 MESSAGE_KINDS = {
@@ -29,8 +19,8 @@ MESSAGE_KINDS = {
     "bad": ("mdi6.close-circle", "bad", 15000),
 }
 """By kind: icon, color, and how long a message is shown, in milliseconds."""
-SPACE_SHORTCUT_WIDGETS = ("runs.table",)
-"""Lists that do nothing with the space bar themselves."""
+MESSAGE_WIDTHS = (360, 480, 640, 800)
+"""Tried in this order, then the width of the window, until the text is no taller than menus and page buttons."""
 
 
 class Banner(QFrame):
@@ -53,40 +43,53 @@ class Banner(QFrame):
 
 
 class Messages(QObject):
-    """One message at a time at the bottom of the window; it disappears by itself or by a click."""
+    """One message at a time over the menus and page buttons, where nothing is edited; it disappears by itself.
 
-    def __init__(self, window: QWidget) -> None:
+    Clicks pass through it to what it covers. Only its button, which is not a child of the frame, takes them.
+    """
+
+    def __init__(self, window: QWidget, bar: QWidget) -> None:
+        """`bar` is at the top of the window; messages are placed over it."""
         super().__init__(window)
         self._window = window
+        self._bar = bar
         self._frame = with_object_name(QFrame(window), "message")
+        self._frame.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self._icon = IconLabel(18)
-        self.label = selectable_label("")
+        self.label = QLabel()
+        self.label.setWordWrap(True)
         self._button = button("", "message.button", self._run_action)
+        self._button.setParent(window)
         self._action: Callable[[], None] | None = None
-        margins = (theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
-        row(self._icon, (self.label, 1), self._button, parent=self._frame, margins=margins)
-        self._frame.hide()
+        self._layout = row(self._icon, (self.label, 1), parent=self._frame)
+        self._hide()
         self._timer = QTimer(self, singleShot=True)
-        self._timer.timeout.connect(self._frame.hide)
+        self._timer.timeout.connect(self._hide)
         window.installEventFilter(self)
-        self._frame.installEventFilter(self)
 
     def show_action(self, text: str, title: str, action: Callable[[], None]) -> None:
         """Show a message with a button; it stays as long as a warning."""
-        self.show_message(text, "info")
         self._action = action
         self._button.setText(title)
+        self._button.adjustSize()
         self._button.show()
-        self._place()
+        self._show(text, "info")
         self._timer.start(MESSAGE_KINDS["warning"][2])
-
-    def _run_action(self) -> None:
-        self._frame.hide()
-        if self._action is not None:
-            self._action()
 
     def show_message(self, text: str, kind: str = "info") -> None:
         self._button.hide()
+        self._show(text, kind)
+
+    def _run_action(self) -> None:
+        self._hide()
+        if self._action is not None:
+            self._action()
+
+    def _hide(self) -> None:
+        self._frame.hide()
+        self._button.hide()
+
+    def _show(self, text: str, kind: str) -> None:
         icon, color, duration_ms = MESSAGE_KINDS[kind]
         t = theme.tokens()
         self._frame.setStyleSheet(
@@ -97,20 +100,27 @@ class Messages(QObject):
         self._place()
         self._frame.show()
         self._frame.raise_()
+        self._button.raise_()
         self._timer.start(duration_ms)
 
     def _place(self) -> None:
-        width = min(720, self._window.width() - 64)
-        self._frame.setFixedWidth(width)
-        self._frame.adjustSize()
-        left = (self._window.width() - width) // 2
-        self._frame.move(left, self._window.height() - self._frame.height() - 40)
+        has_button = not self._button.isHidden()
+        button_width = self._button.width() + theme.GAP if has_button else 0
+        self._layout.setContentsMargins(theme.MARGIN, 4, theme.MARGIN + button_width, 4)
+        room = self._window.width() - 2 * theme.GAP
+        top, bottom = 3, self._bar.geometry().bottom() - 3
+        for width in (*(width for width in MESSAGE_WIDTHS if width < room), room):
+            height = max(self._layout.heightForWidth(width), self._button.height() + 8 if has_button else 0)
+            if top + height <= bottom:
+                break
+        left, top = (self._window.width() - width) // 2, max(top, (top + bottom - height) // 2)
+        self._frame.setGeometry(left, top, width, height)
+        right, middle = left + width - theme.MARGIN, top + height // 2
+        self._button.move(right - self._button.width(), middle - self._button.height() // 2)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if watched is self._window and event.type() is QEvent.Type.Resize and self._frame.isVisible():
+        if event.type() is QEvent.Type.Resize and self._frame.isVisible():
             self._place()
-        elif watched is self._frame and event.type() is QEvent.Type.MouseButtonPress:
-            self._frame.hide()
         return False
 
 
@@ -142,13 +152,3 @@ class TrainerStatusButton(QToolButton):
         self.setIcon(theme.icon("mdi6.circle-outline", "bad"))
         self.setText("trainer: drained" if self._workbench.bridge.is_suspended else "trainer: lost")
         self.setToolTip(reason)
-
-
-def overrides_shortcut(event: QEvent) -> bool:
-    """Whether the focused widget uses the space bar itself: a button is pressed and a row checked by it."""
-    if event.type() is not QEvent.Type.ShortcutOverride or not isinstance(event, QKeyEvent):
-        return False
-    widget = QApplication.focusWidget()
-    if not isinstance(widget, QAbstractButton | QComboBox | QAbstractItemView):
-        return False
-    return event.key() == Qt.Key.Key_Space and widget.objectName() not in SPACE_SHORTCUT_WIDGETS
