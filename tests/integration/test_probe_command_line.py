@@ -59,8 +59,46 @@ def test_a_missing_command_or_unknown_part_is_an_error(workspace: Workspace) -> 
     assert mosaic(workspace, "run", "--without", "magic", "--", "true").code == 2
 
 
-def test_the_config_of_a_script_cannot_be_resubmitted(workspace: Workspace, script: str) -> None:
-    mosaic(workspace, "run", "--", sys.executable, script)
-    result = mosaic(workspace, "resubmit", "last")
+def test_a_script_can_be_resubmitted_with_the_environment_of_now(workspace: Workspace, script: str) -> None:
+    mosaic(workspace, "run", "--", sys.executable, script, "one", MINE="then", CODE="7")
+    result = mosaic(workspace, "--json", "resubmit", "last", "--follow", MINE="now")
+    assert result.code == 0, result.err
+    printed = json.loads(Path(result.json["run_dir"], "logs", "script.stdout.log").read_text())
+    assert printed == {"argv": ["one"], "cwd": str(Path.cwd()), "mine": "now"}
+
+
+def test_the_hints_for_an_ended_script_do_not_go_in_a_circle(workspace: Workspace, script: str) -> None:
+    mosaic(workspace, "run", "--total-timesteps", "100", "--", sys.executable, script)
+    for steps in ([], ["--total-timesteps", "200"]):
+        result = mosaic(workspace, "resume", "last", *steps)
+        assert (result.code, "no checkpoint to resume from" in result.err) == (2, True), result.err
+        assert "mosaic resubmit" in result.err
+        assert "Extend it" not in result.err
+    assert mosaic(workspace, "resubmit", "last", "--follow").code == 0
+
+
+def test_the_model_that_a_script_saved_can_be_evaluated(workspace: Workspace, tmp_path: Path) -> None:
+    code = """
+        import os, sys, torch
+        class Network(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                layers = [torch.nn.Linear(4, 120), torch.nn.ReLU(), torch.nn.Linear(120, 84), torch.nn.ReLU()]
+                self.network = torch.nn.Sequential(*layers, torch.nn.Linear(84, 2))
+        os.chdir(sys.argv[1])
+        os.makedirs("runs/CartPole-v1__dqn__1__1700000000")
+        torch.save(Network().state_dict(), "runs/CartPole-v1__dqn__1__1700000000/dqn.cleanrl_model")
+    """
+    result = mosaic(workspace, "run", "--", sys.executable, str(write_script(tmp_path, code)), str(tmp_path))
+    assert result.code == 0, result.err
+    result = mosaic(workspace, "--json", "eval", "last", "--episodes", "2")
+    assert result.code == 0, result.err
+
+
+def test_a_saved_file_that_cannot_be_evaluated_is_named(workspace: Workspace, tmp_path: Path) -> None:
+    code = "import sys, torch\ntorch.save({}, sys.argv[1])\n"
+    path = tmp_path / "model.bin"
+    mosaic(workspace, "run", "--", sys.executable, str(write_script(tmp_path, code)), str(path))
+    result = mosaic(workspace, "eval", "last")
     assert result.code == 2
-    assert "mosaic run" in result.err
+    assert f"saved {path}, which cannot be evaluated" in result.err

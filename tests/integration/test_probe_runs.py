@@ -25,6 +25,7 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.fastlane import LaneReader, lanes_folder
+from mosaic.submission.caller_environment import program_environment
 
 ENVPOOL = """
     import numpy as np
@@ -142,7 +143,10 @@ def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
         restarted.cancel(holders[0])
         view = ended(restarted, run_id)
         assert view.outcome == "failed"
-        assert "Submit it again" in (view.reason or "")
+        assert f"mosaic resubmit {run_id}" in (view.reason or "")
+        config = restarted.config(run_id)
+        again = restarted.submit(config, program_environment(config))
+        assert ended(restarted, again.run_id).outcome == "succeeded"
 
 
 def test_a_failing_script_has_a_reason(trainer: TrainerClient, folder: Path) -> None:

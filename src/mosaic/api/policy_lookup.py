@@ -62,6 +62,12 @@ def evaluation_payload(
 
 def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> PolicySource:
     is_evaluation = view.kind == RunKind.POLICY_EVAL
+    saved_model = None if is_evaluation or checkpoint != "last" else _model_saved_by_script(trainer, view)
+    if saved_model is not None:
+        source = _inspect_policy_file(trainer, saved_model)
+        of_run = {"algo": (view.algo or "").rpartition(":")[2], "env_id": view.env_id}
+        known = {key: value for key, value in of_run.items() if value}
+        return PolicySource(source.worker, {**known, **source.config}, source.path)
     path = "" if is_evaluation else f"{view.run_dir}/{choose_checkpoint(trainer, view, checkpoint)}"
     if path.endswith(MODEL_SUFFIXES):
         return _inspect_policy_file(trainer, path)
@@ -69,6 +75,29 @@ def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> Po
     worker = payload.metadata.worker
     # The policy of an evaluation is the one that it evaluated.
     return PolicySource(worker.id, worker.config, path or str(payload.evaluation.policy_path))
+
+
+def files_saved_by_script(trainer: TrainerClient, view: RunView) -> list[str]:
+    """Return the files that the user's script saved itself, the newest last; they may be anywhere."""
+    try:
+        listed = trainer.read_json(view.run_id, "analytics.json").get("saved_files") or []
+        return [str(entry["path"]) for entry in sorted(listed, key=lambda entry: entry["at"])]
+    except (AttributeError, KeyError, TypeError):
+        return []
+
+
+def _model_saved_by_script(trainer: TrainerClient, view: RunView) -> str | None:
+    """Return the newest model file of a run that has no checkpoint of ours."""
+    if trainer.files(view.run_id, "checkpoints/*"):
+        return None
+    saved = files_saved_by_script(trainer, view)
+    models = [path for path in saved if path.endswith(MODEL_SUFFIXES)]
+    if saved and not models:
+        raise NotAllowed(
+            f"Run {short_id(view.run_id)} saved {saved[-1]}, which cannot be evaluated: "
+            f"expected a file of CleanRL or a state dict ({', '.join(MODEL_SUFFIXES)})."
+        )
+    return models[-1] if models else None
 
 
 def is_policy_path(policy: str) -> bool:

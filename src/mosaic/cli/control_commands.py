@@ -100,14 +100,17 @@ def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], trust:
     """Starts a new run from the config of another one, with changes.
 
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
+    A script runs again in its folder, with this shell's environment.
     """
     from mosaic.cli.train_commands import submit_run
+    from mosaic.submission.caller_environment import program_environment
 
     changes = [parse_assignment(text) for text in assignments]
     payload = context.trainer().config(run)
     if trust:
         payload["metadata"].pop("is_imported", None)
-    return submit_run(context, apply_assignments(payload, changes), is_detached=not follow)
+    payload = apply_assignments(payload, changes)
+    return submit_run(context, payload, not follow, program_environment(payload))
 
 
 # --- organizing

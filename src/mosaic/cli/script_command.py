@@ -13,6 +13,7 @@ import click
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import run_options
 from mosaic.contracts.errors import BadInput
+from mosaic.submission.caller_environment import caller_environment
 from mosaic.submission.run_payloads import build_payload
 
 PROBE_PARTS = ("frames", "metrics", "checkpoints", "console", "wandb")
@@ -69,15 +70,6 @@ def run(
         config["total_timesteps"] = total_timesteps
     payload = build_payload({"id": "script", "config": config}, {"run_name": name, **options})
     return submit_run(context, payload, detach, environment)
-
-
-def caller_environment() -> dict[str, str]:
-    """This shell's environment, for the caller's own program; values that are not valid text are left out."""
-
-    def is_text(word: str) -> bool:
-        return not any("\ud800" <= char <= "\udfff" for char in word)
-
-    return {name: value for name, value in os.environ.items() if is_text(name + value)}
 
 
 def script_config(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mosaic import formatting
+from mosaic.api.policy_lookup import files_saved_by_script
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import run_argument
@@ -71,17 +72,8 @@ def list_artifacts(trainer: TrainerClient, view: RunView) -> dict[str, str]:
         for label, wanted_path in wanted.items()
         if any(path == str(wanted_path) or path.startswith(f"{wanted_path}/") for path in paths)
     }
-    models = fnmatch.filter(paths, f"{folder.models}/*.cleanrl_model") or _script_saved_files(trainer, view)
+    models = fnmatch.filter(paths, f"{folder.models}/*.cleanrl_model") or files_saved_by_script(trainer, view)
     return found | ({"model": models[-1]} if models else {})
-
-
-def _script_saved_files(trainer: TrainerClient, view: RunView) -> list[str]:
-    """Files that the user's script saved itself."""
-    try:
-        listed = trainer.read_json(view.run_id, "analytics.json").get("saved_files") or []
-        return [str(entry["path"]) for entry in listed]
-    except (AttributeError, KeyError, TypeError):
-        return []
 
 
 def _print_run(

@@ -17,11 +17,12 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
 from mosaic.cli.parameters import build_flag
-from mosaic.cli.script_command import caller_environment, flag_value
+from mosaic.cli.script_command import flag_value
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import Algorithm, get_algorithm, load_algorithms, load_algorithms_from
+from mosaic.submission.caller_environment import caller_environment
 from mosaic.submission.run_payloads import (
     TRAIN_OPTION_NAMES,
     build_train_payload,

@@ -21,6 +21,7 @@ from mosaic.gui.models.training import submit_all
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
 from mosaic.gui.workbench import Workbench
+from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import effective_settings
 
 MAX_NAMED_RUNS = 8
@@ -140,7 +141,8 @@ def resubmit(workbench: Workbench) -> None:
     views = workbench.target_runs()
 
     def submit_again(run_id: str, trainer: TrainerClient) -> RunView:
-        return trainer.submit(trainer.config(run_id))
+        config = trainer.config(run_id)
+        return trainer.submit(config, program_environment(config))
 
     def then(view: RunView) -> None:
         workbench.runs.update([view])

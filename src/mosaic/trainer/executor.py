@@ -133,7 +133,7 @@ def _script_command(
     if environment is None:
         raise NotAllowed(
             "The trainer was restarted while this run waited, and the environment that it was submitted with is kept "
-            "in memory only. Submit it again: mosaic run -- COMMAND"
+            f"in memory only. Submit it again: mosaic resubmit {folder.run_id}"
         )
     config = ScriptConfig.model_validate(payload.metadata.worker.config)
     env = script_environment(

@@ -181,15 +181,15 @@ class RunService:
             )
         folder = self._records.folder(record.run_id)
         reached = self._records.index.get_progress(record.run_id).global_step or 0
-        if record.outcome is Outcome.SUCCEEDED and total_timesteps is None:
-            raise NotAllowed(
-                f"Run {record.run_id} has done all its {reached:,} steps. "
-                f"Extend it: mosaic resume {record.run_id} --total-timesteps {max(2 * reached, 1)}"
-            )
         if record.kind is not RunKind.TRAIN or record.outcome is Outcome.REJECTED or not _has_checkpoint(folder):
             raise NotAllowed(
                 f"Run {record.run_id} has no checkpoint to resume from. "
                 f"Submit it again: mosaic resubmit {record.run_id}"
+            )
+        if record.outcome is Outcome.SUCCEEDED and total_timesteps is None:
+            raise NotAllowed(
+                f"Run {record.run_id} has done all its {reached:,} steps. "
+                f"Extend it: mosaic resume {record.run_id} --total-timesteps {max(2 * reached, 1)}"
             )
         if total_timesteps is not None and total_timesteps <= reached and record.outcome is Outcome.SUCCEEDED:
             raise BadInput(f"total_timesteps: {total_timesteps:,} is not more than the {reached:,} steps it has done.")
@@ -309,7 +309,8 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
             raise refuse_key(
                 f"metadata.worker.config.{key}",
                 "a submitted config may not choose a program to run. "
-                "Name it on the command line: mosaic run -- python script.py, or mosaic train ALGORITHM --cleanrl PATH",
+                "Name it on the command line: mosaic run -- python script.py, mosaic train ALGORITHM --cleanrl PATH, "
+                "or mosaic resubmit RUN.",
             )
     if worker.has_own_command:
         try:
