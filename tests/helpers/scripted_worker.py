@@ -31,7 +31,7 @@ def describe():  # type: ignore[no-untyped-def]
 def main() -> int:
     sys.path.insert(0, os.environ["SCRIPTED_SOURCE"])
     from mosaic.contracts.folder import RunFolder
-    from mosaic.journal import Follower, Journal
+    from mosaic.journal import Follower, Journal, Outbox
 
     config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())["metadata"]["worker"]["config"]
     folder = RunFolder(os.environ["MOSAIC_RUN_DIR"])
@@ -39,16 +39,21 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if config.get("child"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
-    journal = Journal(folder.journal)
+    outbox = Outbox(Journal(folder.journal))
+
+    def write(kind: str, **fields: object) -> None:
+        outbox.put(kind, fields)
+        outbox.try_flush()
+
     inbox = Follower(folder.inbox, int(os.environ.get("MOSAIC_INBOX_OFFSET", 0)))
     if config.get("reject"):
-        journal.append("finished", outcome="rejected", reason=config["reject"])
+        write("finished", outcome="rejected", reason=config["reject"])
         return 2
     resumed_from = None
     if "--resume" in sys.argv:
         resumed_from = max(int(path.name) for path in folder.checkpoints.iterdir() if path.name.isdigit())
     capabilities = [] if config.get("deaf") else ["inbox", "pause", "checkpoint", "resume"]
-    journal.append(
+    write(
         "hello", worker="scripted", version="1", pid=os.getpid(), capabilities=capabilities, resumed_from=resumed_from
     )
     if config.get("say"):
@@ -62,25 +67,25 @@ def main() -> int:
             kind = line.body["kind"]
             if kind == "stop":
                 folder.checkpoint(step).mkdir(parents=True, exist_ok=True)
-                journal.append("checkpoint", step=step, path=f"checkpoints/{step}")
-                journal.append("finished", outcome="stopped", global_step=step)
+                write("checkpoint", step=step, path=f"checkpoints/{step}")
+                write("finished", outcome="stopped", global_step=step)
                 return 0
             if kind in ("pause", "resume"):
                 is_paused = kind == "pause"
-                journal.append("paused" if is_paused else "resumed", global_step=step)
+                write("paused" if is_paused else "resumed", global_step=step)
         if is_paused:
             time.sleep(0.02)
             continue
         step += 1
-        journal.append("metrics", series={"scripted/step": [[step, time.time(), float(step)]]})
+        write("metrics", series={"scripted/step": [[step, time.time(), float(step)]]})
         episodic_return = None if step >= config.get("diverges_at", total + 1) else float(step)
-        journal.append("episodes", rows=[[step, 0, step, time.time(), episodic_return, 1]])
-        journal.append("progress", global_step=step, total_timesteps=total, sps=1.0)
+        write("episodes", rows=[[step, 0, step, time.time(), episodic_return, 1]])
+        write("progress", global_step=step, total_timesteps=total, sps=1.0)
     if config.get("kill"):
         os.kill(os.getpid(), config["kill"])
     if config.get("exit"):
         return int(config["exit"])
-    journal.append("finished", outcome="succeeded", global_step=step)
+    write("finished", outcome="succeeded", global_step=step)
     return 0
 
 

@@ -25,12 +25,15 @@ class Line(NamedTuple):
 class Follower:
     """Returns the complete lines after `offset`. A line that is not a valid event is counted and skipped.
 
+    A file that is shorter than before was emptied or replaced: it is read from its beginning.
     Any program may write to these files: what is returned is safe to store and to encode again.
     """
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
         self.path = path
         self.offset = offset
+        self.begin = offset
+        """Where the last `read` started."""
         self.malformed_count = 0
         """Number of lines that were not events. Of a line that is too long, each part counts."""
 
@@ -38,7 +41,10 @@ class Follower:
         """Return new lines, up to about `limit_bytes`; an incomplete last line is left for the next call."""
         try:
             status = os.stat(self.path)
-            if status.st_size <= self.offset or not stat.S_ISREG(status.st_mode):
+            if status.st_size < self.offset:
+                self.offset = 0
+            self.begin = self.offset
+            if status.st_size == self.offset or not stat.S_ISREG(status.st_mode):
                 return []
             with open(self.path, "rb") as file:
                 file.seek(self.offset)

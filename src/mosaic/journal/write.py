@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from io import FileIO
 from typing import Any, Protocol
 
 from mosaic.journal.follow import parse_event
@@ -22,11 +23,13 @@ class EventSink(Protocol):
 class Journal:
     """Appends `{"seq": n, "at": seconds, "kind": …}` lines; each is one write, so a crash truncates at most the last.
 
-    An existing file is continued: `seq` goes up from there, and a truncated last line is terminated, not removed.
+    An existing file is continued: `seq` goes up from there, and a truncated last line is terminated, not removed. If it
+    is deleted while it is open, it is created again; OSError while its folder does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 - closed by close()
+        self._path = path
+        self._file = self._open()
         self._lock = threading.Lock()
         self.seq = _last_seq(self._file)
 
@@ -41,6 +44,9 @@ class Journal:
 
     def _write(self, data: bytes) -> None:
         """Write all of `data` or nothing: a partial write on a full disk is undone, so the next line starts cleanly."""
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            deleted, self._file = self._file, self._open()
+            deleted.close()
         end = self._file.seek(0, os.SEEK_END)
         try:
             if self._file.write(data) != len(data):
@@ -48,6 +54,9 @@ class Journal:
         except OSError:
             self._file.truncate(end)
             raise
+
+    def _open(self) -> FileIO:
+        return open(self._path, "ab+", buffering=0)
 
     def sync(self) -> None:
         """Flush the file to the disk, so that it survives a power loss."""

@@ -208,6 +208,11 @@ class Index:
                 (self._key(run_id), source, offset, malformed_count),
             )
 
+    def reset_offsets(self, run_id: str) -> None:
+        """Read a run's files from their beginning again: events that are known are skipped."""
+        with self.transaction():
+            self._db.execute("DELETE FROM source WHERE run=?", (self._key(run_id),))
+
     def add_event(self, run_id: str, source: str, body: Mapping[str, Any], begin: int, length: int) -> bool:
         """Returns False when it is known already. `begin` and `length` locate its line in the file."""
         kind = body["kind"]

@@ -56,7 +56,7 @@ def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> Batch:
     lines = follower.read(BATCH_BYTES)
     if follower.offset == begin:
         return Batch([], False)
-    events = []
+    events, begin = [], follower.begin
     with index.transaction():
         for body, end in lines:
             event = decode_event(body)

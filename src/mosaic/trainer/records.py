@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 from ulid import ULID
 
-from mosaic.common.files import write_text
+from mosaic.common.files import file_size, write_text
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import RunView
+from mosaic.journal import Follower
 from mosaic.store import Index, RunProgress
 from mosaic.trainer.scheduler import start_order
 
@@ -65,6 +70,8 @@ class Records:
     def put(self, record: RunRecord) -> None:
         """Stores a record: first in the folder, which is the truth, then in the index."""
         path = self.folder(record.run_id).record
+        if not path.parent.is_dir():
+            record = self.restore_folder(record)
         known = self.active.get(record.run_id) or self.index.get_record(record.run_id)
         write_text(path, record.model_dump_json(indent=2) + "\n", is_durable=True)
         with self.index.transaction():
@@ -82,6 +89,30 @@ class Records:
         if known is None or known.stage is not record.stage:
             log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, message=message)
         self.notify_watchers()
+
+    def restore_folder(self, record: RunRecord) -> RunRecord:
+        """Create what the daemon writes in a run's folder after it was deleted; return the record that says so.
+
+        The keeper and the worker create their files again themselves, and so report how the run ends.
+        """
+        folder = self.folder(record.run_id)
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        folder.inbox.touch()
+        if not file_size(folder.config):
+            is_evaluation = record.kind is RunKind.POLICY_EVAL
+            with suppress(OSError):
+                shutil.copyfile(self.workspace.payload_copy(record.run_id, is_evaluation), folder.config)
+        changes: dict[str, Any] = {"problem": "Its folder or files in it were deleted. What was left is shown."}
+        if record.attempts:
+            attempt = record.attempts[-1]
+            starts = {
+                "keeper_from": 0 if _is_new(folder.keeper) else attempt.keeper_from,
+                "journal_from": 0 if _is_new(folder.journal) else attempt.journal_from,
+            }
+            changes["attempts"] = (*record.attempts[:-1], attempt.model_copy(update=starts))
+        self.index.reset_offsets(record.run_id)
+        log.info("run_folder_restored", run_id=record.run_id)
+        return record.model_copy(update=changes)
 
     def mark_read(self, run_id: str) -> None:
         """The files of a finished run are in the index."""
@@ -194,6 +225,12 @@ def _ulid_number(run_id: str | None) -> int:
         return int(ULID.from_str(run_id or ""))
     except ValueError:
         return 0
+
+
+def _is_new(path: Path) -> bool:
+    """Return whether a journal was deleted or emptied: then it does not start with its first event."""
+    lines = Follower(path).read(1)
+    return not lines or lines[0].body["seq"] != 1
 
 
 def _live_worker_pid(record: RunRecord) -> int | None:

@@ -47,6 +47,10 @@ def recover(records: Records) -> list[str]:
                 unread.append(path.name)  # what holds a slot is followed from its beginning by the supervisor
                 index.save(record, UNREAD)
         for run_id in known.keys() - folders:
+            record = index.get_record(run_id)
+            if record is not None and record.is_active:
+                records.put(record)  # its processes may be alive
+                continue
             index.delete_run(run_id)
             log.warning("run_folder_gone", run_id=run_id)
     for record in index.active_records():
@@ -111,7 +115,7 @@ def _restore_record(records: Records, folder: RunFolder) -> RunRecord:
             aside = folder.record.with_name(f"{folder.record.name}.damaged-{time.time_ns()}")
             folder.record.rename(aside)
             kept = f" The damaged file is {aside.name}."
-        record = record.model_copy(
+        record = records.restore_folder(record).model_copy(
             update={"problem": f"Its record.json was {what}; it was restored from the index.{kept}"}
         )
         write_text(folder.record, record.model_dump_json(indent=2) + "\n", is_durable=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 
 from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
+from mosaic.common.processes import is_alive
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NotAllowed, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
@@ -142,7 +145,7 @@ class RunService:
                 raise NotAllowed(f"Run {record.run_id} has already ended: {record.outcome}.")
             if record.stage is not Stage.STOPPING:
                 if record.holds_slot:
-                    self._send_command(record, STOP)
+                    self._request_stop(record)
                 self._records.put(advance(record, StopRequested(at=time.time())))
         self._wake()
         return self._records.view(record.run_id)
@@ -212,6 +215,16 @@ class RunService:
                     record, Requeued(at=self._records.queue_time(record.queued_at), total_timesteps=total_timesteps)
                 )
             )
+
+    def _request_stop(self, record: RunRecord) -> None:
+        """Write a stop to the inbox; where that cannot be written, terminate the keeper, which stops the worker."""
+        try:
+            self._send_command(record, STOP)
+        except OSError:
+            keeper = record.attempts[-1].keeper
+            if keeper is None or not is_alive(keeper):
+                return  # its end is about to be noticed
+            os.kill(keeper["pid"], signal.SIGTERM)
 
     def _send_command(self, record: RunRecord, command: str, **fields: Any) -> None:
         inbox = Journal(self._records.folder(record.run_id).inbox)

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -78,6 +79,7 @@ class Supervisor:
         """Finished runs whose files are still to be read into a new index."""
         self._has_backlog = False
         self.steps: tuple[Callable[[], None], ...] = (
+            self.restore_folders,
             self.follow_runs,
             self.follow_sidecars,
             self.ingest_backlog,
@@ -109,6 +111,14 @@ class Supervisor:
                 self._wake.wait(TICK_S if self._records.active else IDLE_TICK_S)
 
     # --- following
+
+    def restore_folders(self) -> None:
+        """Restore the folder of an active run that was deleted or emptied, so that it can still be cancelled."""
+        for run_id, record in list(self._records.active.items()):
+            if record.holds_slot and not file_size(self._records.folder(run_id).record):
+                with self._records.lock:
+                    if run_id in self._records.active:
+                        self._records.put(self._records.restore_folder(self._records.active[run_id]))
 
     def follow_runs(self) -> None:
         for record in list(self._records.active.values()):
@@ -176,8 +186,10 @@ class Supervisor:
 
     def _delete_unwanted_logs(self, record: RunRecord) -> None:
         """Deletes logs that are kept only for failures."""
-        if record.outcome is Outcome.SUCCEEDED and not self._records.read_payload(record.run_id).artifacts.persist_logs:
-            shutil.rmtree(self._records.folder(record.run_id).logs, ignore_errors=True)
+        if record.outcome is Outcome.SUCCEEDED:
+            with suppress(OSError, MosaicError):  # its config may have been deleted
+                if not self._records.read_payload(record.run_id).artifacts.persist_logs:
+                    shutil.rmtree(self._records.folder(record.run_id).logs, ignore_errors=True)
 
     # --- lost keepers
 
