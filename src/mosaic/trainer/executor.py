@@ -13,6 +13,7 @@ from mosaic.contracts.folder import (
     CALLER_VARIABLE,
     INBOX_OFFSET_VARIABLE,
     RUN_DIR_VARIABLE,
+    TENSORBOARD_VARIABLE,
     TOKEN_VARIABLE,
     RunFolder,
     Workspace,
@@ -110,6 +111,7 @@ class LocalExecutor:
             "MKL_NUM_THREADS": threads,
             "PYTHONUNBUFFERED": "1",
             RUN_DIR_VARIABLE: str(folder.path),
+            TENSORBOARD_VARIABLE: str(folder.tensorboard),
             TOKEN_VARIABLE: self._token,
             **({} if caller is None else {CALLER_VARIABLE: json.dumps(caller)}),
         }
