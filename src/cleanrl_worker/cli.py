@@ -40,9 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     faulthandler.enable()
     if args.checker:
-        from cleanrl_worker.checker import serve
+        try:
+            from cleanrl_worker.checker import serve
 
-        return serve()
+            return serve()
+        except ModuleNotFoundError as error:
+            return _refuse_requests(error)
     if args.config is None:
         parser.error("--config is missing: the path of a trainer payload or of a bare worker config.")
     from mosaic.contracts.errors import BadInput, MosaicError
@@ -65,6 +68,15 @@ def _parse_request(args: argparse.Namespace) -> Any:
     if args.extras is not None:
         overrides["extras"] = require_object(parse_json(args.extras, "--extras"), "--extras")
     return parse_request(read_config_file(args.config), overrides)
+
+
+def _refuse_requests(missing: ModuleNotFoundError) -> int:
+    """Reply to every request that a package is missing, until stdin ends."""
+    message = f"The worker 'cleanrl' needs {missing.name}, which is not installed: pip install 'mosaic-rl[train]'"
+    for line in sys.stdin:
+        reply = {"id": json.loads(line)["id"], "ok": False, "error": "MissingExtra", "message": message}
+        print(json.dumps(reply), flush=True)
+    return 0
 
 
 def _run_dry_run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanrl_worker.user_cleanrl import (
+    OPTIONS_WITHOUT_EFFECT,
     SECTION_FLAGS,
     USER_CLEANRL_PREFIX,
     CleanrlCheckout,
@@ -24,6 +25,7 @@ from cleanrl_worker.worker_config import CORE_SETTINGS, WorkerRequest, add_core_
 from mosaic.common.processes import SAFE_PATH_VARIABLE
 from mosaic.contracts.errors import MissingExtra, refuse_key
 from mosaic.contracts.folder import CALLER_VARIABLE, KEEPER_VARIABLE, TOKEN_VARIABLE, RunFolder, Workspace
+from mosaic.contracts.options import OPTIONS, value_at
 from mosaic.contracts.payload import ProbeParts
 from mosaic.contracts.setting_field import SettingField
 from mosaic.probe.script_env import script_environment
@@ -101,6 +103,7 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
     checkout = find_checkout(config.cleanrl, config.cleanrl_python)
     script = checkout.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
     fields = script_fields(script)
+    _refuse_options_without_effect(request)
     sections = _section_flags(request)
     settings = {flag: value for flag, (_, value) in sections.items()} | request.settings
     paths = {flag: path for flag, (path, _) in sections.items()} | request.setting_paths
@@ -110,6 +113,15 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
     if problem is not None:
         raise MissingExtra(problem)
     return ScriptJob(checkout, script, fields, settings)
+
+
+def _refuse_options_without_effect(request: WorkerRequest) -> None:
+    payload = request.payload.to_json()
+    for option in (OPTIONS[name] for name in OPTIONS_WITHOUT_EFFECT):
+        if value_at(payload, option.path) not in (None, option.default):
+            raise refuse_key(
+                request.written_paths.get(option.path, option.path), "has no effect on a script of a CleanRL checkout."
+            )
 
 
 def _section_flags(request: WorkerRequest) -> dict[str, tuple[str, Any]]:

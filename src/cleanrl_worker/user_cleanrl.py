@@ -32,6 +32,11 @@ SECTION_FLAGS = {
     "artifacts.model.hub_entity": "hf_entity",
 }
 """By path in the payload: the flag of CleanRL's scripts that means the same."""
+OPTIONS_WITHOUT_EFFECT = (
+    *("tensorboard", "tensorboard_dir", "wandb_run_name", "grid_limit", "eval_capture_video"),
+    *("keep_checkpoints", "eval_batch_size", "eval_repeat", "eval_stochastic", "seed_override"),
+)
+"""Options of a run that a script of its own cannot follow: it writes event files and models, and logs, by itself."""
 _COMPUTED_AT_RUNTIME = "computed in runtime"
 _SIMPLE_TYPES = ("int", "float", "bool", "str")
 _BINARY_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

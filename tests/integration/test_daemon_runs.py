@@ -211,6 +211,43 @@ def test_runs_are_found_by_id_beginning_end_and_last(trainer: TrainerClient) -> 
         trainer.get("01ZZZZ")
 
 
+def test_last_is_the_newest_run_that_fits_the_command(trainer: TrainerClient) -> None:
+    first = trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id
+    stage(trainer, first, "running")
+    ended(trainer, trainer.submit(scripted()).run_id)
+    assert trainer.pause("last").run_id == first
+    stage(trainer, first, "paused")
+    assert trainer.resume("last").run_id == first
+    stage(trainer, first, "running")
+    assert trainer.cancel("last").run_id == first
+    ended(trainer, first)
+    assert trainer.resume("last").run_id == first, "the other one has no checkpoint"
+    stage(trainer, first, "running")
+    trainer.cancel(first)
+    ended(trainer, first)
+    with pytest.raises(NotAllowed, match="has already ended"):
+        trainer.cancel("last")
+
+
+def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4.1: each run has its own folder of event files, whatever the daemon was started with."""
+    monkeypatch.setenv("CLEANRL_TENSORBOARD_DIR", str(tmp_path / "shared"))
+    daemon = LiveDaemon(workspace, tmp_path / "plugins")
+    trainer = daemon.start()
+    try:
+        view = trainer.submit(scripted(steps=1_000_000, dt=0.02))
+        stage(trainer, view.run_id, "running")
+        variables = Path(f"/proc/{trainer.get(view.run_id).pid}/environ").read_text().split("\0")
+        assert f"CLEANRL_TENSORBOARD_DIR={view.run_dir}/tensorboard" in variables
+        trainer.cancel(view.run_id)
+        ended(trainer, view.run_id)
+    finally:
+        trainer.close()
+        daemon.stop()
+
+
 def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)

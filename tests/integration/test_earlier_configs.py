@@ -49,7 +49,8 @@ def test_a_run_with_extras_is_shown_extended_submitted_again_and_evaluated(
     payload = build_eval_payload(shown["metadata"]["worker"], str(folder.path), {"eval_batch_size": 2})
     evaluation = ended(trainer, trainer.submit(payload).run_id)
     assert (evaluation.outcome, evaluation.kind) == ("succeeded", "policy_eval")
-    assert workspace.payload_copy(evaluation.run_id, True).is_file()
+    for is_evaluation in (False, True):  # R1.2: both names exist for an evaluation
+        assert workspace.payload_copy(evaluation.run_id, is_evaluation).is_file()
 
 
 @pytest.mark.parametrize(

@@ -88,3 +88,18 @@ def test_without_tensorboard_the_window_names_the_extra() -> None:
         "from mosaic.gui.models import tensorboard_process\n"
         "assert not tensorboard_process.is_installed()"
     )
+
+
+def test_without_the_train_extra_every_command_that_needs_it_names_it(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in uninstalled(tmp_path / "without", "gymnasium").items():
+        monkeypatch.setenv(name, value)
+    for arguments in (("train", "ppo", *SMALL), ("check", "ppo", *SMALL), ("envs",)):
+        result = mosaic(workspace, *arguments)
+        assert result.code == 2
+        assert result.err.splitlines()[-1] == (
+            "The worker 'cleanrl' needs gymnasium, which is not installed: pip install 'mosaic-rl[train]'"
+        )
+        assert "Traceback" not in result.err
+    assert not list(workspace.runs.glob("*"))

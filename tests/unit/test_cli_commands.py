@@ -12,6 +12,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
+from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import MetricSeries
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
@@ -173,3 +174,19 @@ def test_an_evaluation_needs_a_checkpoint_that_is_there(tmp_path: Path) -> None:
 def test_completion_scripts_name_the_program() -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_MOSAIC_COMPLETE" in call(None, "completion", shell).out
+
+
+def test_a_daemon_in_the_foreground_does_not_end_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle_timeouts = []
+
+    class FakeDaemon:
+        def __init__(self, workspace: Workspace, slots: object, port: int, idle_s: float) -> None:
+            idle_timeouts.append(idle_s)
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr("mosaic.trainer.__main__.Daemon", FakeDaemon)
+    monkeypatch.setattr("mosaic.trainer.__main__.configure_logging", lambda _: None)
+    assert call(FakeTrainer(), "--var", str(tmp_path), "daemon", "run").code == 0
+    assert idle_timeouts == [float("inf")]

@@ -108,6 +108,9 @@ def test_settings_become_flags_that_the_script_has(checkout: Path) -> None:
         ({"algo_params": {"anneal": 1}}, "true or false"),
         ({"save_model": True}, r"extras\.save_model"),
         ({"batch_size": 3}, r"extras\.batch_size"),
+        ({"tensorboard_dir": "there"}, r"extras\.tensorboard_dir: has no effect"),
+        ({"wandb_run_name": "mine"}, r"extras\.wandb_run_name: has no effect"),
+        ({"grid_limit": 2}, r"extras\.grid_limit: has no effect"),
     ],
 )
 def test_an_invalid_setting_is_rejected_with_its_path(checkout: Path, extras: dict[str, Any], message: str) -> None:

@@ -133,7 +133,7 @@ def run(context: CliContext) -> int:
     from mosaic.trainer.__main__ import main
 
     context.print_workspace()
-    return main(["--var", str(context.workspace.root)])
+    return main(["--var", str(context.workspace.root), "--idle-s", "inf"])
 
 
 for each in (start, stop, status, continue_queue, run):

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -157,12 +157,18 @@ class Records:
             raise UnknownName(f"No run {run_id!r}. List them: mosaic runs")
         return record
 
-    def resolve(self, reference: str) -> str:
-        """Return the id that a full id, a unique beginning or end of one, or `last` refers to."""
+    def resolve(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> str:
+        """Return the id that a full id, a unique beginning or end of one, or `last` refers to.
+
+        `last` is the newest run that fits; if none does, the newest one, about which the caller can report why.
+        """
         if reference.lower() == "last":
             newest = self.index.newest_run_id()
             if newest is None:
                 raise UnknownName("There are no runs yet. Start one: mosaic train ppo --env-id CartPole-v1")
+            if fits is not None:
+                records = (record for record, _ in self.index.list_runs(include_archived=True, limit=1000))
+                return next((record.run_id for record in records if fits(record)), newest)
             return newest
         matches = self.index.find_run_ids(reference) if reference else []
         if len(matches) == 1:

@@ -123,7 +123,8 @@ class RunService:
         write_json(making / "config.json", data)
         write_text(making / "record.json", record.model_dump_json(indent=2) + "\n")
         (making / "inbox.jsonl").touch()
-        write_json(workspace.payload_copy(run_id, payload.is_evaluation), data)
+        for is_evaluation in {False, payload.is_evaluation}:
+            write_json(workspace.payload_copy(run_id, is_evaluation), data)
         folder = workspace.run(run_id)
         making.rename(folder.path)
         self._records.payloads[run_id] = payload
@@ -140,7 +141,7 @@ class RunService:
 
     def cancel(self, reference: str) -> RunView:
         with self._records.lock:
-            record = self._resolve_record(reference)
+            record = self._resolve_record(reference, lambda record: record.is_active)
             if record.stage is Stage.FINISHED:
                 raise NotAllowed(f"Run {record.run_id} has already ended: {record.outcome}.")
             if record.stage is not Stage.STOPPING:
@@ -152,7 +153,7 @@ class RunService:
 
     def pause(self, reference: str) -> RunView:
         with self._records.lock:
-            record = self._resolve_record(reference)
+            record = self._resolve_record(reference, lambda record: record.stage is Stage.RUNNING)
             if record.stage is Stage.PAUSED:
                 raise NotAllowed(f"Run {record.run_id} is already paused. Resume it: mosaic resume {record.run_id}")
             if record.stage is not Stage.RUNNING:
@@ -163,7 +164,7 @@ class RunService:
 
     def resume(self, reference: str, total_timesteps: int | None) -> RunView:
         """Unpauses a paused run; continues a finished one from its last good checkpoint, in the same folder."""
-        record = self._resolve_record(reference)
+        record = self._resolve_record(reference, self._can_resume)
         if record.is_active:
             with self._records.lock:
                 record = self._resolve_record(record.run_id)
@@ -176,6 +177,11 @@ class RunService:
             self._requeue_from_checkpoint(record, total_timesteps)
         self._wake()
         return self._records.view(record.run_id)
+
+    def _can_resume(self, record: RunRecord) -> bool:
+        if record.is_active:
+            return record.stage is Stage.PAUSED
+        return record.kind is RunKind.TRAIN and _has_checkpoint(self._records.folder(record.run_id))
 
     def _requeue_from_checkpoint(self, record: RunRecord, total_timesteps: int | None) -> None:
         if record.is_attached:
@@ -282,8 +288,8 @@ class RunService:
         self._records.notify_watchers()
         return view.model_copy(update={"run_dir": str(trash_path)})
 
-    def _resolve_record(self, reference: str) -> RunRecord:
-        return self._records.get(self._records.resolve(reference))
+    def _resolve_record(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> RunRecord:
+        return self._records.get(self._records.resolve(reference, fits))
 
 
 def _parse_payload(translated: TranslatedPayload) -> Payload:
