@@ -95,7 +95,9 @@ def test_it_ends_when_the_window_is_killed(tmp_path: Path) -> None:
     package = tmp_path / "tensorboard"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "main.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(300)\n")
+    for name in ("default", "main_lib"):
+        (package / f"{name}.py").write_text("")
+    (package / "program.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(300)\n")
     window = (
         "import json, subprocess, sys, time\n"
         "board = subprocess.Popen(json.loads(sys.argv[1]), stdin=subprocess.PIPE, start_new_session=True)\n"

@@ -18,14 +18,14 @@ MAX_OUTPUT_CHARS = 4_000
 
 STOPPED, STARTING, READY, FAILED = "stopped", "starting", "ready", "failed"
 
-_URL_PATTERN = re.compile(r"\bat (http://127\.0\.0\.1:\d+/)")
+_URL_PATTERN = re.compile(r"\bat (http://127\.0\.0\.1:\d+/\S*)")
 _LAUNCH_SCRIPT = """
-import atexit, os, runpy, shutil, sys, tempfile, threading
+import atexit, os, secrets, shutil, sys, tempfile, threading
 
-name, folder = sys.argv[1:3]
+os.umask(0o077)  # it writes its address, which is secret, to a file in the temporary folder
+name, folder = sys.argv[1:]
 place = tempfile.mkdtemp(prefix="mosaic-tensorboard-")
 os.symlink(folder, os.path.join(place, name))
-sys.argv[1:3] = ["--logdir", place]
 atexit.register(shutil.rmtree, place, True)
 
 def follow():
@@ -35,13 +35,34 @@ def follow():
     os.killpg(0, 9)
 
 threading.Thread(target=follow, daemon=True).start()
-runpy.run_module("tensorboard.main", run_name="__main__", alter_sys=True)
+
+from tensorboard import default, main_lib, program
+
+class Server(program.WerkzeugServer):
+    def __init__(self, application, flags):
+        def answer(environ, start_response):
+            if environ.get("HTTP_HOST") not in hosts:
+                start_response("403 Forbidden", [("Content-Type", "text/plain")])
+                return [b"This page is served to this machine only."]
+            return application(environ, start_response)
+        super().__init__(answer, flags)
+        hosts = {f"{host}:{self.server_port}" for host in ("127.0.0.1", "localhost")}
+
+main_lib.global_init()
+board = program.TensorBoard(plugins=default.get_plugins(), server_class=Server)
+options = {"logdir": place, "host": "127.0.0.1", "port": 0, "path_prefix": "/" + secrets.token_urlsafe(24)}
+board.configure(["tensorboard", *(f"--{key}={value}" for key, value in options.items()), "--load_fast=false"])
+sys.exit(board.main())
 """
 """Its standard input ends when the window dies, however it dies; then it ends itself and its children.
 
 TensorBoard names a run by the folders between the one that it is given and the files; the run's own would be called
 ".". So it is given a folder with nothing but a link that has the name we want. (`--logdir_spec` names runs, too, but
-takes no path with a comma or a colon, and reads the files far more slowly.)"""
+takes no path with a comma or a colon.)
+
+Other users of the machine reach a loopback port, and so does a web page whose name is made to point here. The page's
+path is therefore secret: it is created in the process, so that no list of processes shows it, and printed to the
+window. Requests for another host are refused. TensorBoard's faster reader is a server of its own, without either."""
 
 
 def is_installed() -> bool:
@@ -49,19 +70,8 @@ def is_installed() -> bool:
 
 
 def launch_command(logdir: Path, name: str) -> list[str]:
-    """The command that shows one folder under a name, on a free loopback port, which it prints when it serves."""
-    return [
-        sys.executable,
-        "-P",
-        "-c",
-        _LAUNCH_SCRIPT,
-        to_file_name(name),
-        str(logdir),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-    ]
+    """The command that shows one folder under a name, at a loopback address that it prints when it serves."""
+    return [sys.executable, "-P", "-c", _LAUNCH_SCRIPT, to_file_name(name), str(logdir)]
 
 
 class TensorBoardProcess(ChildProcess):
