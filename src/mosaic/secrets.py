@@ -73,25 +73,25 @@ def delete_secret(name: str) -> bool:
 
 
 def add_secret(name: str, value: str) -> str:
-    """Stores a secret next to those of the same name, and returns the reference to it.
+    """Stores a secret of a config and returns the reference to it.
 
-    The key of a config does not replace the one that its user has logged in with.
+    It never gets the name under which the user logs in: other runs would use it.
     """
     value = value.strip()
-    free = next(candidate for candidate in _candidate_names(name) if _read_stored(candidate) in (None, value))
+    if _read_stored(name) == value:
+        return reference(name)
+    free = next(candidate for candidate in _additional_names(name) if _read_stored(candidate) in (None, value))
     put_secret(free, value)
     return reference(free)
 
 
 def additional_secret_names(name: str) -> list[str]:
     """Lists the names under which secrets of configs are stored next to the user's."""
-    others = itertools.islice(_candidate_names(name), 1, None)
-    return list(itertools.takewhile(lambda candidate: _read_stored(candidate) is not None, others))
+    return list(itertools.takewhile(lambda candidate: _read_stored(candidate) is not None, _additional_names(name)))
 
 
-def _candidate_names(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}-{number}" for number in itertools.count(2))
+def _additional_names(name: str) -> Iterator[str]:
+    return (f"{name}-{number}" for number in itertools.count(2))
 
 
 def _read_environment(name: str) -> str:

@@ -85,7 +85,8 @@ def test_an_invalid_key_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -
 
 
 def test_a_key_is_deleted_alone_or_with_those_of_configs() -> None:
-    for value in ("mine", "second", "third"):
+    secrets.put_secret("wandb_api_key", "mine")
+    for value in ("second", "third"):
         secrets.add_secret("wandb_api_key", value)
     assert call(None, "wandb", "logout").out == "Deleted the key.\n"
     assert call(None, "wandb", "logout").out == "No key was stored.\n"

@@ -136,6 +136,13 @@ def test_the_key_of_a_config_does_not_replace_the_users() -> None:
     assert secrets.resolve_reference("secret:wandb_api_key-2") == "other"
 
 
+def test_the_key_of_a_config_does_not_become_the_users_login() -> None:
+    assert secrets.add_secret("wandb_api_key", "of-a-config") == "secret:wandb_api_key-2"
+    assert secrets.find_secret("wandb_api_key") is None
+    assert secrets.secret_location("wandb_api_key") is None
+    assert secrets.resolve_reference("secret:wandb_api_key-2") == "of-a-config"
+
+
 def test_secrets_anywhere_in_a_payload_become_references() -> None:
     extras = {"wandb_api_key": "K1", "wandb_http_proxy": "http://me:pw@proxy:3128", "wandb_https_proxy": "proxy:3128"}
     data = {"metadata": {"worker": {"config": {"extras": extras, "env_id": "X"}}, "ui": {"HF-Token": ["K2"]}}}
@@ -143,13 +150,13 @@ def test_secrets_anywhere_in_a_payload_become_references() -> None:
     clean = secrets.redact_secrets(data)
     assert not secrets.secrets_path().exists()
     stored = secrets.store_secrets(data)
-    assert clean == stored
+    assert clean == json.loads(json.dumps(stored).replace('-2"', '"'))
     assert json.dumps(data) == before
     stored_extras = stored["metadata"]["worker"]["config"]["extras"]
     assert stored_extras["wandb_https_proxy"] == "proxy:3128"
     assert secrets.resolve_reference(stored_extras["wandb_api_key"]) == "K1"
     assert secrets.resolve_reference(stored_extras["wandb_http_proxy"]) == "http://me:pw@proxy:3128"
-    assert stored["metadata"]["ui"] == {"HF-Token": ["secret:hf-token"]}
+    assert stored["metadata"]["ui"] == {"HF-Token": ["secret:hf-token-2"]}
     assert secrets.store_secrets(stored) == stored
 
 
