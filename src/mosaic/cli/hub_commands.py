@@ -120,7 +120,8 @@ def pull(context: CliContext, repo: str, revision: str | None, out: str | None, 
     target = _check_target_folder(out) if out is not None else None
     context.print_workspace()
     parent = target.parent if target else context.workspace.trainer
-    parent.mkdir(parents=True, exist_ok=True)
+    if target is None:
+        context.workspace.create_private()
     # On the same disk as the run's final folder.
     with tempfile.TemporaryDirectory(prefix=".pulling-", dir=parent, ignore_cleanup_errors=True) as staging:
         folder, result = _pull_run(context, repo, revision, Path(staging), timeout_s)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -122,9 +123,9 @@ def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_labe
 
 def start_daemon(workspace: Workspace) -> DaemonAddress:
     """Starts a daemon that outlives this process, and waits until it listens."""
-    workspace.logs.mkdir(parents=True, exist_ok=True)
+    workspace.create_private()
     console = workspace.logs / "trainer.console.log"
-    with open(console, "ab") as output:
+    with open(console, "ab", opener=partial(os.open, mode=0o600)) as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root)],
             stdin=subprocess.DEVNULL,

@@ -21,7 +21,7 @@ def file_size(path: Path) -> int:
         return 0
 
 
-def write_text(path: Path, text: str, mode: int = 0o644, is_durable: bool = False) -> None:
+def write_text(path: Path, text: str, mode: int = 0o600, is_durable: bool = False) -> None:
     """Replace the file at once: a reader sees the old text or the new one, never a part.
 
     A durable file is on the disk afterwards: it survives a power loss.
@@ -50,7 +50,7 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, data: Any, mode: int = 0o644) -> None:
+def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n", mode)
 
 

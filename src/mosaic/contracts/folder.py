@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
@@ -54,6 +55,17 @@ class Workspace:
     def containing(cls, folder: RunFolder) -> Workspace:
         """The workspace that contains a run folder."""
         return cls(folder.path.parents[2])
+
+    def create_private(self) -> None:
+        """Creates its folders, which only their owner may enter; changes those of an earlier version."""
+        folders = [self.root, self.trainer, self.logs]
+        for folder in folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A folder that holds other things, such as a project or /tmp, stays as it is.
+        own = {self.trainer.name, self.logs.name, self.trackio.name, ".env"}
+        for folder in folders if own.issuperset(os.listdir(self.root)) else folders[1:]:
+            with suppress(PermissionError):
+                folder.chmod(0o700)
 
     def run(self, run_id: str) -> RunFolder:
         return RunFolder(self.runs / run_id)

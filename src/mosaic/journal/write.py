@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from functools import partial
 from io import FileIO
 from typing import Any, Protocol
 
@@ -56,7 +57,7 @@ class Journal:
             raise
 
     def _open(self) -> FileIO:
-        return open(self._path, "ab+", buffering=0)
+        return open(self._path, "ab+", buffering=0, opener=partial(os.open, mode=0o600))
 
     def sync(self) -> None:
         """Flush the file to the disk, so that it survives a power loss."""

@@ -44,6 +44,8 @@ class _RequiredKeys(ProgramSpec):
 class LaunchSpec(_RequiredKeys, total=False):
     reads_console: bool
     """Whether to parse metrics from stdout while no process of the run writes a journal."""
+    umask: int
+    """Of a user's program, which may write outside of the run folder; without it, files are private."""
     sidecar: ProgramSpec
     """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
 
@@ -105,6 +107,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("folder", "cwd", "log_name"), (lambda value: _is_text(value) and value != "", "non-empty text")),
     "argv": (lambda value: isinstance(value, list) and value != [] and all(map(_is_text, value)), "a list of strings"),
     "env": (lambda value: isinstance(value, dict) and all(map(_is_text, value.values())), "an object of strings"),
+    "umask": (lambda value: isinstance(value, int) and 0 <= value <= 0o777, "a umask"),
     "inbox_offset": (lambda value: isinstance(value, int) and value >= 0, "a number of bytes"),
     "reads_console": (lambda value: isinstance(value, bool), "true or false"),
     **dict.fromkeys(Limits.__annotations__, (_is_limit, "a number above 0 or null")),

@@ -48,7 +48,7 @@ def start_worker(launch: LaunchSpec, folder: RunFolder) -> tuple[int, int]:
         ):
             begin = stderr.tell()
             launch["env"][KEEPER_VARIABLE] = keeper_mark(own_identity())
-            return _start_program(launch, stdout, stderr), begin
+            return _start_program(launch, stdout, stderr, launch.get("umask", -1)), begin
     except (OSError, ValueError) as error:
         raise ProgramStartError(_reason(error, launch["argv"][0], launch["cwd"])) from None
 
@@ -103,7 +103,7 @@ def _spawn_and_exit(sidecar: ProgramSpec, folder: RunFolder, writer: int) -> NoR
         os._exit(0)
 
 
-def _start_program(program: ProgramSpec, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+def _start_program(program: ProgramSpec, stdout: IO[bytes], stderr: IO[bytes], umask: int = -1) -> int:
     process = subprocess.Popen(
         program["argv"],
         cwd=program["cwd"],
@@ -112,6 +112,7 @@ def _start_program(program: ProgramSpec, stdout: IO[bytes], stderr: IO[bytes]) -
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
+        umask=umask,
     )
     # The loop waits for all children at once and takes the exit status, so Popen must not wait for it.
     process.returncode = 0

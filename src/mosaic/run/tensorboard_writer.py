@@ -184,7 +184,7 @@ class EventWriter:
             if stamp.isdecimal():
                 second = max(second, int(stamp) + 1)
         name = f"{_PREFIX}{second:010d}.{socket.gethostname()}.{os.getpid()}.0"
-        return os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _encode(self, batch: list[Point | bytes]) -> bytes:
         # A run writes millions of scalars through this loop: what repeats (tag, length, step) is encoded once.

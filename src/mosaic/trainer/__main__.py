@@ -22,10 +22,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ.pop(KEEPER_VARIABLE, None)  # a daemon started from within a run does not belong to it
     workspace = Workspace.resolve(options.var)
+    umask = os.umask(0o077)  # files of a run are its owner's; users' scripts get theirs back
+    workspace.create_private()
     configure_logging(workspace)
     max_runs = options.max_runs or int(os.environ.get("MOSAIC_MAX_RUNS", 0)) or None
     try:
-        Daemon(workspace, detect_slots(max_runs), options.port, options.idle_s).run()
+        Daemon(workspace, detect_slots(max_runs), options.port, options.idle_s, umask).run()
     except MosaicError as error:
         print(error, file=sys.stderr)
         return error.exit_code

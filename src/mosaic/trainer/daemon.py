@@ -53,11 +53,19 @@ THREADS = 64
 
 
 class Daemon:
-    def __init__(self, workspace: Workspace, slots: Slots, port: int = PORT, idle_s: float = IDLE_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        slots: Slots,
+        port: int = PORT,
+        idle_s: float = IDLE_TIMEOUT_S,
+        script_umask: int = 0o022,
+    ) -> None:
         self._workspace = workspace
         self._slots = slots
         self._port = port
         self._idle_s = idle_s
+        self._script_umask = script_umask
         self._shutdown_requested = threading.Event()
         self._is_draining = False
 
@@ -86,7 +94,9 @@ class Daemon:
             ),
         )
         self._address = _bind_port(server, self._port)
-        self.supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots, backlog)
+        self.supervisor = Supervisor(
+            self._records, LocalExecutor(self._address, token, self._script_umask), self._slots, backlog
+        )
         self._run_service = RunService(self._records, checkers, self._slots, self.supervisor.wake)
         servicer = Servicer(self._records, self._run_service, checkers, token, self)
         add_TrainerServicer_to_server(servicer, server)

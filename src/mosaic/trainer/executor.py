@@ -32,9 +32,10 @@ SCRIPT_GRACE_S = {"stop": 0.0, "term": 10.0}
 
 
 class LocalExecutor:
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, script_umask: int) -> None:
         self._address = address
         self._token = token
+        self._script_umask = script_umask
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -80,6 +81,8 @@ class LocalExecutor:
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
             "reads_console": is_foreign and probe.console,
         }
+        if is_foreign:
+            launch["umask"] = self._script_umask
         sidecar = build_sidecar_spec(folder, payload, environment, is_foreign and probe.wandb)
         if sidecar is not None:
             launch["sidecar"] = sidecar

@@ -63,7 +63,7 @@ def _write_handshake(run_dir: str) -> None:
     """Write the handshake, in the first interpreter of the run only. Formatted by hand: importing json takes longer."""
     try:
         file = os.open(
-            os.path.join(run_dir, "journal.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
+            os.path.join(run_dir, "journal.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600
         )
     except OSError:
         return
