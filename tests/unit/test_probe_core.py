@@ -51,7 +51,7 @@ def test_scalars_reach_the_journal_as_tensorboard_stores_them(run: RunFolder) ->
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
 def test_a_return_that_is_not_finite_is_null(run: RunFolder, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
     probe = Probe()
-    probe.add_episode(0, value, 5)
+    probe.add_episode(0, value, 5, 0)
     with monkeypatch.context() as broken:
         broken.setattr(Journal, "append", full_disk)
         probe.flush(0.0)
@@ -88,7 +88,7 @@ def test_a_tag_of_the_console_waits_for_a_better_source(run: RunFolder, clock: l
 
 def test_a_return_and_a_length_logged_by_a_script_are_one_episode(run: RunFolder) -> None:
     probe = Probe()
-    probe.add_episode(3, 21.0, 21)
+    probe.add_episode(3, 21.0, 21, 0)
     probe.add_scalar(WRITER, "charts/episodic_return", 21.0, 100)
     probe.add_scalar(WRITER, "charts/episodic_length", 21, 100)
     probe.add_scalar(WRITER, "charts/episodic_return", 30.0, 200)
@@ -101,7 +101,7 @@ def test_a_return_and_a_length_logged_by_a_script_are_one_episode(run: RunFolder
 def test_only_the_episodes_that_a_script_logs_count(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_writer = True
-    probe.add_episode(0, 5.0, 5)
+    probe.add_episode(0, 5.0, 5, 0)
     probe.flush(clock[0])
     assert episodes(run) == []
     probe.add_scalar(WRITER, "charts/episodic_return", 5.0, 5)
@@ -114,7 +114,7 @@ def test_only_the_episodes_that_a_script_logs_count(run: RunFolder, clock: list[
 def test_our_own_episodes_count_if_the_script_logs_none(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_writer = True
-    probe.add_episode(0, 5.0, 5)
+    probe.add_episode(0, 5.0, 5, 0)
     clock[0] += core.EPISODE_HOLD_S + 1
     probe.flush(clock[0])
     assert [row[4] for row in episodes(run)] == [5.0]
@@ -137,7 +137,7 @@ def test_processes_of_one_run_agree_on_the_source_of_episodes(run: RunFolder, cl
     child.is_child = True
     child.num_envs = 2
     child.steps = 10
-    child.add_episode(1, 9.0, 9)
+    child.add_episode(1, 9.0, 9, 0)
     parent.add_scalar(WRITER, "charts/episodic_return", 9.0, 20)
     parent.close()
     clock[0] += 60
@@ -149,8 +149,7 @@ def test_children_number_their_episodes_by_the_clock(run: RunFolder, clock: list
     child = Probe()
     child.is_child = True
     child.num_envs = 4
-    child.steps = 10
-    child.add_episode(1, 9.0, 9)
+    child.add_episode(1, 9.0, 9, 40)
     child.close()
     (row,) = episodes(run)
     assert (row[0], row[2]) == (1_000_000_000, 40)
@@ -161,20 +160,43 @@ def test_parallel_processes_do_not_repeat_episode_numbers(run: RunFolder, clock:
     for pid in (1, 2):
         probe = Probe()
         probe._outbox = Outbox(Journal(run.path / f"journal.{pid}.jsonl"))
-        probe.add_episode(0, 9.0, 9)
+        probe.add_episode(0, 9.0, 9, 0)
         probe.close()
     assert [row[0] for row in episodes(run)] == [1, 1_000_000_000]
 
 
-def test_progress_has_the_scripts_own_step_and_total(run: RunFolder, clock: list[float]) -> None:
+def test_the_step_is_counted_at_the_environments_not_taken_from_what_a_script_logs(
+    run: RunFolder, clock: list[float]
+) -> None:
     probe = Probe()
     probe.has_environments = True
     probe.steps = 100
     probe.flush(clock[0])
-    probe.add_scalar(WRITER, "losses/x", 1.0, 640)
+    probe.add_scalar(WRITER, "reward", 1.0, 7)  # an episode number, say
+    probe.steps = 640
     probe.close()
     reported = [(event["global_step"], event["total_timesteps"]) for event in events(run, "progress")]
     assert reported == [(100, 1000), (640, 1000)]
+
+
+def test_the_step_that_a_script_logs_counts_if_no_environment_is_seen(run: RunFolder, clock: list[float]) -> None:
+    probe = Probe()
+    probe.add_scalar(WRITER, "losses/x", 1.0, 640)
+    probe.close()
+    assert {event["global_step"] for event in events(run, "progress")} == {640}
+
+
+def test_the_episodes_of_an_evaluation_that_a_script_logs_itself_are_not_added(
+    run: RunFolder, clock: list[float]
+) -> None:
+    probe = Probe()
+    probe.has_writer = True
+    probe.add_evaluation_episode(7.0, 7, 100)
+    probe.flush(clock[0])
+    probe.add_scalar(WRITER, "eval/episodic_return", 7.0, 0)
+    probe.close()
+    assert [point[::2] for point in points(run)["eval/episodic_return"]] == [[0, 7.0]]
+    assert [point[::2] for point in points(run)["eval/episodic_length"]] == [[100, 7.0]]
 
 
 def test_a_full_disk_neither_stops_the_script_nor_loses_values(

@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from contextlib import suppress
 from typing import Any
 
-from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
+from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG, LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Journal, Outbox
 from mosaic.journal.points import EpisodeRow, as_float32, first_non_finite, group_by_tag, json_rows, json_series
 from mosaic.journal.speed import SpeedMeter
@@ -29,11 +29,20 @@ PROGRESS_S = 1.0
 EPISODE_HOLD_S = 5.0
 """Time that our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
+EVALUATION_HOLD_S = 60.0
+"""Time that our own episodes of an evaluation wait for a script that may log them itself, often after the last one."""
 LANES_PER_RANK = 8
 EVENT_LOCK_TIMEOUT_S = 1.0
 
 _now = time.time
 _monotonic = time.monotonic
+
+
+class Counter:
+    """A number of environment steps."""
+
+    def __init__(self) -> None:
+        self.steps = 0
 
 
 class Probe:
@@ -44,8 +53,13 @@ class Probe:
         instructions = Instructions(os.environ[INSTRUCTIONS_VARIABLE])
         self.parts = instructions.parts
         self.total_timesteps = instructions.total_timesteps
-        self.steps = 0
-        """Environment steps of this process, as counted by the probe."""
+        self.has_total_of_learn = False
+        """Whether the total is that of Stable-Baselines3's `learn`, which may be called again."""
+        self.has_training_group = False
+        self.is_evaluating = False
+        """Whether a library reports that all steps are evaluation now."""
+        self.groups: list[Any] = []
+        """All groups.EnvGroup."""
         self.next_index = LANES_PER_RANK * int(os.environ.get("LOCAL_RANK", 0))
         """Index of the next environment. Parallel processes must not use the same ones."""
         self.has_writer = False
@@ -58,6 +72,11 @@ class Probe:
         self.pid = os.getpid()
         self.is_child = False
         """Whether it steps environments for another process, which reports the progress."""
+        self.read_evaluation_step: Any = lambda: None
+        """Returns the step of training if the environments of this child process are evaluated on."""
+        self.steps = 0
+        """Environment steps of this process in training, as counted by the probe."""
+        self.evaluation = Counter()
         self.next_flush_at = 0.0
         self._lock = threading.Lock()
         self._outbox: Outbox | None = None
@@ -82,8 +101,8 @@ class Probe:
 
     @property
     def global_step(self) -> int:
-        """The script's own step if it logs one, else our count."""
-        return self._script_step if self._script_step is not None else self.steps
+        """Our count of environment steps; the script's own step only if no environment is seen."""
+        return self.steps or self._script_step or 0
 
     def mark_as_child(self, num_envs: int) -> None:
         """Mark this process as one that steps environments for another."""
@@ -118,11 +137,15 @@ class Probe:
             self._points.append((source, tag, step, _now(), value))
         self.tick()
 
-    def add_episode(self, index: int, episodic_return: float, length: int) -> None:
-        """Record an episode counted by the probe."""
-        step = self.steps * (self.num_envs if self.is_child else 1)
+    def add_episode(self, index: int, episodic_return: float, length: int, step: int) -> None:
+        """Record an episode of training, counted by the probe."""
         self._finished_episodes.append((index, episodic_return, length))
         self._episode_rows["probe"].append([0, index, step, _now(), float(episodic_return), length])
+
+    def add_evaluation_episode(self, episodic_return: float, length: int, step: int) -> None:
+        at = _now()
+        self._points.append((OWN, EVAL_RETURN_TAG, step, at, float(episodic_return)))
+        self._points.append((OWN, EVAL_LENGTH_TAG, step, at, float(length)))
 
     def add_console_reading(self, reading: Any) -> None:
         """Record a common.console_parser.ConsoleReading."""
@@ -178,6 +201,7 @@ class Probe:
         if not self._lock.acquire(blocking=False):
             return  # another thread is flushing, or this is a signal handler that interrupted a flush
         try:
+            self._settle_groups(is_last)
             self._flush_points(is_last)
             self._flush_episodes(is_last)
             is_progress_due = now >= self._next_progress_at or is_last
@@ -192,15 +216,28 @@ class Probe:
         finally:
             self._lock.release()
 
+    def _settle_groups(self, is_last: bool) -> None:
+        for group in self.groups:
+            group.settle()
+        if is_last:
+            is_complete = self.total_timesteps is not None and self.steps >= self.total_timesteps
+            for group in self.groups:
+                group.decide(is_evaluation=is_complete)
+        step = self.read_evaluation_step() if self.is_child and self._episode_rows["probe"] else None
+        if step is not None:
+            for _, _, _, _, episodic_return, length in self._episode_rows.pop("probe"):
+                self.add_evaluation_episode(episodic_return, length, step)
+
     def _flush_points(self, is_last: bool) -> None:
         if not self._points:
             return
         outbox = self._open_outbox()
         points, self._points = self._points, []
-        hold_until = _now() - CONSOLE_HOLD_S
+        now = _now()
+        hold_s = {CONSOLE: CONSOLE_HOLD_S, OWN: EVALUATION_HOLD_S if self.has_writer else 0.0}
         best: dict[str, int] = {}
         for source, tag, _, at, _ in points:
-            if source > best.get(tag, -1) and (source != CONSOLE or at < hold_until or is_last):
+            if source > best.get(tag, -1) and (is_last or now - at >= hold_s.get(source, 0.0)):
                 best[tag] = source
         for tag, source in best.items():
             self._tag_sources.setdefault(tag, source)

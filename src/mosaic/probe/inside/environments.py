@@ -11,10 +11,11 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from mosaic.probe.inside.core import Probe, current_probe
+from mosaic.probe.inside.core import Counter, Probe, current_probe
+from mosaic.probe.inside.groups import EnvGroup, current_group, read_mark
 from mosaic.probe.inside.hooks import call_after, call_before, report_failure
 
 POLL_S = 0.05
@@ -25,15 +26,43 @@ MAX_LANES = 64
 _taps: dict[int, EnvTap] = {}
 _patched_classes: set[type] = set()
 _env_creation = threading.local()
+_vectors: weakref.WeakKeyDictionary[Any, Vector] = weakref.WeakKeyDictionary()
+_PROCESS_VECTORS = ("AsyncVectorEnv", "SubprocVecEnv")
+"""Vector environments that step in other processes."""
 
 
 class EnvTap:
     """Records one environment: its current episode and its lane."""
 
-    __slots__ = ("_seed", "episode", "frames", "index", "kind", "length", "next_poll_at", "probe", "reference", "total")
+    __slots__ = (
+        "_first_step",
+        "_seed",
+        "counter",
+        "episode",
+        "frames",
+        "group",
+        "index",
+        "kind",
+        "length",
+        "next_poll_at",
+        "probe",
+        "reference",
+        "total",
+        "vector_size",
+    )
 
-    def __init__(self, env: Any, index: int, num_envs: int) -> None:
+    def __init__(self, env: Any, index: int, num_envs: int, group: EnvGroup | None, vector_size: int) -> None:
         self.probe = current_probe()
+        self.group = group
+        """None in a process that steps environments for another, which counts the steps."""
+        self.counter: Any = self.probe if group is None else group.counter
+        """The object whose `steps` is incremented by each step."""
+        self.vector_size = 0
+        """Number of environments of the vector environment that counts the steps instead, if any."""
+        if vector_size:
+            self.join_vector(vector_size)
+        self._first_step = 0
+        """Steps of training at the first step of the episode."""
         self._seed: Any = None
         self.kind = type(env)
         """The class whose `step` counts: an inherited `step` that it calls is not counted again."""
@@ -49,21 +78,43 @@ class EnvTap:
         if "frames" in self.probe.parts and index < MAX_LANES:
             self.frames = make_frame_tap(env, index, num_envs, self.probe)
 
+    def join_vector(self, vector_size: int) -> None:
+        self.vector_size = vector_size
+        self.counter = Counter()
+
     def poll(self, now: float, reward: Any) -> None:
         """Publish a due frame and flush due values; called at intervals, not at every step."""
         frames, interval_s = self.frames, POLL_S
+        if self.group is not None and self.length < 3:
+            self._check_purpose(self.group)
         if frames is not None:
             if frames.is_due():
                 frames.publish_frame(self.episode, self.length, reward, self.total)
             if frames.lane.is_watched:
                 interval_s = WATCHED_POLL_S
-        self.next_poll_at = now + interval_s
+        self.next_poll_at = now + interval_s if self.length != 1 else 0.0
         if now >= self.probe.next_flush_at:
             self.probe.flush(now)
 
+    def _check_purpose(self, group: EnvGroup) -> None:
+        """Compare the first two steps of an episode: if there is training between them, they are training too."""
+        probe = self.probe
+        if self.length == 1:
+            group.on_episode_start()
+        elif probe.steps != self._first_step and group.is_evaluation is None:
+            group.decide(False)
+        self._first_step = probe.steps
+        if not self.vector_size:
+            self.counter = group.counter
+
     def finish_episode(self) -> None:
-        if "metrics" in self.probe.parts:
-            self.probe.add_episode(self.index, self.total, self.length)
+        probe = self.probe
+        if "metrics" in probe.parts:
+            if self.group is None:
+                probe.add_episode(self.index, self.total, self.length, probe.steps * probe.num_envs)
+            else:
+                step = probe.steps + self.vector_size  # a vector environment counts its steps after taking them
+                self.group.add_episode(self.index, self.total, self.length, step)
         self.start_episode()
 
     def start_episode(self) -> None:
@@ -71,6 +122,7 @@ class EnvTap:
             self.episode += 1
         self.length = 0
         self.total = 0.0
+        self.next_poll_at = 0.0
 
     def report_environment(self, env: Any, seed: Any = None) -> None:
         """Write the environment's id and its seed to the journal."""
@@ -116,23 +168,23 @@ def _remove_tap(identity: int, tap: EnvTap) -> None:
 # --- classes
 
 
-def tap_env(env: Any, index: int, num_envs: int = 1) -> None:
+def tap_env(env: Any, index: int, num_envs: int, group: EnvGroup | None, vector_size: int = 0) -> None:
     """Start recording an environment. One without `step` is ignored."""
     if not hasattr(type(env), "step") or id(env) in _taps:
         return
     _patch_class(type(env))
-    tap = _taps[id(env)] = EnvTap(env, index, num_envs)
+    tap = _taps[id(env)] = EnvTap(env, index, num_envs, group, vector_size)
     tap.report_environment(env)
     current_probe().has_environments = True
 
 
-def _is_tapped(env: Any) -> bool:
-    """Return whether an environment, or one that it wraps, is recorded already."""
+def _find_tap(env: Any) -> EnvTap | None:
+    """Return the tap of an environment, or of the one that it wraps."""
     while env is not None:
         if id(env) in _taps:
-            return True
+            return _taps[id(env)]
         env = vars(env).get("env") if hasattr(env, "__dict__") else None
-    return False
+    return None
 
 
 def _patch_class(kind: type) -> None:
@@ -156,7 +208,7 @@ def _patch_step(kind: Any) -> None:
         tap = tap_of(id(self))
         if tap is not None and tap.kind is kind:
             try:
-                tap.probe.steps += 1
+                tap.counter.steps += 1
                 tap.length += 1
                 tap.total += result[1]
                 now = clock()
@@ -197,19 +249,32 @@ def _on_close(env: Any, *args: Any, **kwargs: Any) -> None:
 # --- creation
 
 
+class Vector:
+    """The group of a vector environment."""
+
+    def __init__(self, group: EnvGroup) -> None:
+        self.group = group
+
+
 class IndexedEnvFactory:
     """Creates the environment of one index. It is pickled into the process that calls it."""
 
-    def __init__(self, make_env: Callable[[], Any], index: int, num_envs: int) -> None:
+    def __init__(self, make_env: Callable[[], Any], index: int, num_envs: int, vector: Vector) -> None:
         self.make_env = make_env
         self.index = index
         self.num_envs = num_envs
         self.pid = os.getpid()
+        self._vector: Vector | None = vector
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_vector": None}
 
     def __call__(self) -> Any:
         probe = current_probe()
         if os.getpid() != self.pid:
+            self._vector = None
             probe.mark_as_child(self.num_envs)
+            probe.read_evaluation_step = functools.partial(read_mark, probe, self.index)
         outer = getattr(_env_creation, "factory", None)
         _env_creation.factory, _env_creation.count = self, 0
         try:
@@ -217,19 +282,26 @@ class IndexedEnvFactory:
         finally:
             _env_creation.factory = outer
         try:
-            if not _env_creation.count and not _is_tapped(env):  # it was created without gymnasium.make
-                tap_env(env, self.index, self.num_envs)
+            self._adopt(env)
         except Exception as error:
             report_failure("environments", error)
         return env
 
+    def tap(self, env: Any) -> None:
+        vector = self._vector
+        group, vector_size = (None, 0) if vector is None else (vector.group, self.num_envs)
+        tap_env(env, self.index, self.num_envs, group, vector_size)
 
-def index_factories(factories: Any) -> list[Any]:
-    """Bind each environment factory of a vector environment to its index."""
-    functions = list(factories)
-    probe = current_probe()
-    first, probe.next_index = probe.next_index, probe.next_index + len(functions)
-    return [IndexedEnvFactory(make, first + index, len(functions)) for index, make in enumerate(functions)]
+    def _adopt(self, env: Any) -> None:
+        """Record an environment that was created before or without gymnasium.make."""
+        if _env_creation.count:
+            return
+        tap = _find_tap(env)
+        if tap is None:
+            self.tap(env)
+        elif self._vector is not None and tap.group is not None:
+            tap.join_vector(self.num_envs)
+            self._vector.group = tap.group
 
 
 def patch_registration(module: Any) -> None:
@@ -243,11 +315,11 @@ def _tap_created(env: Any, *args: Any, **kwargs: Any) -> None:
     factory = getattr(_env_creation, "factory", None)
     if factory is not None:
         _env_creation.count += 1
-        tap_env(env, factory.index, factory.num_envs)
+        factory.tap(env)
         return
     probe = current_probe()
     index, probe.next_index = probe.next_index, probe.next_index + 1
-    tap_env(env, index)
+    tap_env(env, index, 1, current_group())
 
 
 def _patch_make_vec(module: Any) -> None:
@@ -271,21 +343,42 @@ def _patch_make_vec(module: Any) -> None:
 
 def patch_vector(module: Any) -> None:
     """Patch the vector environments of gymnasium, gym and Stable-Baselines3."""
-    for name in ("SyncVectorEnv", "AsyncVectorEnv", "DummyVecEnv", "SubprocVecEnv"):
+    for name in ("SyncVectorEnv", "DummyVecEnv", *_PROCESS_VECTORS):
         kind = vars(module).get(name)
         if kind is not None:
             call_before(kind, "__init__", "environments", _bind_factories)
-            if name in ("AsyncVectorEnv", "SubprocVecEnv"):
-                call_after(kind, "step_wait", "environments", _count_steps)
+            call_after(kind, "step_wait" if "step_wait" in vars(kind) else "step", "environments", _count_steps)
 
 
 def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
-    return (envs, index_factories(env_fns), *args), kwargs
+    """Bind each environment factory of a vector environment to its index."""
+    make_functions = list(env_fns)
+    count, probe = len(make_functions), current_probe()
+    first, probe.next_index = probe.next_index, probe.next_index + count
+    vector = _vectors[envs] = Vector(current_group())
+    if type(envs).__name__ in _PROCESS_VECTORS:
+        vector.group.child_indices += range(first, first + count)
+    factories = [IndexedEnvFactory(make, first + index, count, vector) for index, make in enumerate(make_functions)]
+    return (envs, factories, *args), kwargs
 
 
 def _count_steps(result: Any, envs: Any, *args: Any, **kwargs: Any) -> None:
-    """Count steps that other processes take for this one. They report their episodes themselves."""
+    """Count steps of a vector environment. Those in other processes report their episodes themselves."""
     probe = current_probe()
     probe.has_environments = True
-    probe.steps += int(envs.num_envs)
+    vector = _vectors.get(envs)
+    if vector is not None:
+        vector.group.count_vector_step(int(envs.num_envs))
     probe.tick()
+
+
+def find_group(env: Any) -> EnvGroup | None:
+    """Return the group of an environment or vector environment, which may be wrapped."""
+    while env is not None:
+        if isinstance(env, Hashable) and env in _vectors:
+            return _vectors[env].group
+        env, inner = vars(env).get("venv") if hasattr(env, "__dict__") else None, env
+        if env is None:
+            tap = _find_tap(inner)
+            return tap.group if tap is not None else None
+    return None

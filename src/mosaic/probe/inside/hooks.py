@@ -29,6 +29,8 @@ PATCHES = {
     "stable_baselines3.common.vec_env.dummy_vec_env": ("", "environments:patch_vector"),
     "stable_baselines3.common.vec_env.subproc_vec_env": ("", "environments:patch_vector"),
     "stable_baselines3.common.base_class": ("", "recorders:patch_baselines"),
+    "stable_baselines3.common.evaluation": ("", "recorders:patch_evaluation"),
+    "stable_baselines3.common.callbacks": ("", "recorders:patch_callbacks"),
     "torch.utils.tensorboard.writer": ("metrics", "recorders:patch_writer"),
     "tensorboardX.writer": ("metrics", "recorders:patch_writer"),
     "wandb.sdk.wandb_run": ("wandb", "recorders:patch_wandb_run"),

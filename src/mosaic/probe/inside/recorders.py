@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import os
 import time
@@ -9,7 +10,8 @@ from typing import Any
 
 from mosaic.common.console_parser import ConsoleParser
 from mosaic.probe.inside.core import WANDB, WRITER, current_probe
-from mosaic.probe.inside.hooks import call_after, call_before
+from mosaic.probe.inside.environments import find_group
+from mosaic.probe.inside.hooks import call_after, call_before, report_failure
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 _STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
@@ -143,12 +145,60 @@ def patch_baselines(module: Any) -> None:
         model_class,
         "_setup_learn",
         "arguments",
-        lambda model, total_timesteps, *args, **kwargs: _set_total_timesteps(total_timesteps),
+        _on_learn,
     )
     if "checkpoints" in current_probe().parts:
         call_after(
             model_class, "save", "checkpoints", lambda result, model, path, *args, **kwargs: report_saved_file(path)
         )
+
+
+def _on_learn(model: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> None:
+    """Note that training starts, or continues: each call of `learn` takes that many steps more."""
+    probe = current_probe()
+    probe.is_evaluating = False
+    group = find_group(model.env)
+    if group is not None:
+        group.train()
+    if probe.total_timesteps is None or probe.has_total_of_learn:
+        probe.has_total_of_learn = True
+        probe.total_timesteps = probe.steps + int(total_timesteps)
+
+
+def patch_callbacks(module: Any) -> None:
+    """Patch the end of `learn`: what a script steps afterwards is evaluation, until it calls `learn` again."""
+    call_after(module.BaseCallback, "on_training_end", "environments", lambda *args: _set_evaluating(True))
+
+
+def _set_evaluating(value: bool) -> bool:
+    probe = current_probe()
+    previous, probe.is_evaluating = probe.is_evaluating, value
+    return previous
+
+
+def patch_evaluation(module: Any) -> None:
+    original = module.evaluate_policy
+
+    @functools.wraps(original)
+    def evaluate_policy(*args: Any, **kwargs: Any) -> Any:
+        previous = _set_evaluating(True)
+        try:
+            _mark_evaluated(args[1] if len(args) > 1 else kwargs.get("env"))
+            return original(*args, **kwargs)
+        finally:
+            _set_evaluating(previous)
+
+    module.evaluate_policy = evaluate_policy
+
+
+def _mark_evaluated(env: Any) -> None:
+    try:
+        group = find_group(env)
+        if group is not None:
+            group.decide(True)
+            group.mark_children()
+    except Exception as error:
+        report_failure("environments", error)
 
 
 def report_saved_file(target: Any) -> None:

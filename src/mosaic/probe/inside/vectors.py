@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 from mosaic.probe.inside.core import current_probe
+from mosaic.probe.inside.groups import current_group
 from mosaic.probe.inside.hooks import call_after, report_failure
 
 _taps: dict[int, VectorTap] = {}
@@ -18,6 +19,7 @@ class VectorTap:
         import numpy
 
         probe = current_probe()
+        self._group = current_group()
         self._numpy = numpy
         self._count = int(getattr(envs, "num_envs", None) or len(envs))
         self._first, probe.next_index = probe.next_index, probe.next_index + self._count
@@ -33,13 +35,14 @@ class VectorTap:
         stepping = ~self._ended if self._has_reset_step else True
         self._totals += result[1]
         self._lengths += stepping
-        probe.steps += self._count
+        self._group.count_vector_step(self._count)
         ended = self._numpy.array(result[2], dtype=bool)
         if len(result) == 5:
             ended |= self._numpy.asarray(result[3], dtype=bool)
         if ended.any():
             for index in self._numpy.flatnonzero(ended) if "metrics" in probe.parts else ():
-                probe.add_episode(self._first + int(index), float(self._totals[index]), int(self._lengths[index]))
+                episodic_return, length = float(self._totals[index]), int(self._lengths[index])
+                self._group.add_episode(self._first + int(index), episodic_return, length, probe.steps)
             self._totals[ended] = 0.0
             self._lengths[ended] = 0
         self._ended = ended

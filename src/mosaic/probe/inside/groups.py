@@ -1,0 +1,155 @@
+"""Decides which environments of a process are trained on and which are only evaluated on.
+
+Environments created by the same call, such as those of one vector environment, are a group. The first group that is
+stepped is trained on. Another one is evaluated on if a function with such a name steps it, or if it takes whole
+episodes between steps of training; it is trained on if the first is stepped between its first two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+from mosaic.probe.inside.core import Probe, current_probe
+
+_EVALUATING_FUNCTION = re.compile(r"(?:^|_)(?:eval|test|valid)", re.IGNORECASE)
+_MAX_FRAMES = 50
+
+_groups: dict[tuple[tuple[int, int], ...], EnvGroup] = {}
+
+
+class EnvGroup:
+    """Environments with the same purpose, and their steps and episodes while the purpose is unknown."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.is_evaluation: bool | None = None
+        self.steps = 0
+        self._episodes: list[tuple[int, float, int, int]] = []
+        self._trained_steps = -1
+        self._is_apart = False
+        """Whether its last two steps had no training between them. Known of vector environments with processes only."""
+        self.child_indices: list[int] = []
+        """Of environments in other processes, which report their episodes themselves."""
+
+    @property
+    def counter(self) -> Any:
+        """The object whose `steps` its steps are added to."""
+        if self.is_evaluation is None:
+            return self
+        return self.probe.evaluation if self.is_evaluation else self.probe
+
+    def on_episode_start(self) -> None:
+        """Decide at the first step of an episode, if it shows the purpose."""
+        if self.is_evaluation is not None:
+            return
+        if self.probe.is_evaluating:
+            self.decide(True)
+        elif not self.probe.has_training_group:
+            self.decide(False)
+        elif any(_EVALUATING_FUNCTION.search(frame.f_code.co_name) for frame in _calling_frames()):
+            self.decide(True)
+
+    def add_episode(self, index: int, episodic_return: float, length: int, step: int) -> None:
+        if self.is_evaluation is None:
+            self.settle()
+        if self.is_evaluation is None:
+            self._episodes.append((index, episodic_return, length, self.probe.steps))
+        elif self.is_evaluation or self.probe.is_evaluating:
+            self.probe.add_evaluation_episode(episodic_return, length, self.probe.steps)
+        else:
+            self.probe.add_episode(index, episodic_return, length, step)
+
+    def count_vector_step(self, count: int) -> None:
+        """Count a step of a vector environment."""
+        probe = self.probe
+        if self.is_evaluation is None:
+            self.on_episode_start()
+        if self.is_evaluation is None and self.child_indices:
+            self._compare_steps()
+        counter = probe.evaluation if probe.is_evaluating else self.counter
+        counter.steps += count
+
+    def _compare_steps(self) -> None:
+        """Decide without seeing episodes: is there training between any two steps, or only between many of them?"""
+        has_trained, self._trained_steps = self.probe.steps != self._trained_steps, self.probe.steps
+        if has_trained and self.steps:
+            self.decide(self._is_apart)
+        self._is_apart = self.steps > 0 and not has_trained
+
+    def settle(self) -> None:
+        """Decide if training has continued after an episode of this group."""
+        if self.is_evaluation is None:
+            if self._episodes and self.probe.steps != self._episodes[-1][3]:
+                self.decide(True)
+        elif self.steps:  # counted between the decision and the next check of it
+            self.counter.steps += self.steps
+            self.steps = 0
+
+    def decide(self, is_evaluation: bool) -> None:
+        if self.is_evaluation is not None:
+            return
+        self.is_evaluation = is_evaluation
+        if not is_evaluation:
+            self.probe.has_training_group = True
+        self.settle()
+        for index, episodic_return, length, step in self._episodes:
+            if is_evaluation:
+                self.probe.add_evaluation_episode(episodic_return, length, step)
+            else:
+                self.probe.add_episode(index, episodic_return, length, self.probe.steps)
+        self._episodes = []
+        self.mark_children()
+
+    def train(self) -> None:
+        """Decide for training, also if it was evaluated on before."""
+        if self.is_evaluation:
+            self.is_evaluation = None
+            for index in self.child_indices:
+                os.remove(_mark_path(self.probe, index))
+        self.decide(False)
+
+    def mark_children(self) -> None:
+        """Let the processes of environments that are evaluated on know that, and the current step of training."""
+        for index in self.child_indices if self.is_evaluation else ():
+            path = _mark_path(self.probe, index)
+            with open(path + ".new", "w") as file:
+                file.write(str(self.probe.steps))
+            os.replace(path + ".new", path)
+
+
+def _mark_path(probe: Probe, index: int) -> str:
+    return os.path.join(probe.run_dir, f".evaluated-{index}")
+
+
+def read_mark(probe: Probe, index: int) -> int | None:
+    """Return the step of training if the environment with this index is evaluated on."""
+    try:
+        with open(_mark_path(probe, index)) as file:
+            return int(file.read())
+    except OSError:
+        return None
+
+
+def current_group() -> EnvGroup:
+    """Return the group of an environment that is being created."""
+    place = tuple((id(frame.f_code), frame.f_lasti) for frame in _calling_frames())
+    if place not in _groups:
+        probe = current_probe()
+        group = _groups[place] = EnvGroup(probe)
+        probe.groups.append(group)
+    return _groups[place]
+
+
+def _calling_frames() -> Any:
+    """Yield the frames of the script and its libraries, innermost first."""
+    frame: Any = sys._getframe(1)
+    own = os.path.dirname(__file__)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return
+        if not frame.f_code.co_filename.startswith(own):
+            yield frame
+        frame = frame.f_back
