@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tests.helpers.daemons import LiveDaemon, ended, environment, scripted, wait_for
+from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.common.auth_proof import TOKEN_KEY
@@ -136,20 +134,6 @@ def test_the_index_is_rebuilt_from_the_folders(
     assert list(series.steps) == list(range(1, (steps or 0) + 1))
     assert bool(list(workspace.trainer.glob("index.sqlite.bad-*"))) == (damage == "overwritten")
     trainer.close()
-
-
-def test_only_one_daemon_runs_per_workspace(workspace: Workspace, plugins: Path) -> None:
-    command = [sys.executable, "-m", "mosaic.trainer", "--var", str(workspace.root), "--port", "0"]
-    started = [subprocess.Popen(command, env=environment(plugins), stderr=subprocess.PIPE, text=True) for _ in range(5)]
-    wait_for(lambda: sum(one.poll() is None for one in started) == 1, "all but one to end")
-    (living,) = [one for one in started if one.poll() is None]
-    said = [one.communicate()[1] for one in started if one is not living]
-    assert all("already running, pid" in text for text in said)
-    address = wait_for(lambda: read_daemon_address(workspace), "the daemon's file")
-    assert address.process["pid"] == living.pid
-    living.terminate()
-    living.communicate()
-    assert read_daemon_address(workspace) is None
 
 
 def test_a_port_in_use_is_skipped(workspace: Workspace, plugins: Path) -> None:

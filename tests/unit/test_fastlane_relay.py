@@ -28,7 +28,7 @@ from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView
 from mosaic.fastlane import FrameHud, LaneWriter, lanes_folder, limit_size
-from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, Throttle, relay_frames
+from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, TICK_S, Throttle, relay_frames
 
 
 @pytest.fixture
@@ -45,28 +45,26 @@ DEFAULT_OPTIONS = pb.FramesRequest()
 
 
 class RelayHarness:
-    """A relay whose time passes when it sleeps and when its messages are sent."""
+    """A relay whose time passes when it has nothing to send and when its messages are sent."""
 
     def __init__(self, folder: str, options: pb.FramesRequest = DEFAULT_OPTIONS) -> None:
         self.now = 0.0
         self.is_open = True
         self.ending = ""
         self.seen = 0
-        self.messages: Iterator[pb.FrameReply] = relay_frames(
+        self.messages: Iterator[pb.FrameReply | None] = relay_frames(
             folder,
             options,
             lambda: self.is_open,
             lambda: self.ending,
             lambda: self.seen,
             lambda: self.now,
-            self._sleep,
         )
 
-    def _sleep(self, seconds: float) -> None:
-        self.now += seconds
-
     def next(self) -> pb.FrameReply:
-        return next(self.messages)
+        while (reply := next(self.messages)) is None:
+            self.now += TICK_S
+        return reply
 
 
 def test_a_viewer_is_sent_waiting_until_there_are_frames(folder: str) -> None:

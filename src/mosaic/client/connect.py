@@ -31,6 +31,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
 )
 START_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 10.0
+RETRY_S = 0.1
 
 Result = TypeVar("Result")
 
@@ -62,16 +64,27 @@ def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
 
 
 def connect(workspace: Workspace, may_start: bool = True) -> TrainerClient:
-    """A connection to the workspace's daemon, whose identity has been checked."""
-    address = read_daemon_address(workspace)
-    if address is None:
-        if not may_start:
-            raise NoDaemon(f"No daemon runs for {workspace.root}. Start one: mosaic daemon start")
+    """A connection to the workspace's daemon, whose identity has been checked.
+
+    A daemon that ends or dies meanwhile is replaced: only what the newest daemon.json says counts.
+    """
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        address = read_daemon_address(workspace)
+        if address is None:
+            if not may_start:
+                raise NoDaemon(f"No daemon runs for {workspace.root}. Start one: mosaic daemon start")
+            try:
+                address = start_daemon(workspace)
+            except OSError as error:
+                raise _unusable_workspace(workspace, error) from None
         try:
-            address = start_daemon(workspace)
-        except OSError as error:
-            raise _unusable_workspace(workspace, error) from None
-    return _connect_verified(address.address, address.token, f"pid {address.process['pid']}, ")
+            return _connect_verified(address.address, address.token, f"pid {address.process['pid']}, ")
+        except NoDaemon as error:
+            time.sleep(RETRY_S)  # the files of a process that is killed close a moment before it is seen as dead
+            is_same = read_daemon_address(workspace) == address
+            if is_same and (isinstance(error, IdentityFailed) or time.monotonic() > deadline):
+                raise
 
 
 def _unusable_workspace(workspace: Workspace, error: OSError) -> BadInput:
@@ -101,11 +114,10 @@ def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_labe
         reply = TrainerStub(channel).Identify(
             pb.IdentifyRequest(nonce=nonce),
             metadata=((PROOF_KEY, compute_proof(token, "client", nonce)),),
-            timeout=10,
-            wait_for_ready=True,
+            timeout=ANSWER_TIMEOUT_S,
         )
     except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
             raise NoDaemon(
                 f"The daemon ({daemon_label}{address}) does not answer. "
                 "Restart it: mosaic daemon stop && mosaic daemon start"

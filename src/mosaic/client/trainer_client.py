@@ -5,7 +5,9 @@ from __future__ import annotations
 import glob
 import json
 import queue
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
     from mosaic.fastlane import FrameHud
 
 Json = dict[str, Any]
+
+ANSWER_TIMEOUT_S = 30.0
+"""Every call is answered within this time, and every stream accepted; else the daemon hangs."""
+CHECK_TIMEOUT_S = 300.0
+"""The same for calls that wait for a worker's checker, which may have to start first, or that copy files."""
 
 
 class MetricsUpdate(NamedTuple):
@@ -102,11 +109,41 @@ def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
     return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
 
 
+def _no_answer(timeout_s: float) -> NoDaemon:
+    return NoDaemon(
+        f"The daemon did not answer within {timeout_s:g} s. Try again, or restart it: "
+        "mosaic daemon stop && mosaic daemon start"
+    )
+
+
 def _problems(error: grpc.RpcError) -> list[FieldProblem]:
     for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
         if key == PROBLEMS_KEY:
             return decode_problems(json.loads(value))
     return []
+
+
+@contextmanager
+def _cancelled_after(call: Any, timeout_s: float) -> Iterator[None]:
+    """Cancels the call where the block takes longer, and raises NoDaemon then."""
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        call.cancel()
+
+    timer = threading.Timer(timeout_s, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except grpc.RpcError:
+        if not expired.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if expired.is_set():
+        raise _no_answer(timeout_s)
 
 
 class TrainerClient:
@@ -131,17 +168,33 @@ class TrainerClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, verb: str, request: Any) -> Any:
+    def _call(self, verb: str, request: Any, timeout_s: float | None = None) -> Any:
+        timeout_s = timeout_s or ANSWER_TIMEOUT_S
         try:
-            return getattr(self._stub, verb)(request, metadata=self._metadata)
+            return getattr(self._stub, verb)(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise _no_answer(timeout_s) from None
             raise _to_mosaic_error(error) from None
 
-    def _stream(self, verb: str, request: Any) -> Iterator[Any]:
-        """Yields the replies; the call is cancelled when the caller stops reading."""
-        call = self._call(verb, request)
+    def _stream(self, verb: str, request: Any, is_endless: bool = False) -> Iterator[Any]:
+        """Yields the replies; the call is cancelled when the caller stops reading.
+
+        Each reply must come in time; of an endless stream, only the acceptance of the call.
+        """
+        call = getattr(self._stub, verb)(request, metadata=self._metadata)
         try:
-            yield from call
+            if is_endless:
+                with _cancelled_after(call, ANSWER_TIMEOUT_S):
+                    call.initial_metadata()
+                yield from call
+                return
+            while True:
+                with _cancelled_after(call, ANSWER_TIMEOUT_S):
+                    reply = next(call, None)
+                if reply is None:
+                    return
+                yield reply
         except grpc.RpcError as error:
             raise _to_mosaic_error(error) from None
         finally:
@@ -155,12 +208,12 @@ class TrainerClient:
         `environment` is for a run of the caller's own program; it is never stored.
         """
         request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
-        return _parse_view(self._call("SubmitRun", request))
+        return _parse_view(self._call("SubmitRun", request, CHECK_TIMEOUT_S))
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
         request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
-        return Verdict.model_validate_json(self._call("CheckRun", request).json)
+        return Verdict.model_validate_json(self._call("CheckRun", request, CHECK_TIMEOUT_S).json)
 
     def cancel(self, run: str) -> RunView:
         """Requests a stop and returns at once; watch the run for its end."""
@@ -233,7 +286,7 @@ class TrainerClient:
 
     def import_run(self, path: str) -> RunView:
         """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
-        return _parse_view(self._call("ImportRun", pb.ImportRequest(path=path)))
+        return _parse_view(self._call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
 
     # --- telemetry
 
@@ -245,12 +298,13 @@ class TrainerClient:
         Of the kinds `metrics` and `episodes` a batch only names the runs (`runs_with_points`).
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
-        for reply in self._stream("WatchRuns", request):
+        for reply in self._stream("WatchRuns", request, is_endless=True):
             yield _parse_batch(reply)
 
     def telemetry(self, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
         """Streams a run's events of the kinds `step`, `episodes` and `metrics` with their content, as `watch` does."""
-        for reply in self._stream("StreamTelemetry", pb.TelemetryFilter(run=run, kinds=kinds, after=after)):
+        request = pb.TelemetryFilter(run=run, kinds=kinds, after=after)
+        for reply in self._stream("StreamTelemetry", request, is_endless=True):
             yield _parse_batch(reply)
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
@@ -292,7 +346,7 @@ class TrainerClient:
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
         """The log's bytes from `offset` (negative: counted from its end); with `follow`, until the run has ended."""
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
-        for reply in self._stream("ReadLog", request):
+        for reply in self._stream("ReadLog", request, is_endless=follow):
             yield LogChunk(reply.data, reply.offset)
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
@@ -336,7 +390,7 @@ class TrainerClient:
         requests.put(pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget))
         seen = 0
         try:
-            for reply in self._stream("StreamFrames", iter(requests.get, None)):
+            for reply in self._stream("StreamFrames", iter(requests.get, None), is_endless=True):
                 info = json.loads(reply.hud_json or "{}")
                 huds = [FrameHud(**hud) for hud in info.get("envs", ())]
                 grid = (info.get("rows", 1), info.get("columns", 1), info.get("torn", 0))
@@ -351,7 +405,8 @@ class TrainerClient:
 
     def ask_worker(self, worker: str, question: Json) -> Json:
         """A question to the worker's checker, such as `{"ask": "environments"}`."""
-        return _parse_json(self._call("AskWorker", pb.AskRequest(worker=worker, question_json=json.dumps(question))))
+        request = pb.AskRequest(worker=worker, question_json=json.dumps(question))
+        return _parse_json(self._call("AskWorker", request, CHECK_TIMEOUT_S))
 
     def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
         """The environments of a worker, also those that are not installed; all, or those of one family."""

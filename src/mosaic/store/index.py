@@ -71,7 +71,8 @@ class Index:
             return self._db.execute(sql, args).fetchall()
 
     def _reader(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        """A connection that one thread at a time may use: a reply's parts are read by different threads."""
+        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
     # --- runs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import asyncio
 import json
 import logging
 import os
@@ -12,8 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import IO
+from contextlib import suppress
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a port in use needs no message
 
@@ -26,20 +25,23 @@ from mosaic import __version__
 from mosaic.common.files import write_json
 from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import AlreadyRunning, BadInput, MosaicError, NotAllowed
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotUsage
 from mosaic.store import Index
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
+from mosaic.trainer.event_feed import EventFeed
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
+from mosaic.trainer.rpc_calls import CallThreads
 from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.server import Servicer
 from mosaic.trainer.supervisor import Supervisor
+from mosaic.trainer.workspace_lock import WorkspaceLock
 from mosaic.workers import discover_workers
 
 log = structlog.get_logger("mosaic.trainer.daemon")
@@ -48,8 +50,10 @@ PORT = 50055
 MAX_PORT_ATTEMPTS = 100
 IDLE_TIMEOUT_S = 600.0
 MAX_CONCURRENT_RUNS = 1000
-THREADS = 64
-"""Each open watch holds one."""
+CHECK_S = 1.0
+"""How often the daemon checks its files, and whether it is still needed."""
+STOP_GRACE_S = 1.0
+"""What open calls have to end."""
 
 
 class Daemon:
@@ -66,27 +70,34 @@ class Daemon:
         self._port = port
         self._idle_s = idle_s
         self._script_umask = script_umask
-        self._shutdown_requested = threading.Event()
+        self._token = secrets.token_hex(32)
         self._is_draining = False
+        self._is_ready = False
+        """Whether daemon.json invites callers."""
 
     def run(self) -> None:
         """Runs until a stop is requested, it has been idle for long, or its workspace is gone."""
-        lock = _acquire_lock(self._workspace)
-        try:
-            self._serve()
-        finally:
-            lock.close()
-
-    def _serve(self) -> None:
         workspace = self._workspace
-        token = secrets.token_hex(32)
-        index = Index(workspace.index)
-        self._records = Records(workspace, index)
-        backlog = recover(self._records)
+        workspace.logs.mkdir(parents=True, exist_ok=True)
+        self._lock = WorkspaceLock(workspace)
         checkers = Checkers(discover_workers(), workspace)
-        server = grpc.server(
-            ThreadPoolExecutor(THREADS, thread_name_prefix="rpc"),
-            interceptors=[TokenInterceptor(token)],
+        try:
+            index = Index(workspace.index)
+            self._records = Records(workspace, index)
+            try:
+                asyncio.run(self._serve(checkers, recover(self._records)))
+            finally:
+                index.close()
+        finally:
+            self._lock.release()  # from here on the next daemon may start
+            checkers.close()
+        log.info("daemon_ended")
+
+    async def _serve(self, checkers: Checkers, backlog: list[str]) -> None:
+        threads = CallThreads()
+        feed = EventFeed(self._records, threads)
+        server = grpc.aio.server(
+            interceptors=[TokenInterceptor(self._token)],
             options=(
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", 64 << 20),
@@ -95,56 +106,82 @@ class Daemon:
         )
         self._address = _bind_port(server, self._port)
         self.supervisor = Supervisor(
-            self._records, LocalExecutor(self._address, token, self._script_umask), self._slots, backlog
+            self._records, LocalExecutor(self._address, self._token, self._script_umask), self._slots, backlog
         )
         self._run_service = RunService(self._records, checkers, self._slots, self.supervisor.wake)
-        servicer = Servicer(self._records, self._run_service, checkers, token, self)
+        servicer = Servicer(self._records, self._run_service, checkers, feed, threads, self._token, self)
         add_TrainerServicer_to_server(servicer, server)
-        _add_standard_services(server)
+        await _add_standard_services(server)
         self._started_at = time.time()
+        self._loop = asyncio.get_running_loop()
+        self._shutdown_requested = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._shutdown_requested.set())
-        server.start()
+            self._loop.add_signal_handler(number, self._shutdown_requested.set)
+        await server.start()
+        feeding = asyncio.create_task(feed.run())
         beat = threading.Thread(target=self.supervisor.run, name="supervisor")
         beat.start()
-        self._write_daemon_file(token)
+        self._write_daemon_file()
+        self._is_ready = True
         checkers.warm_up()
-        log.info("daemon_started", address=self._address, workspace=str(workspace.root), version=__version__)
+        log.info("daemon_started", address=self._address, workspace=str(self._workspace.root), version=__version__)
         try:
-            while not self._shutdown_requested.wait(1.0):
+            while not self._shutdown_requested.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._shutdown_requested.wait(), CHECK_S)
+                self._check_files()
                 self._check_shutdown(servicer)
         finally:
+            self._withdraw()
             servicer.is_closing = True
-            self._records.notify_watchers()
             self.supervisor.stop()
-            beat.join()
-            server.stop(grace=1.0).wait()
-            checkers.close()
-            index.close()
-            self._remove_daemon_file()
-            log.info("daemon_ended")
+            feed.close()
+            await server.stop(STOP_GRACE_S)
+            feeding.cancel()
+            threads.close()
+            await asyncio.to_thread(beat.join)
 
-    def _write_daemon_file(self, token: str) -> None:
+    def _write_daemon_file(self) -> None:
         content = {
             "address": self._address,
-            "token": token,
+            "token": self._token,
             "process": own_identity(),
             "started_at": self._started_at,
             "version": __version__,
         }
         write_json(self._workspace.daemon_file, content, mode=0o600)
 
-    def _remove_daemon_file(self) -> None:
+    def _owns_daemon_file(self) -> bool:
         try:
-            if json.loads(self._workspace.daemon_file.read_text())["process"]["pid"] == os.getpid():
-                self._workspace.daemon_file.unlink()
-        except (OSError, ValueError, KeyError):
-            pass
+            return bool(json.loads(self._workspace.daemon_file.read_text())["process"]["pid"] == os.getpid())
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _withdraw(self) -> None:
+        """Removes daemon.json, so that callers start the next daemon instead of waiting for this one."""
+        self._is_ready = False
+        if self._owns_daemon_file():
+            self._workspace.daemon_file.unlink(missing_ok=True)
+
+    def _check_files(self) -> None:
+        """Restores what was deleted: without these files, callers would start a second daemon."""
+        if not self._is_ready or not self._lock.has_folder():
+            return
+        try:
+            is_restored = self._lock.restore_file()
+            if not self._owns_daemon_file():
+                self._write_daemon_file()
+                is_restored = True
+        except OSError as error:
+            log.warning("daemon_files_not_restored", error=str(error))
+            return
+        if is_restored:
+            log.warning("daemon_files_restored", workspace=str(self._workspace.root))
 
     def _check_shutdown(self, servicer: Servicer) -> None:
         """Requests a shutdown if the workspace is gone, all runs are drained, or the daemon is idle."""
         has_held = any(record.holds_slot for record in self._records.active.values())
-        if not self._workspace.trainer.is_dir():
+        if not self._lock.has_folder():
             log.warning("workspace_gone", workspace=str(self._workspace.root))
         elif self._is_draining and not has_held:
             log.info("daemon_drained")
@@ -195,8 +232,12 @@ class Daemon:
         if cancel_runs:
             threading.Thread(target=self._cancel_all_and_end, name="cancel-all").start()
         else:
-            # A moment later, so that the reply is still sent.
-            threading.Timer(0.1, self._shutdown_requested.set).start()
+            self._request_shutdown()
+
+    def _request_shutdown(self) -> None:
+        """From any thread. Calls that are open, such as the one that requests this, are still answered."""
+        self._withdraw()
+        self._loop.call_soon_threadsafe(self._shutdown_requested.set)
 
     def _cancel_all_and_end(self) -> None:
         self.supervisor.is_draining = True
@@ -207,28 +248,10 @@ class Daemon:
                 continue  # it has just ended
         while self._records.active:
             time.sleep(0.05)
-        self._shutdown_requested.set()
+        self._request_shutdown()
 
 
-def _acquire_lock(workspace: Workspace) -> IO[str]:
-    """Locks the workspace until this process ends, however it ends."""
-    workspace.trainer.mkdir(parents=True, exist_ok=True)
-    workspace.logs.mkdir(parents=True, exist_ok=True)
-    file = open(workspace.daemon_lock, "a+")  # noqa: SIM115 - held open on purpose
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        file.close()
-        raise AlreadyRunning(f"A daemon for {workspace.root} is already running, pid {owner}.") from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
-def _bind_port(server: grpc.Server, first: int) -> str:
+def _bind_port(server: grpc.aio.Server, first: int) -> str:
     """The wanted port or the next free one, on the loopback address only."""
     for port in [*range(first, first + MAX_PORT_ATTEMPTS), 0] if first else [0]:
         try:
@@ -240,11 +263,11 @@ def _bind_port(server: grpc.Server, first: int) -> str:
     raise MosaicError("127.0.0.1 has no free port. Close a program that listens on one, and try again.")
 
 
-def _add_standard_services(server: grpc.Server) -> None:
+async def _add_standard_services(server: grpc.aio.Server) -> None:
     name = pb.DESCRIPTOR.services_by_name["Trainer"].full_name
-    state = health.HealthServicer()
+    state = health.aio.HealthServicer()  # type: ignore[attr-defined]  # not in the stubs
     for service in ("", name):
-        state.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await state.set(service, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(state, server)
     reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import structlog
@@ -24,7 +23,8 @@ DEFAULT_SIDE_PX = 960
 SIDE_RANGE_PX = (64, 1920)
 STATE_S = 2.0
 """How often a viewer without frames is sent the state."""
-TICK_S = 0.005
+TICK_S = 0.01
+"""How often a viewer's frames are polled."""
 _LEVELS = ((80, 1.0), (65, 1.0), (50, 0.75), (35, 0.5), (25, 0.35))
 """JPEG quality and share of the side, from a fast connection to a slow one."""
 MAX_QUEUE_DELAY_S = 0.2
@@ -69,20 +69,18 @@ class Throttle:
                 self._fast_count = 0
 
 
-def count_acknowledged(requests: Iterator[pb.FramesRequest]) -> Callable[[], int]:
-    """Starts a thread that listens to a viewer; the result returns how many frames the viewer has seen."""
-    seen = 0
+class FrameCount:
+    """How many frames a viewer has acknowledged."""
 
-    def listen() -> None:
-        nonlocal seen
+    def __init__(self) -> None:
+        self.seen = 0
+
+    async def listen(self, requests: AsyncIterator[pb.FramesRequest]) -> None:
         try:
-            for request in requests:
-                seen = request.seen
+            async for request in requests:
+                self.seen = request.seen
         except Exception as error:  # the viewer is gone, which the stream itself notices
             log.debug("viewer_left", error=str(error))
-
-    threading.Thread(target=listen, name="frames-seen", daemon=True).start()
-    return lambda: seen
 
 
 def relay_frames(
@@ -92,10 +90,10 @@ def relay_frames(
     end_reason: Callable[[], str],
     acknowledged_count: Callable[[], int],
     clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[pb.FrameReply]:
+) -> Iterator[pb.FrameReply | None]:
     """Replies to one viewer, until `is_open` returns false or `end_reason` returns why no more frames come.
 
+    None means that there is nothing to send before the next tick.
     `acknowledged_count` returns how many frames the viewer has seen: no more than a few are ever on their way.
     """
     rate_hz = _clamp(request.rate_hz, RATES, RATE_HZ)
@@ -132,7 +130,7 @@ def relay_frames(
             elif state != sent_state or now >= sent_at + STATE_S:
                 reply = pb.FrameReply(state=view.state, reason=view.reason)
             else:
-                sleep(TICK_S)
+                yield None
                 continue
             yield reply
             sent_state, sent_at = state, now

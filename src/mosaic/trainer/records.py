@@ -45,8 +45,8 @@ class Records:
         self.workspace = workspace
         self.index = index
         self.lock = threading.RLock()
-        self.change_condition = threading.Condition()
-        """Notified when there is a new event for watchers."""
+        self.on_change: Callable[[], object] = lambda: None
+        """Called, from any thread, when there is a new event for watchers."""
         self.active: dict[str, RunRecord] = {}
         self.payloads: dict[str, Payload] = {}
         """Those of active runs, as they were accepted."""
@@ -181,8 +181,7 @@ class Records:
         raise UnknownName(f"No run {reference!r}.{hint} List them: mosaic runs")
 
     def notify_watchers(self) -> None:
-        with self.change_condition:
-            self.change_condition.notify_all()
+        self.on_change()
 
     # --- views
 
