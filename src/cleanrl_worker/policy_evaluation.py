@@ -28,6 +28,8 @@ from mosaic.run import Run
 MAX_VIDEO_EPISODES = 3
 """The number of first episodes that are recorded if videos are requested."""
 EPISODES_AFTER_TRAINING = 10
+MAX_WRITING_SHARE = 0.05
+"""The part of the time that writing the summary may take while batches are repeated."""
 CAPABILITIES = ("inbox", "pause")
 SUMMARY_METRICS = ("avg_return", "median_return", "min_return", "max_return", "std_return", "iqm")
 _POLICY_FIELDS = {"algo", "env_id", "policy_path", "checkpoint_step"}
@@ -42,8 +44,11 @@ def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFold
         batches = EvaluationBatches(request, loaded, run)
         run.event("policy_eval_started", **batches.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS))
         run.frames = launcher.make_live_frames(request, run, loaded.env_id)
-        while batches.play_batch() and request.evaluation.repeat:
-            pass
+        try:
+            while batches.play_batch() and request.evaluation.repeat:
+                pass
+        finally:
+            batches.write_summary()
         counts = {"batches": len(batches.completed_batches), "episodes": batches.episode_count}
         run.event("policy_eval_completed", **batches.header.model_dump(include=_REQUEST_FIELDS), **counts)
         run.finish("stopped" if run.stop_requested else "succeeded")
@@ -63,7 +68,9 @@ def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
         payload=request.payload.model_copy(update={"kind": RunKind.POLICY_EVAL, "evaluation": evaluation}),
     )
     try:
-        EvaluationBatches(eval_request, load_for_evaluation(eval_request), run, is_evaluation_run=False).play_batch()
+        batches = EvaluationBatches(eval_request, load_for_evaluation(eval_request), run, is_evaluation_run=False)
+        batches.play_batch()
+        batches.write_summary()
     except MosaicError as error:
         run.warn(f"The policy was trained but could not be evaluated: {error}", "eval_summary_warning")
 
@@ -101,6 +108,8 @@ class EvaluationBatches:
         self._training_videos = [str(path.relative_to(run.folder.path)) for path in earlier_videos]
         self.episode_count = sum(batch.episodes for batch in self.completed_batches)
         self._is_first_batch = True
+        self._has_unwritten_batches = False
+        self._next_write_at = 0.0
         self._has_warned_of_truncation = False
         self._step_count = sum(sum(batch.lengths) for batch in self.completed_batches)
 
@@ -205,18 +214,31 @@ class EvaluationBatches:
         for name in SUMMARY_METRICS:
             if (value := getattr(batch, name)) is not None:
                 run.scalar(f"eval/{name}", value, batch.batch)
-        pooled = pool_summaries([one.model_dump() for one in self.completed_batches])
-        batches = {"batches": self.completed_batches, "videos": self._videos}
-        summary = EvaluationSummary.model_validate(self.header.model_dump() | pooled | batches)
-        try:
-            write_json(run.folder.eval_summary, summary.model_dump(exclude={"batch", "duration_s"}))
-        except OSError as error:
-            run.warn(f"The summary of the evaluation could not be written ({error}).", "eval_summary_warning")
+        self._has_unwritten_batches = True
+        if time.monotonic() >= self._next_write_at:
+            self.write_summary()
         report = self.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS | {"deterministic"})
         report |= batch.model_dump(exclude={"seeds", "returns", "lengths"})
         run.artifact("evaluation", report)
         run.artifact("videos", self._training_videos + self._videos)
         run.event("eval_summary_update", summary=report)
+
+    def write_summary(self) -> None:
+        """Write the summary of all batches, unless the file has them already."""
+        if not self._has_unwritten_batches:
+            return
+        started = time.monotonic()
+        pooled = pool_summaries([one.model_dump() for one in self.completed_batches])
+        batches = {"batches": self.completed_batches, "videos": self._videos}
+        summary = EvaluationSummary.model_validate(self.header.model_dump() | pooled | batches)
+        try:
+            write_json(self._run.folder.eval_summary, summary.model_dump(exclude={"batch", "duration_s"}))
+            self._has_unwritten_batches = False
+        except OSError as error:
+            self._run.warn(f"The summary of the evaluation could not be written ({error}).", "eval_summary_warning")
+        # The file grows with every batch: writing it may take a bounded part of the time only.
+        now = time.monotonic()
+        self._next_write_at = now + (now - started) / MAX_WRITING_SHARE
 
 
 def _read_earlier_summary(run: Run) -> EvaluationSummary | None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tests.helpers.worker_runs import events, small, train_here
 
+from cleanrl_worker import policy_evaluation
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.evaluation_policy import first_evaluation_seed, load_for_evaluation
 from cleanrl_worker.launcher import ConsoleRun
@@ -373,6 +374,29 @@ def test_with_repeat_it_continues_with_further_seeds_until_stopped(
     assert summary["episodes"] == sum(batch["episodes"] for batch in summary["batches"]) == len(summary["returns"])
     assert summary["avg_return"] == pytest.approx(np.mean(summary["returns"]))
     assert (summary["eval_repeat"], summary["eval_batch_size"]) == (True, 3)
+
+
+def test_repeated_batches_spend_a_bounded_share_of_time_on_writing_the_summary(
+    trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8.3: the summary is complete at the end, without being rewritten at every batch."""
+    update, write_json, written = ConsoleRun.update, policy_evaluation.write_json, []
+
+    def stop_later(run: ConsoleRun, global_step: int) -> None:
+        update(run, global_step)
+        run.stop_requested = run.episode_count >= 12
+
+    def count_writes(path: Path, data: dict[str, Any]) -> None:
+        written.append(len(data["batches"]))
+        write_json(path, data)
+
+    monkeypatch.setattr(ConsoleRun, "update", stop_later)
+    monkeypatch.setattr(policy_evaluation, "write_json", count_writes)
+    monkeypatch.setattr(policy_evaluation, "MAX_WRITING_SHARE", 1e-9)
+    folder = train_here(RunFolder(tmp_path / "long"), evaluation(trained.path, extras={"eval_repeat": True}))
+    batches = json.loads(folder.eval_summary.read_text())["batches"]
+    assert len(batches) >= 4
+    assert written == [1, len(batches)]
 
 
 def test_a_further_attempt_appends_to_the_earlier_summary(trained: RunFolder, tmp_path: Path) -> None:
