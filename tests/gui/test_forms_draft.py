@@ -61,6 +61,13 @@ def test_the_form_has_every_setting_of_the_algorithm_once(layout: FormLayout) ->
     assert "script" not in algorithms_by_worker()
 
 
+def test_proxies_and_the_evaluation_after_training_are_in_the_form(layout: FormLayout) -> None:
+    """R4.5, R7.1: explicit proxies; R3.11: the evaluation after training."""
+    titles = {field.name: section.title for section in layout.right for field in section.fields}
+    assert titles["wandb_http_proxy"] == titles["wandb_https_proxy"] == titles["track"]
+    assert titles["eval_capture_video"] == titles["capture_video"]
+
+
 def test_an_invalid_value_names_what_was_expected() -> None:
     assert field_problem(RATE, "0.1") == ""
     assert field_problem(RATE, "3") == "Expected a number above 0 and below 1."

@@ -156,3 +156,11 @@ def test_the_architecture_page_lists_every_package() -> None:
     told = (ROOT / "docs" / "architecture.md").read_text()
     rooms = [path.parent.name for path in (SOURCE / "mosaic").glob("*/__init__.py")]
     assert [room for room in rooms if f"`{room}`" not in told] == []
+
+
+def test_the_table_of_requirements_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "requirements.md").read_text()
+    named = re.findall(r"`(\w+/test_\w+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 50
+    missing = [f"{path}::{test}" for path, test in named if f"def {test}" not in (ROOT / "tests" / path).read_text()]
+    assert missing == []

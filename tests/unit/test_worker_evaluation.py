@@ -21,6 +21,7 @@ from cleanrl_worker.launcher import ConsoleRun
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
 from mosaic.arena import Episode, evaluate, pool_summaries, summarize
+from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
@@ -380,7 +381,7 @@ def test_repeated_batches_spend_a_bounded_share_of_time_on_writing_the_summary(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R8.3: the summary is complete at the end, without being rewritten at every batch."""
-    update, write_json, written = ConsoleRun.update, policy_evaluation.write_json, []
+    update, written = ConsoleRun.update, []
 
     def stop_later(run: ConsoleRun, global_step: int) -> None:
         update(run, global_step)

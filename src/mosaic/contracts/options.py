@@ -95,9 +95,9 @@ _OPTIONS = (
            help="Reach W&B through the VPN's proxies, as the run, .env or the settings name them.",
            path="artifacts.wandb.use_vpn_proxy", extras=("wandb_use_vpn_proxy",)),
     Option("wandb_http_proxy", "str", help="A proxy for W&B; one with a password belongs in .env.", is_optional=True,
-           path="artifacts.wandb.http_proxy", extras=("wandb_http_proxy",)),
+           group="Tracking", label="HTTP proxy", path="artifacts.wandb.http_proxy", extras=("wandb_http_proxy",)),
     Option("wandb_https_proxy", "str", help="The same for HTTPS; unset: the other one is used.", is_optional=True,
-           path="artifacts.wandb.https_proxy", extras=("wandb_https_proxy",)),
+           group="Tracking", label="HTTPS proxy", path="artifacts.wandb.https_proxy", extras=("wandb_https_proxy",)),
     # --- frames and videos
     Option("video_mode", "choice", "grid", "What can be watched: a grid of environments, a single one, or none.",
            {"choices": ("grid", "single", "off")}, group="FastLane", label="Frames", path="artifacts.video.mode",
@@ -109,9 +109,9 @@ _OPTIONS = (
     Option("capture_video", "bool", False, group="FastLane",
            help="Record videos of the first environment while it trains: episodes 0, 1, 8, 27, … and every thousandth.",
            path="artifacts.video.capture", extras=("capture_video",)),
-    Option("eval_capture_video", "bool", False, label="Video", path="artifacts.video.capture_evaluation",
+    Option("eval_capture_video", "bool", False, group="FastLane", label="Evaluation video",
            help="Record the first episodes of the evaluation; after training: evaluate the model, too.",
-           extras=("eval_capture_video",)),
+           path="artifacts.video.capture_evaluation", extras=("eval_capture_video",)),
     # --- checkpoints and models
     Option("keep_checkpoints", "int", 3, "How many of the newest checkpoints to keep; the best one is always kept.",
            {"ge": 1}, group="Checkpoints", label="Keep", path="artifacts.keep_checkpoints"),
