@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
 from mosaic.client import TrainerClient
 from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_id
 from mosaic.gui.forms.submit_controller import show_submitted_runs
@@ -106,7 +107,8 @@ def cancel(workbench: Workbench) -> None:
 
 
 def _cancel(workbench: Workbench, views: Sequence[RunView]) -> None:
-    message = "{runs}: stopping, with a checkpoint where it can."
+    has_training = any(view.kind == RunKind.TRAIN for view in views)
+    message = "{runs}: stopping, with a checkpoint where it can." if has_training else "{runs}: stopping."
     _call_for_each(workbench, views, lambda run_id, trainer: trainer.cancel(run_id), message)
 
 

@@ -195,6 +195,13 @@ class Lanes(QObject):
         self._rate_meter = FrameRateMeter()
         self._last_logged: dict[str, str] = {}
         """By run, whether connected or unavailable was reported last."""
+        runs.changed.connect(self._on_runs_changed)
+
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
+        """Report the end of the run also while nothing polls, because its frames are hidden."""
+        view = self._run()
+        if self.run_id in run_ids and view is not None and view.stage == "finished":
+            self._update_status()
 
     def show_run(self, run_id: str) -> None:
         if run_id == self.run_id:

@@ -79,9 +79,11 @@ class OverviewTab(QWidget):
         self._evaluations.changed.connect(self._refresh)
 
     def _build_splitter(self) -> QSplitter:
+        lines = _narrow_scroll_area(self._history)
+        lines.verticalScrollBar().rangeChanged.connect(lambda _, end: lines.verticalScrollBar().setValue(end))
         history = ui.widget_column(
             ui.muted_label("History"),
-            (_narrow_scroll_area(self._history), 1),
+            (lines, 1),
             margins=(theme.GAP, theme.GAP, 0, 0),
             spacing=4,
         )
@@ -143,6 +145,7 @@ class OverviewTab(QWidget):
         if view.kind == RunKind.POLICY_EVAL:
             self._show_evaluation(view)
         self._show_reason(view)
+        self._chart.update_empty_text()
         # The last frames stay visible until another run is selected.
         self._frames.setVisible(view.stage in STAGES_WITH_FRAMES or self._frames.grid.has_image)
         self._details.show_details(run_details(view))

@@ -124,7 +124,9 @@ class RunsPanel(QWidget):
         self._selection_timer.start(0 if by_mouse else KEY_SELECTION_DELAY_MS)
 
     def _selected_rows(self) -> list[int]:
-        return sorted(index.row() for index in self.table.selectionModel().selectedRows())
+        # By range: `selectedRows` calls the model many times per row, which takes a second for thousands of runs.
+        ranges = self.table.selectionModel().selection().toList()
+        return sorted({number for each in ranges for number in range(each.top(), each.bottom() + 1)})
 
     def _mark_selected_rows(self) -> None:
         """Mark them at once: an action by the next key applies to the rows that are visibly selected."""

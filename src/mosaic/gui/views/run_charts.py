@@ -36,7 +36,6 @@ class ReturnChart(Chart):
         self._run_id = ""
         self._series: RunSeries | None = None
         self._feed: CurveFeed | None = None
-        self.set_empty_text("No episode has ended yet")
 
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
@@ -51,7 +50,18 @@ class ReturnChart(Chart):
             self.reset_zoom()
         self._update_curve()
 
+    def update_empty_text(self) -> None:
+        """Show why there is no curve: points are loading, no episode has ended, or none will."""
+        view = self._workbench.runs.get_or_placeholder(self._run_id)
+        if self._series is None or not self._series.is_loaded:
+            self.set_empty_text("Loading…")
+        elif view.stage == "finished":
+            self.set_empty_text("The run ended before an episode did")
+        else:
+            self.set_empty_text("No episode has ended yet")
+
     def _update_curve(self) -> None:
+        self.update_empty_text()
         if self.isVisible() and self._feed is not None and self._feed.update("step"):
             self.schedule_redraw()
 
