@@ -81,7 +81,8 @@ def test_a_key_is_not_shown_after_a_run_a_failure_and_a_kill(
     rejected = trainer.submit(with_key(reject="not today")).run_id
     long = trainer.submit(with_key(steps=1_000_000, dt=0.01)).run_id
     wait_for(lambda: (trainer.get(long).global_step or 0) > 2, "some steps")
-    assert wandb_section(trainer, long)["api_key"] == "secret:wandb_api_key"
+    assert wandb_section(trainer, long)["api_key"] == "secret:wandb_api_key-2"
+    assert secrets.find_secret("wandb_api_key") is None  # it is not the login of the user
     daemon.kill()
     trainer = daemon.start()
     os.kill(trainer.get(long).pid or 0, signal.SIGKILL)
