@@ -1,0 +1,40 @@
+"""F28: the body of a call without the token is not read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.helpers.daemons import LiveDaemon
+
+from mosaic.client import TrainerClient, read_daemon_address
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.folder import Workspace
+from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+
+BODY_MB = 60
+
+
+def peak_mb(pid: int) -> float:
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert peak is not None
+    return int(peak.group(1)) / 1024
+
+
+@pytest.mark.may_log("call_refused")
+def test_a_large_call_without_the_token_costs_no_memory(
+    daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
+) -> None:
+    """F28: refused before its payload is in memory."""
+    address = read_daemon_address(workspace)
+    assert address is not None
+    before = peak_mb(address.process["pid"])
+    request = pb.PayloadRequest(payload_json="x" * (BODY_MB << 20))
+    with grpc.insecure_channel(address.address) as channel:
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as refusal:
+                TrainerStub(channel).SubmitRun(request, timeout=30)
+            assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert peak_mb(address.process["pid"]) - before < BODY_MB / 2
