@@ -166,7 +166,24 @@ def test_cancel_ends_a_script_and_keeps_what_it_recorded(trainer: TrainerClient,
     assert view.outcome == "cancelled"
     assert (view.global_step or 0) > 20
     exited = [line for line in (RunFolder(view.run_dir).keeper).read_text().splitlines() if "exited" in line]
-    assert f'"signal":{int(signal.SIGTERM)}' in exited[0], "it dies of the signal, as it would without the probe"
+    assert f'"signal":{int(signal.SIGINT)}' in exited[0], "it dies of the signal, as it would without the probe"
+
+
+def test_a_cancelled_script_can_save_in_except_keyboard_interrupt(trainer: TrainerClient, folder: Path) -> None:
+    code = """
+        import signal, time
+        try:
+            open("ready", "w").close()
+            while True:
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            open("saved", "w").close()
+    """
+    run_id = start_script(trainer, folder, code)
+    wait_for(lambda: (folder / "ready").exists(), "the script to run")
+    trainer.cancel(run_id)
+    assert ended(trainer, run_id).outcome == "cancelled"
+    assert (folder / "saved").exists()
 
 
 def test_a_script_is_paused_by_signal(trainer: TrainerClient, folder: Path) -> None:

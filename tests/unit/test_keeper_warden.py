@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 
+from mosaic.keeper.launch_spec import Grace
 from mosaic.keeper.warden import LEFTOVER_GRACE_S, SAMPLE_LATER_S, SAMPLE_S, Order, Warden, next_sample_s
 
 GRACE_STOP, GRACE_TERM = 8.0, 4.0
@@ -29,6 +30,15 @@ def test_a_stop_waits_for_the_worker_then_terminates_then_kills_until_the_tree_i
     assert warden.due_orders(122.1) == [KILL_AGAIN]
     assert warden.due_orders(122.2) == [KILL_AGAIN]
     assert warden.cause == "stop"
+
+
+def test_a_script_is_interrupted_then_terminated_then_killed() -> None:
+    grace_s: Grace = {"stop": GRACE_STOP, "term": GRACE_TERM}
+    warden = Warden({"seconds": None, "memory_mb": None}, grace_s, 100.0, is_interrupted_first=True)
+    assert warden.handle_command("stop", False, 110.0) == [CONTINUE, Order(SIGINT, True)]
+    assert warden.due_orders(117.9) == []
+    assert warden.due_orders(118.0) == [Order(SIGTERM, True, "escalated")]
+    assert warden.due_orders(122.0) == [Order(SIGKILL, True, "escalated")]
 
 
 def test_a_second_stop_does_not_restart_the_wait() -> None:

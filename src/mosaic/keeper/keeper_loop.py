@@ -103,7 +103,9 @@ class Keeper:
         self._gpus = GpuMonitor()
         self._worker_pid, self._stderr_begin = start_worker(launch, folder)
         self._started = time.monotonic()
-        self._warden = Warden(launch["limits"], launch["grace_s"], self._started)
+        self._warden = Warden(
+            launch["limits"], launch["grace_s"], self._started, launch.get("is_interrupted_first", False)
+        )
         self._has_memory_limit = launch["limits"]["memory_mb"] is not None
         self._status: int | None = None
         self._duration_s = 0.0

@@ -46,6 +46,8 @@ class LaunchSpec(_RequiredKeys, total=False):
     """Whether to parse metrics from stdout while no process of the run writes a journal."""
     umask: int
     """Of a user's program, which may write outside of the run folder; without it, files are private."""
+    is_interrupted_first: bool
+    """Whether a stop is also sent as SIGINT, because the program does not read the inbox."""
     sidecar: ProgramSpec
     """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
 
@@ -109,7 +111,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "env": (lambda value: isinstance(value, dict) and all(map(_is_text, value.values())), "an object of strings"),
     "umask": (lambda value: isinstance(value, int) and 0 <= value <= 0o777, "a umask"),
     "inbox_offset": (lambda value: isinstance(value, int) and value >= 0, "a number of bytes"),
-    "reads_console": (lambda value: isinstance(value, bool), "true or false"),
+    **dict.fromkeys(
+        ("reads_console", "is_interrupted_first"), (lambda value: isinstance(value, bool), "true or false")
+    ),
     **dict.fromkeys(Limits.__annotations__, (_is_limit, "a number above 0 or null")),
     **dict.fromkeys(Grace.__annotations__, (lambda value: _is_number(value) and value >= 0, "a number of seconds")),
 }

@@ -2,7 +2,7 @@
 
 | event | immediately | after grace stop | after grace term |
 |---|---|---|---|
-| a stop in the inbox | the worker reads it itself | SIGTERM to the tree | SIGKILL to the tree |
+| a stop in the inbox | the worker reads it itself; a script: SIGINT to the tree | SIGTERM to the tree | SIGKILL to the tree |
 | time limit exceeded, or SIGTERM to the keeper | SIGTERM to the worker's main process | SIGKILL to the tree | |
 | memory limit exceeded | SIGKILL to the tree | | |
 | the main process has exited | SIGTERM to the remaining processes, SIGKILL 2 s later | | |
@@ -13,7 +13,7 @@ SIGKILL is repeated at every tick until the tree is gone. The first cause is the
 from __future__ import annotations
 
 from math import inf
-from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
+from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM, Signals
 from typing import NamedTuple
 
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
@@ -42,13 +42,14 @@ def next_sample_s(running_s: float) -> float:
 class Warden:
     """Escalates from a request to SIGKILL. Times are seconds of one monotonic clock."""
 
-    def __init__(self, limits: Limits, grace_s: Grace, started: float) -> None:
+    def __init__(self, limits: Limits, grace_s: Grace, started: float, is_interrupted_first: bool = False) -> None:
         self.cause: str | None = None
         """Why the worker is being stopped, as in the `exited` event."""
         self.limit: float | None = None
         """The limit that was exceeded."""
         self._limits = limits
         self._grace_s = grace_s
+        self._is_interrupted_first = is_interrupted_first
         self._started = started
         self._paused_at: float | None = None
         self._paused_s = 0.0
@@ -64,7 +65,9 @@ class Warden:
         if self._is_ending:
             return []
         if kind == STOP:
-            return self._begin_shutdown("stop", term_at=now + self._grace_s["stop"])
+            orders = self._begin_shutdown("stop", term_at=now + self._grace_s["stop"])
+            # As Ctrl-C in a terminal does: scripts save in `except KeyboardInterrupt`.
+            return [*orders, Order(SIGINT, True)] if self._is_interrupted_first else orders
         if kind == PAUSE and self._paused_at is None:
             self._paused_at = now
             self._is_stopped_by_signal = by_signal

@@ -27,8 +27,8 @@ from mosaic.workers import WorkerDescription
 
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
-SCRIPT_GRACE_S = {"stop": 0.0, "term": 10.0}
-"""A user's script does not read the inbox: it is sent SIGTERM at once."""
+SCRIPT_GRACE_S = {"stop": 6.0, "term": 5.0}
+"""The same for a user's script, which does not read the inbox and is sent SIGINT at once."""
 
 
 class LocalExecutor:
@@ -66,7 +66,8 @@ class LocalExecutor:
         is_foreign = environment is not None
         is_attached = payload.metadata.worker.config.get("attached") is True
         probe = _probe_parts(worker, payload)
-        grace_s = SCRIPT_GRACE_S if is_foreign and not is_attached else GRACE_S
+        is_script = is_foreign and not is_attached
+        grace_s = SCRIPT_GRACE_S if is_script else GRACE_S
         launch: LaunchSpec = {
             "folder": str(folder.path),
             "argv": argv,
@@ -80,6 +81,7 @@ class LocalExecutor:
             "inbox_offset": inbox_offset,
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
             "reads_console": is_foreign and probe.console,
+            "is_interrupted_first": is_script,
         }
         if is_foreign:
             launch["umask"] = self._script_umask
