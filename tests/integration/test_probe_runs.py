@@ -334,6 +334,48 @@ def test_the_processes_of_an_async_vector_environment_report_their_episodes(
     assert {event["seed"] for event in events(run_of(trainer, run_id), "environment")} >= {5, 6, 7}
 
 
+@pytest.mark.parametrize("how", ["fork", "pool", "terminated pool", "spawn", "os.fork"])
+def test_episodes_of_child_processes_are_all_counted(trainer: TrainerClient, folder: Path, how: str) -> None:
+    code = """
+        import multiprocessing, os, sys
+        import gymnasium as gym
+        def train(seed):
+            env = gym.make("CartPole-v1")
+            env.reset(seed=seed)
+            for _ in range(15):
+                while not any(env.step(env.action_space.sample())[2:4]):
+                    pass
+                env.reset()
+        if __name__ == "__main__":
+            how = sys.argv[1]
+            if how == "os.fork":
+                for seed in range(3):
+                    if not os.fork():
+                        train(seed)
+                        os._exit(0)
+                while True:
+                    try:
+                        os.wait()
+                    except ChildProcessError:
+                        break
+            elif how.endswith("pool"):
+                pool = multiprocessing.get_context("fork").Pool(2)
+                pool.map(train, range(3), chunksize=1)
+                (pool.terminate if how.startswith("term") else pool.close)()
+                pool.join()
+            else:
+                children = [multiprocessing.get_context(how).Process(target=train, args=(seed,)) for seed in range(3)]
+                for child in children:
+                    child.start()
+                for child in children:
+                    child.join()
+    """
+    run_id = start_script(trainer, folder, code, how)
+    view = ended(trainer, run_id)
+    assert (view.outcome, view.episodes) == ("succeeded", 45), view.reason
+    assert not events(run_of(trainer, run_id), "warning")
+
+
 def test_vector_environments_of_every_kind_are_counted_once(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import gymnasium as gym

@@ -9,7 +9,6 @@ import atexit
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -20,7 +19,13 @@ from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG, LENGT
 from mosaic.journal import Journal, Outbox
 from mosaic.journal.points import EpisodeRow, as_float32, first_non_finite, group_by_tag, json_rows, json_series
 from mosaic.journal.speed import SpeedMeter
-from mosaic.probe.inside.hooks import FIRST_PROCESS_VARIABLE, INSTRUCTIONS_VARIABLE, RUN_DIR_VARIABLE, Instructions
+from mosaic.probe.inside.hooks import (
+    FIRST_PROCESS_VARIABLE,
+    INSTRUCTIONS_VARIABLE,
+    RUN_DIR_VARIABLE,
+    Instructions,
+    call_before,
+)
 
 CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources; a higher number takes precedence."""
@@ -110,10 +115,6 @@ class Probe:
             return
         self.is_child = True
         self.num_envs = num_envs
-        # Such processes exit without calling atexit functions.
-        util = sys.modules.get("multiprocessing.util")
-        if util is not None:
-            util.Finalize(None, self.close, exitpriority=100)
 
     @property
     def has_better_episode_source(self) -> bool:
@@ -356,6 +357,11 @@ class Probe:
     def warn(self, text: str, code: str) -> None:
         self.write_event("warning", text=text, code=code)
 
+    def close_if_used(self) -> None:
+        """Close it unless this process has recorded nothing."""
+        if self.steps or self._outbox is not None or self._points or any(self._episode_rows.values()):
+            self.close()
+
     def close(self) -> None:
         if os.getpid() == self.pid:
             self.flush(_monotonic(), is_last=True)
@@ -374,8 +380,15 @@ def current_probe() -> Probe:
         _probe = Probe()
         atexit.register(_probe.close)
         os.register_at_fork(after_in_child=_after_fork)
+        # Forked processes, those of multiprocessing included, end with it and do not call atexit functions.
+        call_before(os, "_exit", "processes", _before_exit)
         _flush_on_sigterm(_probe)
     return _probe
+
+
+def _before_exit(*args: Any, **kwargs: Any) -> None:
+    if _probe is not None:
+        _probe.close_if_used()
 
 
 def _after_fork() -> None:
