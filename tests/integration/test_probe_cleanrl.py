@@ -31,7 +31,8 @@ def own_returns(run: RunFolder) -> list[tuple[int, float]]:
     """Return the returns in the script's own event file."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    event_file = EventAccumulator(str(run.tensorboard), size_guidance={"scalars": 0})
+    (folder,) = run.tensorboard.glob("runs/*")
+    event_file = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     event_file.Reload()
     return [(event.step, event.value) for event in event_file.Scalars("charts/episodic_return")]
 

@@ -33,15 +33,15 @@ PLAIN = """
     import sys
     sys.path.insert(0, "packages")
     import gymnasium as gym
-    from tensorboardX.writer import SummaryWriter
-    writer = SummaryWriter("runs/x")
+    from tensorboardX.event_file_writer import EventFileWriter, scalar_event
+    writer = EventFileWriter("runs/x")
     env = gym.envs.registration.make("Count-v0")
     for episode in range(5):
         env.reset(seed=episode)
         done = False
         while not done:
             _, _, done, _, _ = env.step(0)
-        writer.add_scalar("losses/x", episode / 2, env.steps)
+        writer.add_event(scalar_event("losses/x", episode / 2, env.steps))
     print("global_step=%d, episodic_return=7" % env.steps)
     env.close()
 """
@@ -57,10 +57,14 @@ REGISTRATION = """
     def make(name): return Count()
 """
 WRITER = """
-    class SummaryWriter:
-        def __init__(self, logdir=None): self.logdir = logdir
-        def add_scalar(self, tag, value, global_step=None): pass
-        def add_scalars(self, tag, values, global_step=None): pass
+    from types import SimpleNamespace
+    class Value(SimpleNamespace):
+        def WhichOneof(self, group): return "simple_value"
+    def scalar_event(tag, value, step):
+        return SimpleNamespace(step=step, summary=SimpleNamespace(value=[Value(tag=tag, simple_value=value)]))
+    class EventFileWriter:
+        def __init__(self, logdir, max_queue_size=10, flush_secs=120, filename_suffix=""): self.logdir = logdir
+        def add_event(self, event): pass
 """
 
 
@@ -69,7 +73,7 @@ def write_fake_packages(folder: Path) -> None:
     write_script(folder / "gymnasium" / "envs", "", "__init__.py")
     write_script(folder / "gymnasium" / "envs", REGISTRATION, "registration.py")
     write_script(folder / "tensorboardX", "", "__init__.py")
-    write_script(folder / "tensorboardX", WRITER, "writer.py")
+    write_script(folder / "tensorboardX", WRITER, "event_file_writer.py")
 
 
 @pytest.mark.parametrize("python", interpreters())
@@ -80,7 +84,9 @@ def test_the_probe_works_in_every_python(python: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "a run")
     run.path.mkdir()
     parts = ProbeParts().model_dump()
-    environment = script_environment(caller_environment(), run, tmp_path / "probe", parts, total_timesteps=15)
+    environment = script_environment(
+        caller_environment(), run, tmp_path / "probe", parts, str(folder), total_timesteps=15
+    )
     result = subprocess.run(
         [python, "-W", "error", str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )

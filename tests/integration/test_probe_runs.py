@@ -302,7 +302,11 @@ def test_scalars_of_a_summary_writer_are_in_the_journal_and_its_file_is_in_the_r
     run = run_of(trainer, run_id)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    own = EventAccumulator(str(run.tensorboard), size_guidance={"scalars": 0})
+    (linked,) = (folder / "runs" / "mine").glob("events*")
+    assert linked.read_bytes() == (run.tensorboard / "runs" / "mine" / linked.name).read_bytes()
+    assert (folder / "runs" / "mine" / "model").exists()
+    assert not list(run.tensorboard.rglob("model"))
+    own = EventAccumulator(str(run.tensorboard / "runs" / "mine"), size_guidance={"scalars": 0})
     own.Reload()
     for tag in ("charts/episodic_return", "charts/episodic_length", "losses/value_loss"):
         expected = [(event.step, event.value) for event in own.Scalars(tag)]
@@ -311,6 +315,60 @@ def test_scalars_of_a_summary_writer_are_in_the_journal_and_its_file_is_in_the_r
         ]
         assert recorded == expected
     assert not events(run, "warning")
+
+
+def test_writers_have_folders_and_series_of_their_own_also_in_other_processes(
+    trainer: TrainerClient, folder: Path
+) -> None:
+    write_script(
+        folder,
+        """
+        import sys
+        from torch.utils.tensorboard import SummaryWriter
+        for name in sys.argv[1:]:
+            writer = SummaryWriter(name)
+            for step in range(5):
+                writer.add_scalar("loss", step + len(name), step)
+            writer.close()
+        """,
+        "inner.py",
+    )
+    shell = write_script(
+        folder,
+        f'"{sys.executable}" inner.py logs/seed1/ppo logs/seed2/ppo\nmkdir sub && cd sub\n'
+        f'"{sys.executable}" ../inner.py logs/seed1/ppo\n',
+        "go.sh",
+    )
+    view = trainer.submit(script_payload(["sh", str(shell)], folder), caller_environment())
+    assert ended(trainer, view.run_id).outcome == "succeeded"
+    run = run_of(trainer, view.run_id)
+    names = {"logs/seed1/ppo", "logs/seed2/ppo", "sub/logs/seed1/ppo"}
+    assert {str(path.parent.relative_to(run.tensorboard)) for path in run.tensorboard.rglob("events*")} == names
+    assert {str(path.parent.relative_to(folder)) for path in folder.rglob("events*")} == names
+    by_tag = points(run)
+    assert {tag: len(rows) for tag, rows in by_tag.items()} == {
+        "loss": 5,
+        "logs/seed2/ppo/loss": 5,
+        "sub/logs/seed1/ppo/loss": 5,
+    }
+    assert not events(run, "warning")
+
+
+def test_any_writer_of_event_files_is_recorded(trainer: TrainerClient, folder: Path) -> None:
+    code = """
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        writer = EventFileWriter(logdir="runs")
+        for step in range(3):
+            value = Summary.Value(tag="Loss / Policy loss", simple_value=step / 2)
+            writer.add_event(Event(step=step, summary=Summary(value=[value])))
+        writer.close()
+    """
+    run_id = start_script(trainer, folder, code)
+    assert ended(trainer, run_id).outcome == "succeeded"
+    rows = points(run_of(trainer, run_id))["Loss / Policy loss"]
+    assert [row[::2] for row in rows] == [[0, 0.0], [1, 0.5], [2, 1.0]]
 
 
 def test_the_processes_of_an_async_vector_environment_report_their_episodes(

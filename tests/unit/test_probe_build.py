@@ -31,7 +31,7 @@ def test_every_file_is_python_3_8_and_imports_nothing_of_ours(tmp_path: Path) ->
 def test_the_environment_is_the_callers_with_the_probe_first_on_its_path(tmp_path: Path) -> None:
     caller = {"HOME": "/home/me", "PYTHONPATH": "/mine", "OMP_NUM_THREADS": "3"}
     run = RunFolder(tmp_path / "run")
-    environment = script_environment(caller, run, tmp_path / "probe", PARTS, total_timesteps=50)
+    environment = script_environment(caller, run, tmp_path / "probe", PARTS, "/mine", total_timesteps=50)
     assert environment["HOME"] == "/home/me"
     assert environment["OMP_NUM_THREADS"] == "3"
     assert environment["OPENBLAS_NUM_THREADS"] == "1"
@@ -43,7 +43,7 @@ def test_the_environment_is_the_callers_with_the_probe_first_on_its_path(tmp_pat
 
 def test_without_the_probe_the_path_is_unchanged(tmp_path: Path) -> None:
     off = dict.fromkeys(PARTS, False)
-    environment = script_environment({"PYTHONPATH": "/mine"}, RunFolder(tmp_path), tmp_path / "probe", off)
+    environment = script_environment({"PYTHONPATH": "/mine"}, RunFolder(tmp_path), tmp_path / "probe", off, "/mine")
     assert environment["PYTHONPATH"] == "/mine"
     assert "MOSAIC_PROBE" not in environment
     assert "WANDB_MODE" not in environment

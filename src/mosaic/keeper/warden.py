@@ -2,7 +2,7 @@
 
 | event | immediately | after grace stop | after grace term |
 |---|---|---|---|
-| a stop in the inbox | the worker reads it itself; a script: SIGINT to the tree | SIGTERM to the tree | SIGKILL to the tree |
+| a stop in the inbox | the worker reads it; a script: SIGINT to the tree | SIGTERM to the tree | SIGKILL to the tree |
 | time limit exceeded, or SIGTERM to the keeper | SIGTERM to the worker's main process | SIGKILL to the tree | |
 | memory limit exceeded | SIGKILL to the tree | | |
 | the main process has exited | SIGTERM to the remaining processes, SIGKILL 2 s later | | |

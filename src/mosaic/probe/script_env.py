@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder
 from mosaic.probe.build import build_probe
-from mosaic.probe.inside.hooks import INSTRUCTIONS_VARIABLE
+from mosaic.probe.inside.hooks import INSTRUCTIONS_VARIABLE, SCRIPT_DIR_VARIABLE
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _WANDB_FOLDER_VARIABLES = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
@@ -24,11 +24,12 @@ def script_environment(
     folder: RunFolder,
     cache_folder: Path,
     parts: Mapping[str, bool],
+    cwd: str,
     *,
     total_timesteps: int | None = None,
     threads: int = 1,
 ) -> dict[str, str]:
-    """`cache_folder` holds built probes; `parts` are the switches of contracts.payload.ProbeParts."""
+    """`cache_folder` holds built probes, `parts` are the switches of ProbeParts, `cwd` is the script's."""
     environment = dict(caller_env)
     for name in _THREAD_VARIABLES:
         # Not all cores for one run: with two runs, spinning barriers would slow both a hundredfold.
@@ -40,6 +41,7 @@ def script_environment(
         instructions = [f"{name}={int(value)}" for name, value in parts.items()]
         instructions += [f"total_timesteps={total_timesteps}"] if total_timesteps else []
         environment[INSTRUCTIONS_VARIABLE] = " ".join(instructions)
+        environment[SCRIPT_DIR_VARIABLE] = cwd
         caller_path = caller_env.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(build_probe(cache_folder)), *([caller_path] if caller_path else [])]

@@ -148,6 +148,7 @@ def _script_command(
         folder,
         Workspace.containing(folder).probe,
         config.probe.model_dump(),
+        config.cwd,
         total_timesteps=config.total_timesteps,
         threads=payload.resources.cpus or 1,
     )

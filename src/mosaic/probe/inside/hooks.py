@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # typing takes milliseconds to import
 INSTRUCTIONS_VARIABLE = "MOSAIC_PROBE"
 """Instructions to the probe, such as `frames=1 total_timesteps=500`."""
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
+SCRIPT_DIR_VARIABLE = "MOSAIC_SCRIPT_DIR"
+"""The folder in which the script was started."""
 FIRST_PROCESS_VARIABLE = "MOSAIC_PROBE_FIRST"
 """The pid of the process that writes journal.jsonl; all others have their own journal."""
 
@@ -31,8 +33,8 @@ PATCHES = {
     "stable_baselines3.common.base_class": ("", "recorders:patch_baselines"),
     "stable_baselines3.common.evaluation": ("", "recorders:patch_evaluation"),
     "stable_baselines3.common.callbacks": ("", "recorders:patch_callbacks"),
-    "torch.utils.tensorboard.writer": ("metrics", "recorders:patch_writer"),
-    "tensorboardX.writer": ("metrics", "recorders:patch_writer"),
+    "tensorboard.summary.writer.event_file_writer": ("metrics", "event_files:patch_event_writer"),
+    "tensorboardX.event_file_writer": ("metrics", "event_files:patch_event_writer"),
     "wandb.sdk.wandb_run": ("wandb", "recorders:patch_wandb_run"),
     "wandb.integration.gym": ("wandb", "recorders:patch_wandb_monitor"),
     "torch.serialization": ("checkpoints", "recorders:patch_torch"),

@@ -9,18 +9,16 @@ import time
 from typing import Any
 
 from mosaic.common.console_parser import ConsoleParser
-from mosaic.probe.inside.core import WANDB, WRITER, current_probe
+from mosaic.probe.inside.core import WANDB, current_probe
 from mosaic.probe.inside.environments import find_group
 from mosaic.probe.inside.hooks import call_after, call_before, report_failure
 
-TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 _STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
 _WANDB_STEP_NAMES = ("global_step", "step", "_step")
 _MAX_SAVED_FILES = 1000
 _SAVED_SUFFIXES = (".zip", "")
 
 _console_parser = ConsoleParser()
-_redirected_folders: dict[str, str] = {}
 
 
 def read_output(text: str) -> None:
@@ -60,53 +58,6 @@ def _set_total_timesteps(value: Any) -> None:
     probe = current_probe()
     if probe.total_timesteps is None:
         probe.total_timesteps = int(value)
-
-
-# --- SummaryWriter, of torch and of tensorboardX
-
-
-def patch_writer(module: Any) -> None:
-    keyword = "logdir" if module.__name__.startswith("tensorboardX") else "log_dir"
-
-    def redirect(self: Any, *args: Any, **kwargs: Any) -> Any:
-        folder = redirect_log_dir(args[0] if args else kwargs.get(keyword, kwargs.get("log_dir")))
-        current_probe().has_writer = True
-        if folder is None:
-            return None
-        others = {name: value for name, value in kwargs.items() if name not in (keyword, "log_dir")}
-        return (self, *args[1:]), {**others, keyword: folder}
-
-    call_before(module.SummaryWriter, "__init__", "writers", redirect)
-    call_after(module.SummaryWriter, "add_scalar", "writers", _on_add_scalar)
-    call_after(module.SummaryWriter, "add_scalars", "writers", _on_add_scalars)
-
-
-def redirect_log_dir(log_dir: Any) -> str | None:
-    """Return the run's TensorBoard folder for the first log dir, and a subfolder of it for each further one."""
-    run_log_dir = os.environ.get(TENSORBOARD_VARIABLE)
-    if not run_log_dir:
-        return None
-    script_path = os.path.abspath(os.fspath(log_dir)) if log_dir else ""
-    if script_path and not script_path.startswith(run_log_dir):
-        # The script may expect its own folder to exist: models are often saved next to the event file.
-        os.makedirs(script_path, exist_ok=True)
-    if script_path not in _redirected_folders:
-        subfolder = os.path.join(run_log_dir, os.path.basename(script_path) or "run")
-        _redirected_folders[script_path] = subfolder if run_log_dir in _redirected_folders.values() else run_log_dir
-    return _redirected_folders[script_path]
-
-
-def _on_add_scalar(
-    result: Any, writer: Any, tag: Any, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any
-) -> None:
-    current_probe().add_scalar(WRITER, tag, scalar_value, global_step)
-
-
-def _on_add_scalars(
-    result: Any, writer: Any, main_tag: Any, tag_scalar_dict: Any, global_step: Any = None, *args: Any, **kwargs: Any
-) -> None:
-    for tag, value in tag_scalar_dict.items():
-        current_probe().add_scalar(WRITER, f"{main_tag}/{tag}", value, global_step)
 
 
 # --- wandb.log; its folders and its offline mode are set by environment variables before the import
