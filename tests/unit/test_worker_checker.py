@@ -38,7 +38,7 @@ def test_a_good_config_is_answered_with_everything_that_a_run_would_use(
     summary = reply["summary"]
     assert (reply["id"], reply["ok"]) == (7, True)
     assert summary["module"] == "cleanrl_worker.algorithms.ppo"
-    assert summary["command"][1:3] == ["-m", "cleanrl_worker.cli"]
+    assert summary["command"][1:4] == ["-P", "-m", "cleanrl_worker.cli"]
     assert summary["settings"]["cuda"] is False
     assert summary["settings"]["target_kl"] is None
     assert summary["settings"]["num_envs"] == 2
