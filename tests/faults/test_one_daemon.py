@@ -77,7 +77,7 @@ def test_a_daemon_whose_folder_was_replaced_ends(workspace: Workspace, plugins: 
 def test_a_command_during_the_end_of_a_daemon_is_answered_by_the_next(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace, delay_s: float
 ) -> None:
-    """R2.2: daemon.json is withdrawn first, so that the next daemon is started and not this one waited for."""
+    """F2: daemon.json is withdrawn first, so that the next daemon is started and not this one waited for."""
     pid = trainer.status().pid
     watch = trainer.watch()
     next(watch)  # an open stream does not hold the end up
