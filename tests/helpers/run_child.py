@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -94,6 +95,24 @@ def fill_disk(folder: RunFolder) -> None:
             run._due_at = 0.0
             run.update(step)
         run.finish()
+
+
+def finish_on_full_disk(folder: RunFolder) -> None:
+    """End while no file may grow, until a line arrives on stdin."""
+    with Run(folder, worker="full", version="1", total_timesteps=10) as run:
+        run.hello()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
+        print_line("full")
+
+        def free() -> None:
+            sys.stdin.readline()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+        threading.Thread(target=free, daemon=True).start()
+        run.scalar("losses/value_loss", 1.0, 10)
+        run.update(10)
+        save(run, 10)
+        run.finish("stopped" if run.stop_requested else "succeeded")
 
 
 def save(run: Run, step: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mosaic.common.disk_space import describe_full_disk
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
@@ -76,6 +77,9 @@ class CliContext:
         from mosaic.client.connect import ReconnectingClient
 
         if self._connection is None:
+            full_disk = describe_full_disk(self.workspace.root)
+            if full_disk:
+                click.echo(full_disk, err=True)
             self._connection = ReconnectingClient(lambda: self.connect(may_start), self.daemon_address)
         return self._connection
 

@@ -18,6 +18,7 @@ import grpc
 
 from mosaic.client.trainer_client import TrainerClient
 from mosaic.common.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
+from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.processes import is_alive
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import AlreadyRunning, BadInput, IdentityFailed, NoDaemon
@@ -156,7 +157,8 @@ def start_daemon(workspace: Workspace) -> DaemonAddress:
         if process.poll() is not None and process.returncode != AlreadyRunning.exit_code:
             break
         time.sleep(0.01)
-    raise NoDaemon(f"The daemon did not start. See its output: {console}")
+    full_disk = describe_full_disk(workspace.root)
+    raise NoDaemon(f"The daemon did not start. {full_disk or f'See its output: {console}'}")
 
 
 class ReconnectingClient:

@@ -45,6 +45,8 @@ class Workspace:
         self.daemon_file = self.trainer / "daemon.json"
         """Address, token and process of the daemon; 0600."""
         self.daemon_lock = self.trainer / "daemon.lock"
+        self.reserve = self.trainer / "reserve"
+        """Deleted by a daemon that starts on a full disk, for the files it needs."""
         self.daemon_log = self.logs / "trainer.log"
 
     @classmethod

@@ -95,6 +95,8 @@ class DaemonStatus(View):
     is_draining: bool = False
     paused: str | None = None
     """Why the queue is paused; null when it is not."""
+    full_disk: str | None = None
+    """A sentence with the bytes that are free, if the workspace's disk is full."""
     log: str = ""
 
 

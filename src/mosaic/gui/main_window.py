@@ -66,6 +66,7 @@ class MainWindow(QMainWindow):
         workbench.action_offered.connect(self.messages.show_action)
         workbench.bridge.connection_lost.connect(self._on_connection_lost)
         workbench.bridge.connected.connect(self._on_connected)
+        workbench.bridge.status_polled.connect(lambda _, status: self._show_full_disk(status))
         for signal in (workbench.selection_changed, workbench.marks_changed):
             signal.connect(lambda _: self.refresh_actions())  # at once: the next key may be a shortcut
         for signal in (workbench.runs.changed, workbench.runs.reset):
@@ -229,8 +230,16 @@ class MainWindow(QMainWindow):
             self.banner.show_text("Trainer lost, reconnecting… Runs continue without it.", reason)
         self._refresh_later()
 
+    def _show_full_disk(self, status: DaemonStatus) -> None:
+        """Show the bytes that are free while the disk is full; the polled status also ends another state's banner."""
+        if status.full_disk:
+            self.banner.show_text(status.full_disk)
+        elif not self._workbench.bridge.is_suspended:
+            self.banner.hide()
+
     def _on_connected(self, status: DaemonStatus) -> None:
         self.banner.hide()
+        self._show_full_disk(status)
         where = status.address + ": " if self._workbench.is_remote else ""
         self.setWindowTitle(f"MOSAIC – {where}{status.workspace}")
         self._refresh_later()

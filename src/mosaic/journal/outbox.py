@@ -27,6 +27,10 @@ class Outbox:
         self._buffered_points = 0
         self._lost_points = 0
 
+    @property
+    def has_lines(self) -> bool:
+        return bool(self._lines)
+
     def put(self, kind: str, fields: dict[str, Any], points: int = 0) -> None:
         self._lines.append(_PendingLine(kind, {"at": time.time(), **fields}, points))
         self._buffered_points += points

@@ -32,6 +32,7 @@ EVENT_FILE_S = 1.0
 PROGRESS_S = 1.0
 ANALYTICS_S = 5.0
 PAUSED_HEARTBEAT_S = 3.0
+RETRY_S = 0.25
 
 # Bound once: scalar() and update() are called thousands of times a second.
 _now = time.time
@@ -214,16 +215,23 @@ class Run:
                 "scalars": self._log.analytics.scalars,
             },
         }
-        try:
-            self._log.sync()
-            path, is_best = self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
-        except OSError as error:
-            self.warn(
-                f"The checkpoint at step {step} could not be saved ({error}). The previous one is still valid. "
-                f"Make room on the disk of {self.folder.checkpoints}.",
-                "checkpoint_failed",
-            )
-            return None
+        is_last = self.total_timesteps is not None and step >= self.total_timesteps
+        has_failed = False
+        while True:
+            try:
+                self._log.sync()
+                path, is_best = self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
+                break
+            except OSError as error:
+                if not has_failed:
+                    self.warn(
+                        f"The checkpoint at step {step} could not be saved ({error}). The previous one is still valid. "
+                        f"Make room on the disk of {self.folder.checkpoints}.",
+                        "checkpoint_failed",
+                    )
+                has_failed = True
+            if not is_last or not self._wait_to_retry():
+                return None
         relative_path = str(path.relative_to(self.folder.path))
         self.event("checkpoint", step=step, path=relative_path, is_best=is_best, score=score)
         self._write_analytics()
@@ -258,6 +266,9 @@ class Run:
         self._progress()
         self.event("finished", outcome=outcome, reason=reason, global_step=int(self.global_step))
         self._write_analytics()
+        while self._log.has_unwritten_lines and self._wait_to_retry():
+            self._flush()
+        self._write_analytics()
         self._is_finished = True
 
     def close(self) -> None:
@@ -271,6 +282,14 @@ class Run:
         checkpoints.remove_pending_parts(self.folder)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+    def _wait_to_retry(self) -> bool:
+        """Wait before the last results are written again; return False after a stop, or if the folder is gone."""
+        self._handle_commands()
+        if self.stop_requested or not self.folder.path.is_dir():
+            return False
+        time.sleep(RETRY_S)
+        return True
 
     # --- by the clock
 

@@ -112,6 +112,10 @@ class RunLog:
         self.event_file = EventWriter(tensorboard)
         self._failing_files: set[str] = set()
 
+    @property
+    def has_unwritten_lines(self) -> bool:
+        return self._outbox.has_lines
+
     def event(self, kind: str, **fields: Any) -> None:
         """Write one line immediately."""
         self._outbox.put(kind, fields)

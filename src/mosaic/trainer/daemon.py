@@ -22,7 +22,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from mosaic import __version__
-from mosaic.common.files import write_json
+from mosaic.common.disk_space import describe_full_disk
+from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
@@ -50,6 +51,7 @@ PORT = 50055
 MAX_PORT_ATTEMPTS = 100
 IDLE_TIMEOUT_S = 600.0
 MAX_CONCURRENT_RUNS = 1000
+RESERVE_BYTES = 1 << 20
 CHECK_S = 1.0
 """How often the daemon checks its files, and whether it is still needed."""
 STOP_GRACE_S = 1.0
@@ -80,6 +82,7 @@ class Daemon:
         workspace = self._workspace
         workspace.logs.mkdir(parents=True, exist_ok=True)
         self._lock = WorkspaceLock(workspace)
+        _adjust_reserve(workspace)
         checkers = Checkers(discover_workers(), workspace)
         try:
             index = Index(workspace.index)
@@ -212,6 +215,7 @@ class Daemon:
             ),
             is_draining=self._is_draining,
             paused=self.supervisor.failure_breaker.pause_reason,
+            full_disk=describe_full_disk(self._workspace.root),
             log=str(self._workspace.daemon_log),
         )
 
@@ -249,6 +253,15 @@ class Daemon:
         while self._records.active:
             time.sleep(0.05)
         self._request_shutdown()
+
+
+def _adjust_reserve(workspace: Workspace) -> None:
+    """Keep some space for a daemon that starts on a full disk: its address, its log and the index's temporary files."""
+    if describe_full_disk(workspace.root):
+        workspace.reserve.unlink(missing_ok=True)
+    elif file_size(workspace.reserve) < RESERVE_BYTES:
+        with suppress(OSError):
+            workspace.reserve.write_bytes(bytes(RESERVE_BYTES))
 
 
 def _bind_port(server: grpc.aio.Server, first: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from mosaic.common.disk_space import is_disk_full_error
 from mosaic.contracts.events import Exited
 from mosaic.contracts.folder import RunFolder
 from mosaic.store.ingest import KEEPER, IngestedEvent, event_sources, ingest
@@ -60,6 +61,8 @@ class Intake:
         except (sqlite3.OperationalError, sqlite3.InternalError):
             raise  # such as a full disk: not the run's fault
         except Exception as error:
+            if is_disk_full_error(error):
+                raise
             log.exception("run_quarantined", run_id=run_id, source=source)
             self._quarantined.add((run_id, source))
             self._records.report_problem(run_id, f"{path.name} cannot be read ({type(error).__name__}: {error})"[:300])

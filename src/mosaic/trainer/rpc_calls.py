@@ -19,7 +19,8 @@ import grpc
 import structlog
 
 from mosaic.common.auth_proof import PROBLEMS_KEY
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.common.disk_space import is_disk_full_error
+from mosaic.contracts.errors import BadInput, DiskFull, MosaicError
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 
 log = structlog.get_logger("mosaic.trainer.rpc_calls")
@@ -135,6 +136,8 @@ async def _answer(
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:
+    if is_disk_full_error(error):
+        error = DiskFull(f"The disk is full ({error}). Free some space, then try again.")
     code = grpc.StatusCode.INTERNAL
     if isinstance(error, MosaicError):
         code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, BadInput) else grpc.StatusCode.FAILED_PRECONDITION

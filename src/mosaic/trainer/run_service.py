@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.common.processes import is_alive
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
-from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NotAllowed, refuse_key
+from mosaic.contracts.errors import BadInput, ConfigRefused, DiskFull, FieldProblem, NotAllowed, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import field_problems, parse_contract, refuse
@@ -71,6 +72,7 @@ class RunService:
 
     def submit(self, text: str, environment: Mapping[str, str] | None = None) -> RunView:
         """`environment` is the caller's, for its own programs; it stays in memory until the run is started."""
+        self._require_space()
         data = decode_limited(text)
         redacted = redact_secrets(data)
         payload, verdict = self._check_submission(redacted, bool(environment))
@@ -91,6 +93,11 @@ class RunService:
                 raise
         self._wake()
         return self._records.view(folder.run_id)
+
+    def _require_space(self) -> None:
+        full_disk = describe_full_disk(self._records.workspace.root)
+        if full_disk:
+            raise DiskFull(full_disk)
 
     def _create_run_folder(self, payload: Payload, summary: VerdictSummary) -> tuple[RunRecord, RunFolder]:
         """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
@@ -174,6 +181,7 @@ class RunService:
                     raise NotAllowed("The steps of a paused run cannot be changed; extend it when it has ended.")
                 self._send_command(record, RESUME, by_signal="pause" not in record.capabilities)
         else:
+            self._require_space()
             self._requeue_from_checkpoint(record, total_timesteps)
         self._wake()
         return self._records.view(record.run_id)

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
 from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import boot_id, is_alive
 from mosaic.contracts.errors import MosaicError
@@ -98,14 +99,19 @@ class Supervisor:
 
     def run(self) -> None:
         """Runs until stopped. A step that fails is logged, and the others continue."""
+        is_disk_full = False
         while not self._end.is_set():
             self._wake.clear()
             self._has_backlog = False
             for step in self.steps:
                 try:
                     step()
-                except Exception:
-                    log.exception("step_failed", step=step.__name__)
+                except Exception as error:
+                    if not is_disk_full_error(error):
+                        log.exception("step_failed", step=step.__name__)
+                    elif not is_disk_full:
+                        log.warning("disk_full", error=str(error))
+                    is_disk_full = is_disk_full_error(error)
                     self._end.wait(0.5)
             if not self._has_backlog:
                 self._wake.wait(TICK_S if self._records.active else IDLE_TICK_S)
@@ -255,6 +261,8 @@ class Supervisor:
             waiting = [record for record in queued if not record.is_attached]
             if waiting and self._is_queue_held(waiting):
                 queued = [record for record in queued if record.is_attached]
+            if queued and describe_full_disk(self._records.workspace.root):
+                return
             chosen = choose(queued, [record for record in active if record.holds_slot], self._slots)
         for run_id in chosen:
             with self._records.lock:

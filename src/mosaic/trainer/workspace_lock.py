@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from typing import IO
 
 import structlog
@@ -59,9 +60,10 @@ class WorkspaceLock:
         except BlockingIOError:
             file.close()
             return None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with suppress(OSError):  # on a full disk; the number is only shown
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
         return file
 
     def has_folder(self) -> bool:
