@@ -140,7 +140,7 @@ class Daemon:
             self.supervisor.stop()
             feed.close()
             await server.stop(STOP_GRACE_S)
-            feeding.cancel()
+            await feeding
             threads.close()
             await asyncio.to_thread(beat.join)
 

@@ -47,10 +47,10 @@ class EventFeed:
         self._is_closed = False
 
     async def run(self) -> None:
-        """Reads events as they come, until cancelled."""
+        """Reads events as they come, until closed."""
         self._records.on_change = partial(asyncio.get_running_loop().call_soon_threadsafe, self._has_news.set)
         try:
-            while True:
+            while not self._is_closed:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._has_news.wait(), POLL_S)
                 self._has_news.clear()
@@ -65,6 +65,7 @@ class EventFeed:
     def close(self) -> None:
         """Ends all watches."""
         self._is_closed = True
+        self._has_news.set()
         self._arrival.set()
 
     def _read_next(self, cursor: int) -> list[IndexedEvent]:
