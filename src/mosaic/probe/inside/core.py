@@ -43,6 +43,20 @@ _now = time.time
 _monotonic = time.monotonic
 
 
+def claim(path: str, text: str) -> bool:
+    """Create a file with this text and return whether this process did; no other one ever reads a part of it."""
+    draft = f"{path}.{os.getpid()}"
+    with open(draft, "w") as file:
+        file.write(text)
+    try:
+        os.link(draft, path)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(draft)
+
+
 class Counter:
     """A number of environment steps."""
 
@@ -84,6 +98,8 @@ class Probe:
         self.evaluation = Counter()
         self.next_flush_at = 0.0
         self._lock = threading.Lock()
+        self.deferred_signal: int | None = None
+        """A deadly signal that arrived during a write, which completes first."""
         self._outbox: Outbox | None = None
         self._points: list[tuple[int, str, int, float, float]] = []
         self._tag_sources: dict[str, int] = {}
@@ -215,7 +231,16 @@ class Probe:
         except OSError:
             pass  # a full disk does not stop the script; the writes are retried
         finally:
-            self._lock.release()
+            self._release_lock()
+
+    @property
+    def is_writing(self) -> bool:
+        return self._lock.locked()
+
+    def _release_lock(self) -> None:
+        self._lock.release()
+        if self.deferred_signal is not None:
+            os.kill(os.getpid(), self.deferred_signal)
 
     def _settle_groups(self, is_last: bool) -> None:
         for group in self.groups:
@@ -279,12 +304,10 @@ class Probe:
         if self._episode_source is None:
             path = os.path.join(self.run_dir, ".episodes-from")
             preferred = self._preferred_source(is_last)
-            if preferred is not None:
-                with suppress(OSError), open(path, "x") as claim:
-                    claim.write(preferred)
-                    self._is_episode_counter = not self.is_child
+            if preferred is not None and claim(path, preferred):
+                self._is_episode_counter = not self.is_child
             with suppress(OSError), open(path) as claimed:
-                self._episode_source = claimed.read() or None
+                self._episode_source = claimed.read()
         return self._episode_source
 
     def _preferred_source(self, is_last: bool) -> str | None:
@@ -352,7 +375,7 @@ class Probe:
                 self._open_outbox().put(kind, fields)
                 self._open_outbox().flush()
         finally:
-            self._lock.release()
+            self._release_lock()
 
     def warn(self, text: str, code: str) -> None:
         self.write_event("warning", text=text, code=code)
@@ -403,6 +426,9 @@ def _flush_on_sigterm(probe: Probe) -> None:
         return
 
     def flush_and_die(number: int, _: Any) -> None:
+        if probe.is_writing and probe.deferred_signal is None:
+            probe.deferred_signal = number
+            return
         try:
             probe.flush(_monotonic(), is_last=True)
         finally:

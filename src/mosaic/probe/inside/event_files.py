@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import struct
 import weakref
-from contextlib import suppress
 from typing import Any
 
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
-from mosaic.probe.inside.core import WRITER, current_probe
+from mosaic.probe.inside.core import WRITER, claim, current_probe
 from mosaic.probe.inside.hooks import SCRIPT_DIR_VARIABLE, call_after, call_before
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
@@ -110,12 +109,7 @@ def _main_writer_name(name: str) -> str:
     """Return the name of the run's first writer, which may be in another process; this one's, if there is none yet."""
     if not _main_writer_names:
         path = os.path.join(current_probe().run_dir, _MAIN_WRITER_FILE)
-        draft = f"{path}.{os.getpid()}"
-        with open(draft, "w") as file:
-            file.write(name)
-        with suppress(FileExistsError):
-            os.link(draft, path)
-        os.unlink(draft)
+        claim(path, name)
         with open(path) as file:
             _main_writer_names.append(file.read())
     return _main_writer_names[0]
