@@ -78,7 +78,7 @@ class RunEnded(MosaicError):
 
 
 class DiskFull(MosaicError):
-    pass
+    log_code = "LOG711"
 
 
 class NoDaemon(MosaicError):
