@@ -236,7 +236,11 @@ def serve(questions: IO[bytes] | None = None) -> int:
     replies = os.dup(1)
     os.dup2(2, 1)
     os.environ.pop(RUN_DIR_VARIABLE, None)
-    _warm_up()
+    try:
+        _warm_up()
+    except ModuleNotFoundError:
+        os.dup2(replies, 1)  # the caller replies what is missing
+        raise
     for line in questions or sys.stdin.buffer:
         if line.strip():
             try:
