@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient
+from mosaic.common.files import write_text
 from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.states import RunRecord, Stage
+from mosaic.store import Index
+from mosaic.trainer.records import Records
 
 pytestmark = pytest.mark.may_log("record_restored", "record_unreadable")
 
@@ -90,7 +95,7 @@ def test_a_new_daemon_restores_an_active_run_from_the_index(
 
 def test_a_script_that_deletes_its_own_folder_ends(trainer: TrainerClient, tmp_path: Path) -> None:
     """F42: its slot is free again, and its end is known."""
-    code = "import os, shutil; shutil.rmtree(os.environ['MOSAIC_RUN_DIR'])"
+    code = "import os, shutil; shutil.rmtree(os.environ['MOSAIC_RUN_DIR'], ignore_errors=True)"
     config = {"argv": [sys.executable, "-c", code], "cwd": str(tmp_path)}
     payload = {"metadata": {"worker": {"id": "script", "config": config}}, "artifacts": {}}
     view = ended(trainer, trainer.submit(payload, environment=dict(os.environ)).run_id)
@@ -106,3 +111,26 @@ def test_a_queued_run_whose_folder_is_deleted_still_starts(trainer: TrainerClien
     trainer.cancel(first.run_id)
     assert ended(trainer, waiting).outcome == "succeeded"
     assert trainer.get(waiting).global_step == 3
+
+
+def test_a_record_is_written_while_its_folder_is_being_deleted(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F42: whether the folder disappears before or after the file is written."""
+    deletions = iter([shutil.rmtree, shutil.rmtree])
+
+    def write_and_delete(path: Path, text: str, *, is_durable: bool) -> None:
+        write_text(path, text, is_durable=is_durable)
+        next(deletions, lambda folder: None)(path.parent)
+
+    workspace.runs.mkdir(parents=True)
+    with closing(Index(workspace.index)) as index:
+        records = Records(workspace, index)
+        record = RunRecord(run_id=records.new_id(), worker="w", stage=Stage.QUEUED, submitted_at=1.0, queued_at=1.0)
+        workspace.run(record.run_id).path.mkdir()
+        records.put(record)
+        monkeypatch.setattr("mosaic.trainer.records.write_text", write_and_delete)
+        records.put(record)
+        stored = records.read(workspace.run(record.run_id))
+        assert stored is not None
+        assert "deleted" in (stored.problem or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 
@@ -33,7 +34,7 @@ class Intake:
         The keeper's file comes after the journals: the final report precedes the exit.
         """
         folder = self._records.folder(run_id)
-        return self._read_journals(folder) or self._read_file(folder, KEEPER)
+        return self._read_journals(folder) or self._read_file(folder, KEEPER, folder.keeper)
 
     def read_all(self, run_id: str, deadline: float = float("inf")) -> bool:
         """Ingest a run's files to their end, or until the deadline; returns whether the end was reached."""
@@ -43,15 +44,17 @@ class Intake:
         return False
 
     def _read_journals(self, folder: RunFolder) -> bool:
-        have_more = [self._read_file(folder, source) for source in event_sources(folder) if source != KEEPER]
+        sources = event_sources(folder).items()
+        have_more = [self._read_file(folder, source, path) for source, path in sources if source != KEEPER]
         return any(have_more)
 
-    def _read_file(self, folder: RunFolder, source: str) -> bool:
+    def _read_file(self, folder: RunFolder, source: str, path: Path) -> bool:
         run_id = folder.run_id
-        path = event_sources(folder).get(source)
-        if path is None or (run_id, source) in self._quarantined:
+        if (run_id, source) in self._quarantined:
             return False
         try:
+            if not self._has_changed(run_id, source, path):
+                return False
             with self._records.index.transaction():
                 batch = ingest(self._records.index, folder, source, path)
                 if source == KEEPER and any(isinstance(line.event, Exited) for line in batch.events):
@@ -60,6 +63,8 @@ class Intake:
                 self._on_events(folder, source, batch.events)
         except (sqlite3.OperationalError, sqlite3.InternalError):
             raise  # such as a full disk: not the run's fault
+        except FileNotFoundError:
+            return False  # the folder is being deleted: the supervisor restores it, then the file is read again
         except Exception as error:
             if is_disk_full_error(error):
                 raise
@@ -68,3 +73,10 @@ class Intake:
             self._records.report_problem(run_id, f"{path.name} cannot be read ({type(error).__name__}: {error})"[:300])
             return False
         return batch.has_more
+
+    def _has_changed(self, run_id: str, source: str, path: Path) -> bool:
+        """Whether a file was written to since it was read: this is asked at every tick, so without a transaction."""
+        try:
+            return path.stat().st_size != self._records.index.get_offset(run_id, source)
+        except FileNotFoundError:
+            return False

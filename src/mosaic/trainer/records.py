@@ -33,6 +33,8 @@ log = structlog.get_logger("mosaic.trainer.records")
 STALLED_AFTER_S = 120.0
 """A running run without progress for this long is shown as stalled. It is not killed."""
 
+MAX_WRITES = 10
+WRITE_AGAIN_AFTER_S = 0.01
 
 UNREAD = 0
 """Stands for the modification time of a record whose run's files are still to be read into the index."""
@@ -69,13 +71,10 @@ class Records:
 
     def put(self, record: RunRecord) -> None:
         """Stores a record: first in the folder, which is the truth, then in the index."""
-        path = self.folder(record.run_id).record
-        if not path.parent.is_dir():
-            record = self.restore_folder(record)
         known = self.active.get(record.run_id) or self.index.get_record(record.run_id)
-        write_text(path, record.model_dump_json(indent=2) + "\n", is_durable=True)
+        record, modified_ns = self._write(record)
         with self.index.transaction():
-            self.index.save(record, path.stat().st_mtime_ns)
+            self.index.save(record, modified_ns)
             message = record.history[-1].message if record.history else ""
             self.index.add_daemon_event(
                 record.run_id,
@@ -89,6 +88,25 @@ class Records:
         if known is None or known.stage is not record.stage:
             log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, message=message)
         self.notify_watchers()
+
+    def _write(self, record: RunRecord) -> tuple[RunRecord, int]:
+        """Write record.json; return the record as written, and the file's modification time.
+
+        A script may be deleting the folder at this moment: it is restored, as often as it takes the script to finish.
+        """
+        path = self.folder(record.run_id).record
+        writes_left = MAX_WRITES
+        while True:
+            try:
+                if not path.parent.is_dir():
+                    record = self.restore_folder(record)
+                write_text(path, record.model_dump_json(indent=2) + "\n", is_durable=True)
+                return record, path.stat().st_mtime_ns
+            except FileNotFoundError:
+                writes_left -= 1
+                if not writes_left:
+                    raise
+                time.sleep(WRITE_AGAIN_AFTER_S)
 
     def restore_folder(self, record: RunRecord) -> RunRecord:
         """Create what the daemon writes in a run's folder after it was deleted; return the record that says so.
@@ -114,9 +132,9 @@ class Records:
         log.info("run_folder_restored", run_id=record.run_id)
         return record.model_copy(update=changes)
 
-    def mark_read(self, run_id: str) -> None:
-        """The files of a finished run are in the index."""
-        self.index.save(self.get(run_id), self.folder(run_id).record.stat().st_mtime_ns)
+    def mark_read(self, record: RunRecord) -> None:
+        """Save a record in the index with its file's modification time: nothing of its run is left to be read."""
+        self.index.save(record, self.folder(record.run_id).record.stat().st_mtime_ns)
 
     def report_problem(self, run_id: str, problem: str) -> None:
         """Show what cannot be read of a run, next to what can."""
