@@ -8,7 +8,7 @@ MosaicError                 LOG700, exit 1
 │   ├── NotAllowed          LOG708: a good request at the wrong time
 │   └── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
 ├── RunEnded                LOG702, exit 3: the run that was waited for failed
-├── DiskFull                exit 1: the workspace's disk is full
+├── DiskFull                LOG711, exit 1: the workspace's disk is full
 ├── NoDaemon                LOG703, exit 4
 │   └── IdentityFailed      LOG710: something else answers on the daemon's port
 └── AlreadyRunning          LOG704, exit 75: a second daemon for one workspace

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import structlog
 
 from mosaic.contracts.errors import UnknownName
+from mosaic.journal.follow import parse_event
 from mosaic.store import IndexedEvent, encode_event
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.records import Records
@@ -171,5 +172,7 @@ class EventFeed:
 def _read_event(file: BinaryIO, event: IndexedEvent) -> str:
     """An event that is no longer in memory, from its line in the run's file."""
     file.seek(event.begin or 0)
-    body = json.loads(file.read(event.length or 0).splitlines()[-1])
+    body = parse_event(file.read(event.length or 0).splitlines()[-1])
+    if body is None:
+        raise ValueError("The line has been overwritten.")
     return encode_event(event.run_id, event.source, body)

@@ -37,15 +37,19 @@ def recover(records: Records) -> list[str]:
     with index.transaction():
         for path in sorted(workspace.runs.iterdir()):
             try:
-                record = _index_folder(records, path, known)
+                record = _read_folder(records, path, known)
             except (OSError, ValueError, ArithmeticError):
                 log.exception("run_folder_unreadable", path=str(path))
                 continue
             if record is not None or path.name in known:
                 folders.add(path.name)
-            if record is not None and not known.get(path.name) and not record.holds_slot:
+            if record is None:
+                continue
+            if not known.get(path.name) and not record.holds_slot:
                 unread.append(path.name)  # what holds a slot is followed from its beginning by the supervisor
                 index.save(record, UNREAD)
+            else:
+                records.mark_read(record)
         for run_id in known.keys() - folders:
             record = index.get_record(run_id)
             if record is not None and record.is_active:
@@ -65,12 +69,12 @@ def recover(records: Records) -> list[str]:
     intake, deadline = Intake(records), time.monotonic() + READ_BUDGET_S
     done = [run_id for run_id in unread if intake.read_all(run_id, deadline)]
     for run_id in done:
-        records.mark_read(run_id)
+        records.mark_read(records.get(run_id))
     return sorted(set(unread) - set(done))
 
 
-def _index_folder(records: Records, path: Path, known: dict[str, int]) -> RunRecord | None:
-    """Put the record of a run's folder into the index, unless it is there already."""
+def _read_folder(records: Records, path: Path, known: dict[str, int]) -> RunRecord | None:
+    """Return the record of a run's folder, unless the index has it already."""
     if path.name.startswith(".making-"):
         shutil.rmtree(path, ignore_errors=True)  # never acknowledged
     if path.name.startswith(".") or not path.is_dir():
@@ -88,7 +92,6 @@ def _index_folder(records: Records, path: Path, known: dict[str, int]) -> RunRec
     if record.run_id != path.name:
         log.warning("run_folder_of_another_run", path=str(path), run_id=record.run_id)
         return None
-    records.index.save(record, mtime)
     return record
 
 
@@ -108,7 +111,6 @@ def _restore_record(records: Records, folder: RunFolder) -> RunRecord:
             submitted_at=at,
             queued_at=at,
         )
-        records.index.save(record, folder.record.stat().st_mtime_ns)
     else:
         kept = ""
         if folder.record.exists():
@@ -119,7 +121,6 @@ def _restore_record(records: Records, folder: RunFolder) -> RunRecord:
             update={"problem": f"Its record.json was {what}; it was restored from the index.{kept}"}
         )
         write_text(folder.record, record.model_dump_json(indent=2) + "\n", is_durable=True)
-        records.index.save(record, folder.record.stat().st_mtime_ns)
     log.warning("record_restored", run_id=folder.run_id, problem=record.problem)
     return record
 

@@ -146,22 +146,16 @@ class Supervisor:
         for run_id in list(self.backlog):
             if not self._follow_next(run_id):
                 self.backlog.discard(run_id)
-                self._records.mark_read(run_id)
+                self._records.mark_read(self._records.get(run_id))
 
     def _follow_next(self, run_id: str) -> bool:
+        """Ingest the next events of a run; returns whether there may be more, as there is after any."""
         with self._records.lock:
-            has_more = self.follow(run_id)
+            has_more = self._intake.read_next(run_id)
         if has_more:
+            self._records.notify_watchers()
             self._has_backlog = True
             self._end.wait(YIELD_S)  # others may want the lock
-        return has_more
-
-    def follow(self, run_id: str) -> bool:
-        """Ingest the next events of a run; returns whether there may be more."""
-        before = self._records.index.last_cursor()
-        has_more = self._intake.read_next(run_id)
-        if self._records.index.last_cursor() != before:
-            self._records.notify_watchers()
         return has_more
 
     def _apply(self, folder: RunFolder, source: str, lines: Iterable[IngestedEvent]) -> None:
@@ -231,8 +225,10 @@ class Supervisor:
             if not changed.is_active:
                 self._delete_unwanted_logs(changed)
             self._records.put(changed)
+            if changed.is_active or changed.is_attached:
+                return
             queued = [other for other in self._records.active.values() if other.stage is Stage.QUEUED]
-            if not changed.is_active and not changed.is_attached and self.failure_breaker.record_end(changed, queued):
+            if self.failure_breaker.record_end(changed, queued):
                 log.warning("queue_paused", run_id=run_id, reason=self.failure_breaker.pause_reason)
 
     # --- cleaning up

@@ -75,7 +75,7 @@ def _on_event(writer: Any, event: Any, *args: Any, **kwargs: Any) -> None:
         if scalar is None:
             continue
         probe, prefix = current_probe(), _tag_prefix(_names.get(writer, ""))
-        if not prefix or value.tag in (RETURN_TAG, LENGTH_TAG):  # an episode, whoever logs it
+        if not prefix or value.tag in (RETURN_TAG, LENGTH_TAG):  # an episode, from any writer
             probe.add_scalar(WRITER, value.tag, scalar, event.step)
         if prefix:
             probe.add_scalar(WRITER, prefix + value.tag, scalar, event.step)
