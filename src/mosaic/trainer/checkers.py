@@ -29,6 +29,7 @@ from mosaic.workers import WorkerDescription
 log = structlog.get_logger("mosaic.trainer.checkers")
 
 ANSWER_TIMEOUT_S = 120.0
+LOCK_POLL_S = 0.1
 MAX_CACHED_VERDICTS = 256
 
 
@@ -42,6 +43,7 @@ class Checker:
         self._variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKSPACE_VARIABLE: str(workspace.root)}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
         self._count = 0
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +89,8 @@ class Checker:
             alarm.cancel()
 
     def _ensure_started(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise OSError("the daemon is ending")
         if self._process is None or self._process.poll() is not None:
             assert self._worker.checker is not None
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,8 +121,15 @@ class Checker:
             process.wait()
 
     def close(self) -> None:
-        with self._lock:
+        """End it; one that is busy is killed, so that no thread waits for its answer."""
+        self._is_closed = True
+        while not self._lock.acquire(timeout=LOCK_POLL_S):
+            if self._process is not None:
+                self._process.kill()
+        try:
             self._end()
+        finally:
+            self._lock.release()
 
     def start(self) -> None:
         with self._lock:
