@@ -199,15 +199,16 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return
     path = run.folder.model(_cleanrl_run_name(run.folder, config), algo)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_model(checkpoint, path)
-    run.artifact("model", str(path.relative_to(run.folder.path)))
+    if run.write_result(lambda: write_model(checkpoint, path), f"The model {path.name}", "model_failed"):
+        run.artifact("model", str(path.relative_to(run.folder.path)))
 
 
-def write_model(checkpoint: Checkpoint, path: Path) -> None:
+def write_model(checkpoint: Checkpoint, path: Path) -> Path:
     from mosaic.run.torchfile import save_state_dict
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_state_dict(path, load_algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
+    return path
 
 
 def _cleanrl_run_name(folder: RunFolder, config: Any) -> str:
