@@ -46,13 +46,15 @@ class DaemonAddress(NamedTuple):
     process: ProcessIdentity
     started_at: float
     version: str
+    workspace: str = ""
+    """With all links resolved; empty in the files of earlier versions."""
 
 
 def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
-    """The address of the workspace's daemon; None where no such process runs."""
+    """The address of the workspace's daemon; None where no such process runs, or the file was copied."""
     try:
         fields = json.loads(workspace.daemon_file.read_text())
-        address = DaemonAddress(*(fields[name] for name in DaemonAddress._fields))
+        address = DaemonAddress(**{name: fields[name] for name in DaemonAddress._fields if name in fields})
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -61,7 +63,8 @@ def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
         raise NoDaemon(
             f"{workspace.daemon_file} cannot be read ({error}). If no daemon runs, delete that file and try again."
         ) from None
-    return address if is_alive(address.process) else None
+    is_copy = address.workspace not in ("", os.path.realpath(workspace.root))
+    return address if is_alive(address.process) and not is_copy else None
 
 
 def connect(workspace: Workspace, may_start: bool = True, daemon_arguments: Sequence[str] = ()) -> TrainerClient:

@@ -53,6 +53,8 @@ class Attempt(Contract):
     """Byte offset in the journal at which this attempt starts."""
     keeper_from: int = 0
     """The same in the keeper's file."""
+    folder: str = ""
+    """The run folder when it started, all links resolved: in a copy of the workspace, its processes are not ours."""
 
 
 class FinalReport(Contract):

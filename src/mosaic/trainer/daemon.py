@@ -151,6 +151,7 @@ class Daemon:
             "token": self._token,
             "process": own_identity(),
             "started_at": self._started_at,
+            "workspace": os.path.realpath(self._workspace.root),
             "version": __version__,
         }
         write_json(self._workspace.daemon_file, content, mode=0o600)

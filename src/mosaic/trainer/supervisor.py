@@ -201,6 +201,8 @@ class Supervisor:
             if attempt.keeper is None:
                 if time.monotonic() - self._began > KEEPER_CLAIM_TIMEOUT_S:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
+            elif attempt.folder not in ("", os.path.realpath(self._records.folder(record.run_id).path)):
+                self._advance(record.run_id, life.KeeperLost(at=time.time(), original=attempt.folder))
             elif not is_alive(attempt.keeper):
                 self._end_without_keeper(record.run_id, attempt.keeper)
 
@@ -305,6 +307,7 @@ class Supervisor:
             gpus=self._free_gpus(record.gpus),
             journal_from=file_size(folder.journal),
             keeper_from=file_size(folder.keeper),
+            folder=os.path.realpath(folder.path),
         )
         try:
             payload = self._records.read_payload(record.run_id)
