@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -218,7 +219,6 @@ def test_a_daemonized_child_of_a_script_is_gone_after_cancel(trainer: TrainerCli
 
 
 def test_any_output_of_a_script_is_harmless(trainer: TrainerClient, folder: Path) -> None:
-    """F7: what it logs in between is still found."""
     code = """
         import os, sys
         sys.stdout.write("x" * 5_000_000)
@@ -504,6 +504,70 @@ def test_files_saved_by_a_script_are_listed(trainer: TrainerClient, folder: Path
     assert ended(trainer, run_id).outcome == "succeeded"
     (saved,) = events(run_of(trainer, run_id), "artifact")
     assert (saved["what"], saved["path"]) == ("checkpoint_file", str(folder / "model.pt"))
+
+
+MOVIEPY = """
+    class ImageSequenceClip:
+        def __init__(self, frames, fps): self.frames = frames
+        def write_videofile(self, path, **_): open(path, "wb").write(b"mp4")
+"""
+PRODUCTIVE = """
+    import gymnasium as gym, torch
+    def play(env):
+        env.reset(seed=1)
+        while not any(env.step(env.action_space.sample())[2:4]):
+            pass
+    def evaluate(env):
+        play(env)
+    env = gym.wrappers.RecordVideo(gym.make("CartPole-v1", render_mode="rgb_array"), "films", lambda n: n == 0)
+    for _ in range(4):
+        play(env)
+    env.close()
+    torch.save({"a": torch.zeros(2)}, "model.pt")
+    other = gym.make("Acrobot-v1", max_episode_steps=20)
+    for _ in range(3):
+        evaluate(other)
+"""
+
+
+def test_analytics_of_a_script_list_videos_checkpoints_and_evaluations(trainer: TrainerClient, folder: Path) -> None:
+    """R3.10: what a script produces is listed, by gymnasium's own recorder (with a stand-in for moviepy)."""
+    write_script(folder / "moviepy" / "video" / "io", MOVIEPY, "ImageSequenceClip.py")
+    for package in ("moviepy", "moviepy/video", "moviepy/video/io"):
+        write_script(folder / package, "", "__init__.py")
+    (folder / "films").mkdir()
+    (folder / "films" / "of-an-earlier-run.mp4").touch()
+    os.utime(folder / "films" / "of-an-earlier-run.mp4", (1.0, 1.0))
+    run_id = start_script(trainer, folder, PRODUCTIVE)
+    assert ended(trainer, run_id).outcome == "succeeded"
+    analytics = json.loads(run_of(trainer, run_id).analytics.read_text())
+    assert analytics["videos"] == [str(folder / "films" / "rl-video-episode-0.mp4")]
+    assert analytics["checkpoints"] == [str(folder / "model.pt")]
+    evaluation = analytics["evaluation"]
+    assert (evaluation["episodes"], evaluation["avg_return"], evaluation["min_return"]) == (3, -20.0, -20.0)
+    assert evaluation["scalars"]["eval/episodic_length"]["value"] == 20.0
+
+
+def test_tyros_warnings_about_annotations_are_not_in_the_log(trainer: TrainerClient, folder: Path) -> None:
+    """R3.8: tyro's harmless warnings are hidden, other warnings are not (with a stand-in for tyro)."""
+    cli = """
+        import warnings
+        def cli(kind):
+            warnings.warn("The field target-kl is annotated with type float, but the default value None has NoneType.")
+            return kind()
+    """
+    write_script(folder / "tyro", "from ._cli import cli\n", "__init__.py")
+    write_script(folder / "tyro", cli, "_cli.py")
+    code = """
+        import tyro, warnings
+        tyro.cli(object)
+        warnings.warn("mine")
+    """
+    view = ended(trainer, start_script(trainer, folder, code))
+    assert view.outcome == "succeeded"
+    log = run_of(trainer, view.run_id).stderr_log("script").read_text()
+    assert "mine" in log
+    assert "target-kl" not in log
 
 
 def test_each_part_can_be_turned_off(trainer: TrainerClient, folder: Path) -> None:

@@ -34,6 +34,7 @@ def read(*texts: str) -> list[ConsoleReading]:
     ],
 )
 def test_cleanrls_line_is_parsed_in_any_order(line: str, expected: tuple[int, float, int | None]) -> None:
+    """R3.9: lines of the console."""
     (reading,) = read(line + "\n")
     assert (reading.step, reading.episodic_return, reading.episodic_length) == expected
 
@@ -52,6 +53,15 @@ def test_times_are_read_as_seconds(written: str, seconds: float) -> None:
     (reading,) = read(f"wall_time={written}, time_elapsed: {written}, global_step=8\n")
     assert reading.step == 8
     assert reading.scalars == {"time/wall_time": seconds, "time/time_elapsed": seconds}
+
+
+def test_a_line_without_a_step_belongs_to_the_last_one() -> None:
+    """R3.9: any of the known values is understood, also without `global_step`."""
+    first, second, third = read("episodic_return=3.5, episodic_length=7\n", "global_step=20\n", "fps=50\n")
+    assert (first.step, first.episodic_return, first.episodic_length) == (None, 3.5, 7)
+    assert (second.step, third.step) == (20, 20)
+    assert third.scalars == {"charts/SPS": 50.0}
+    assert read("total_timesteps=100\n") == [], "it may be the steps that were done"
 
 
 def test_a_table_is_one_reading_at_its_step() -> None:

@@ -33,6 +33,7 @@ class ConsoleReading(NamedTuple):
     """What was parsed from one line or one table."""
 
     step: int | None
+    """For a line without `global_step`: that of the last line with one."""
     total_timesteps: int | None
     episodic_return: float | None
     episodic_length: int | None
@@ -48,6 +49,8 @@ class ConsoleParser:
         self._is_skipping_line = False
         self._section = ""
         self._table: dict[str, float] = {}
+        self._step: int | None = None
+        """The last `global_step` that was printed."""
 
     def feed(self, text: str) -> list[ConsoleReading]:
         lines = _END.split(self._rest + text)
@@ -75,7 +78,11 @@ class ConsoleParser:
             table, self._table, self._section = self._table, {}, ""
             return _reading_from_table(table)
         pairs = {name: _to_number(value) for name, value in _PAIR.findall(line)}
-        return _reading_from_line(pairs) if "global_step" in pairs else None
+        if pairs.keys() <= {"total_timesteps"}:
+            return None  # alone it may be the steps done or the steps to do
+        if "global_step" in pairs:
+            self._step = _to_int(pairs["global_step"])
+        return _reading_from_line(self._step, pairs)
 
     def _parse_row(self, name: str, value: str) -> None:
         if not value and name.endswith("/"):
@@ -102,10 +109,10 @@ def _to_int(value: float | None) -> int | None:
     return int(value) if value is not None and abs(value) < 1 << 63 else None
 
 
-def _reading_from_line(pairs: dict[str, float]) -> ConsoleReading:
+def _reading_from_line(step: int | None, pairs: dict[str, float]) -> ConsoleReading:
     further = {"charts/SPS": "fps", "time/time_elapsed": "time_elapsed", "time/wall_time": "wall_time"}
     return ConsoleReading(
-        _to_int(pairs["global_step"]),
+        step,
         _to_int(pairs.get("total_timesteps")),
         pairs.get("episodic_return"),
         _to_int(pairs.get("episodic_length")),

@@ -79,4 +79,4 @@ class ConsoleMetrics:
         if series:
             self._journal.append("metrics", series=series)
         last = readings[-1]
-        self._journal.append("progress", global_step=last.step or 0, total_timesteps=last.total_timesteps)
+        self._journal.append("progress", global_step=last.step, total_timesteps=last.total_timesteps)

@@ -19,6 +19,7 @@ _COPIED_FILES = (
     "common/console_parser.py",
     "contracts/__init__.py",
     "contracts/metric_tags.py",
+    "contracts/semconv.py",
     "journal/*.py",
     "fastlane/*.py",
 )

@@ -6,7 +6,6 @@ SummaryWriter takes precedence over wandb.log, that over our own statistics, and
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import signal
 import threading
@@ -19,6 +18,7 @@ from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG, LENGT
 from mosaic.journal import Journal, Outbox
 from mosaic.journal.points import EpisodeRow, as_float32, first_non_finite, group_by_tag, json_rows, json_series
 from mosaic.journal.speed import SpeedMeter
+from mosaic.probe.inside.analytics import Analytics
 from mosaic.probe.inside.hooks import (
     FIRST_PROCESS_VARIABLE,
     INSTRUCTIONS_VARIABLE,
@@ -31,6 +31,7 @@ CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources; a higher number takes precedence."""
 FLUSH_S = 0.25
 PROGRESS_S = 1.0
+ANALYTICS_S = 5.0
 EPISODE_HOLD_S = 5.0
 """Time that our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
@@ -118,7 +119,9 @@ class Probe:
         self._is_rank_zero = os.environ.get("RANK", "0") == "0"
         self.saved_files: dict[str, dict[str, Any]] = {}
         self.has_unwritten_analytics = False
-        """Whether analytics.json is out of date."""
+        """Whether analytics.json lacks something that must be in it now."""
+        self.analytics = Analytics(self.run_dir)
+        self._next_analytics_at = 0.0
 
     @property
     def global_step(self) -> int:
@@ -136,6 +139,10 @@ class Probe:
     def has_better_episode_source(self) -> bool:
         """Whether episodes come from a better source than the console."""
         return self._episode_source in ("script", "probe")
+
+    @property
+    def episode_count(self) -> int:
+        return self._episodes
 
     # --- recording: as cheap as possible
 
@@ -166,7 +173,7 @@ class Probe:
 
     def add_console_reading(self, reading: Any) -> None:
         """Record a common.console_parser.ConsoleReading."""
-        step = reading.step or 0
+        step = self.global_step if reading.step is None else reading.step
         is_first = self._script_step is None and self._reported_step is None
         if reading.total_timesteps and self.total_timesteps is None:
             self.total_timesteps = reading.total_timesteps
@@ -227,7 +234,7 @@ class Probe:
             if self._outbox is not None:
                 self._outbox.flush()
             if is_progress_due:
-                self._write_analytics(is_last)
+                self._write_analytics(now, is_last)
         except OSError:
             pass  # a full disk does not stop the script; the writes are retried
         finally:
@@ -280,6 +287,7 @@ class Probe:
                 (tag, step, round(at, 6), value) for (_, tag, step, at, _), value in zip(writable, values)
             )
             outbox.put("metrics", {"series": json_series(series, first_non_finite(series))}, len(writable))
+            self.analytics.add_points(writable)
 
     def _flush_episodes(self, is_last: bool) -> None:
         if self._partial_episode and (is_last or _now() - self._partial_episode["at"] > 1.0):
@@ -339,25 +347,12 @@ class Probe:
         fields = {"global_step": step, "total_timesteps": self.total_timesteps, "sps": rounded_sps}
         self._open_outbox().put("progress", fields)
 
-    def _write_analytics(self, is_last: bool) -> None:
-        """Write analytics.json: what the run has produced, for people and programs that read its folder."""
-        if not (self.has_unwritten_analytics or is_last) or self.is_child or not self._is_rank_zero:
-            return
-        self.has_unwritten_analytics = False
-        folder = os.path.join(self.run_dir, "tensorboard")
-        body = {
-            "run_id": os.path.basename(self.run_dir),
-            "updated_at": _now(),
-            "global_step": self.global_step,
-            "episodes": self._episodes,
-            "tensorboard": {"dir": "tensorboard" if self.has_writer else None, "enabled": os.path.isdir(folder)},
-            "wandb": "wandb" if os.path.isdir(os.path.join(self.run_dir, "wandb")) else None,
-            "saved_files": list(self.saved_files.values()),
-        }
-        path = os.path.join(self.run_dir, "analytics.json")
-        with open(f"{path}.{self.pid}", "w") as file:
-            json.dump(body, file, indent=2)
-        os.replace(f"{path}.{self.pid}", path)
+    def _write_analytics(self, now: float, is_last: bool) -> None:
+        is_due = self.has_unwritten_analytics or now >= self._next_analytics_at or is_last
+        if is_due and not self.is_child and self._is_rank_zero:
+            self.has_unwritten_analytics = False
+            self._next_analytics_at = now + ANALYTICS_S
+            self.analytics.write(self)
 
     def _open_outbox(self) -> Outbox:
         if self._outbox is None:

@@ -35,12 +35,19 @@ PATCHES = {
     "stable_baselines3.common.callbacks": ("", "recorders:patch_callbacks"),
     "tensorboard.summary.writer.event_file_writer": ("metrics", "event_files:patch_event_writer"),
     "tensorboardX.event_file_writer": ("metrics", "event_files:patch_event_writer"),
+    "gymnasium.wrappers.rendering": ("", "recorders:patch_video_recorder"),
+    "gymnasium.wrappers.record_video": ("", "recorders:patch_video_recorder"),
+    "gym.wrappers.record_video": ("", "recorders:patch_video_recorder"),
+    "stable_baselines3.common.vec_env.vec_video_recorder": ("", "recorders:patch_video_recorder"),
     "wandb.sdk.wandb_run": ("wandb", "recorders:patch_wandb_run"),
     "wandb.integration.gym": ("wandb", "recorders:patch_wandb_monitor"),
     "torch.serialization": ("checkpoints", "recorders:patch_torch"),
     "argparse": ("metrics", "recorders:patch_argparse"),
     "tyro._cli": ("metrics", "recorders:patch_tyro"),
+    "tyro": ("", "recorders:silence_tyro"),
 }
+_CONSOLE_WORDS = ("global_step", "episodic_", "fps", "time_elapsed", "wall_time")
+"""One of them is in every line that the console parser understands."""
 
 
 class Instructions:
@@ -90,7 +97,7 @@ def _patch_stdout() -> None:
     def listening_write(text: str) -> Any:
         written = write(text)
         try:
-            if "global_step" in text or text[:2] in ("--", "| "):
+            if text[:2] in ("--", "| ") or any(word in text for word in _CONSOLE_WORDS):
                 from mosaic.probe.inside.recorders import read_output
 
                 read_output(text)

@@ -6,6 +6,7 @@ import functools
 import numbers
 import os
 import time
+import warnings
 from typing import Any
 
 from mosaic.common.console_parser import ConsoleParser
@@ -44,6 +45,11 @@ def patch_argparse(module: Any) -> None:
 
 def patch_tyro(module: Any) -> None:
     call_after(module, "cli", "arguments", lambda result, *args, **kwargs: _read_arguments(result))
+
+
+def silence_tyro(module: Any) -> None:
+    """Hide tyro's warnings about defaults such as that of CleanRL's `target_kl: float = None`."""
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"tyro\b")
 
 
 def _read_arguments(arguments: Any) -> None:
@@ -150,6 +156,17 @@ def _mark_evaluated(env: Any) -> None:
             group.mark_children()
     except Exception as error:
         report_failure("environments", error)
+
+
+def patch_video_recorder(module: Any) -> None:
+    """Note where gymnasium's RecordVideo and Stable-Baselines3's VecVideoRecorder write."""
+    for name in ("RecordVideo", "VecVideoRecorder"):
+        if hasattr(module, name):
+            call_after(getattr(module, name), "__init__", "videos", _on_video_recorder)
+
+
+def _on_video_recorder(result: Any, recorder: Any, *args: Any, **kwargs: Any) -> None:
+    current_probe().analytics.video_folders.add(os.path.abspath(recorder.video_folder))
 
 
 def report_saved_file(target: Any) -> None:
