@@ -23,6 +23,7 @@ def describe() -> WorkerDescription:
         can_load_policies=True,
         programs=("cleanrl", "cleanrl_python"),
         algorithms_in=_algorithms_in,
+        installed_algorithms=_installed_algorithms,
         load_policy=_load_policy,
     )
 
@@ -31,6 +32,12 @@ def _algorithms_in(path: str) -> dict[str, Any]:
     from cleanrl_worker.user_cleanrl import script_algorithms
 
     return script_algorithms(path)
+
+
+def _installed_algorithms() -> str | None:
+    from cleanrl_worker.user_cleanrl import find_installed
+
+    return find_installed()
 
 
 def _load_policy(path: Path, algo: str | None, env_id: str | None) -> ActingPolicy:

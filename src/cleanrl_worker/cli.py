@@ -80,9 +80,14 @@ def _refuse_requests(missing: ModuleNotFoundError) -> int:
 
 
 def _run_dry_run(args: argparse.Namespace) -> int:
+    from cleanrl_worker import launcher
     from cleanrl_worker.checker import check_request, format_summary, to_json
+    from mosaic.contracts.folder import RUN_DIR_VARIABLE
 
-    summary = check_request(_parse_request(args), args.config)
+    request = _parse_request(args)
+    if not os.environ.get(RUN_DIR_VARIABLE):
+        request = launcher.complete_request(request, launcher.run_folder(request.config.run_id or "<run>"))
+    summary = check_request(request, args.config)
     print(json.dumps(to_json(summary)) if args.emit_summary else format_summary(summary))
     return 0
 
@@ -97,12 +102,16 @@ def _run_worker(args: argparse.Namespace) -> int:
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     try:
         request = _parse_request(args)
+        folder = launcher.run_folder(request.config.run_id or str(ULID()))
+        if not run_dir:
+            request = launcher.complete_request(request, folder)
         run_job = launcher.build_job(request)
     except BadInput as error:
         if run_dir:
             launcher.write_rejection(RunFolder(run_dir), str(error))
         raise
-    folder = launcher.run_folder(request.config.run_id or str(ULID()))
+    if not run_dir:
+        launcher.write_config(request, folder)
     registration = None
     if args.grpc:
         from cleanrl_worker.registration import schedule_registration

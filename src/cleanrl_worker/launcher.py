@@ -6,21 +6,23 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic import __version__
-from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, problems_of
-from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace, to_file_name
+from mosaic.common.files import write_json
+from mosaic.contracts.errors import BadInput, MosaicError, problems_of
+from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder, Workspace, to_file_name
 from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
 from mosaic.envs.factory import render_help
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
 from mosaic.run.live_frames import LiveFrames
+from mosaic.secrets import redact_secrets
 
-TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_INTERVAL_S = 1.0
 CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
 
@@ -51,6 +53,30 @@ def run_folder(run_id: str) -> RunFolder:
     """Return the folder given by the environment, else one in the workspace."""
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     return RunFolder(run_dir) if run_dir else Workspace.resolve().run(run_id)
+
+
+def complete_request(request: WorkerRequest, folder: RunFolder) -> WorkerRequest:
+    """Complete the request of a worker that was started by hand, without a run folder.
+
+    As with CleanRL's scripts, event files go to `runs/<run name>` unless CLEANRL_TENSORBOARD_DIR says otherwise.
+    """
+    tensorboard = request.artifacts.tensorboard
+    if request.is_user_script or request.is_evaluation or tensorboard.directory or os.environ.get(TENSORBOARD_VARIABLE):
+        return request
+    directory = (folder.models / _cleanrl_run_name(folder, algorithm_config(request))).relative_to(folder.path)
+    artifacts = request.artifacts.model_copy(
+        update={"tensorboard": tensorboard.model_copy(update={"directory": str(directory)})}
+    )
+    return replace(request, payload=request.payload.model_copy(update={"artifacts": artifacts}))
+
+
+def write_config(request: WorkerRequest, folder: RunFolder) -> None:
+    """Write config.json of a run that was started by hand: by it the daemon recognizes the folder as a run."""
+    if not folder.config.exists():
+        config = {**request.config.model_dump(mode="json", exclude_none=True), "run_id": folder.run_id}
+        folder.path.mkdir(parents=True, exist_ok=True)
+        payload = request.payload.with_worker(id=WORKER_NAME, config=config).with_policy_path(folder.to_portable)
+        write_json(folder.config, redact_secrets(payload.to_json()))
 
 
 def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None:
@@ -154,11 +180,6 @@ def build_job(request: WorkerRequest) -> Job:
 def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: bool) -> None:
     """Train until done or stopped."""
     module = load_algorithm(request.algo)
-    resumed = last_good_checkpoint(folder) if is_resume else None
-    if is_resume and resumed is None:
-        # From the beginning it would lose the curve that it has.
-        reason = f"There is no intact checkpoint to resume from in {folder.checkpoints}"
-        raise CheckpointDamaged(f"{reason}. Train it again from the beginning: mosaic resubmit {folder.run_id}")
     with open_run(
         request,
         folder,
@@ -167,7 +188,12 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         keep_checkpoints=request.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
         checkpoint_every=config.checkpoint_interval,
     ) as run:
+        resumed = last_good_checkpoint(folder) if is_resume else None
         run.hello(resumed)
+        if is_resume and resumed is None:
+            run.warn(
+                "There is no intact checkpoint to resume from: the run starts from the beginning.", "no_checkpoint"
+            )
         if resumed is None:
             run.hyperparameters(config.model_dump())
         run.frames = make_live_frames(request, run, config.env_id)
@@ -199,16 +225,15 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return
     path = run.folder.model(_cleanrl_run_name(run.folder, config), algo)
-    if run.write_result(lambda: write_model(checkpoint, path), f"The model {path.name}", "model_failed"):
-        run.artifact("model", str(path.relative_to(run.folder.path)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_model(checkpoint, path)
+    run.artifact("model", str(path.relative_to(run.folder.path)))
 
 
-def write_model(checkpoint: Checkpoint, path: Path) -> Path:
+def write_model(checkpoint: Checkpoint, path: Path) -> None:
     from mosaic.run.torchfile import save_state_dict
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_state_dict(path, load_algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
-    return path
 
 
 def _cleanrl_run_name(folder: RunFolder, config: Any) -> str:

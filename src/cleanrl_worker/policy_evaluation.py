@@ -29,7 +29,7 @@ MAX_VIDEO_EPISODES = 3
 """The number of first episodes that are recorded if videos are requested."""
 EPISODES_AFTER_TRAINING = 10
 MAX_WRITING_SHARE = 0.05
-"""The part of the time that writing the summary may take while batches are repeated."""
+"""The part of the time that writing a file may take while batches are repeated; the summary grows with every batch."""
 CAPABILITIES = ("inbox", "pause")
 SUMMARY_METRICS = ("avg_return", "median_return", "min_return", "max_return", "std_return", "iqm")
 _POLICY_FIELDS = {"algo", "env_id", "policy_path", "checkpoint_step"}
@@ -80,13 +80,32 @@ def _summary_header(request: WorkerRequest, loaded: LoadedPolicy, run: Run) -> E
     return EvaluationSummary(
         algo=loaded.algo,
         env_id=loaded.env_id,
-        policy_path=str(loaded.saved_policy.path),
+        policy_path=run.folder.to_portable(loaded.saved_policy.path),
         checkpoint_step=loaded.saved_policy.step,
         deterministic=not request.evaluation.stochastic,
         eval_batch_size=request.eval_batch_size,
         eval_repeat=request.evaluation.repeat,
         tensorboard_dir=run.tensorboard_dir,
     )
+
+
+class TimeBudget:
+    """Bounds the share of time that a repeated block takes."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._available_at = 0.0
+
+    @property
+    def is_available(self) -> bool:
+        return time.monotonic() >= self._available_at
+
+    def __enter__(self) -> None:
+        self._started_at = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        now = time.monotonic()
+        self._available_at = now + (now - self._started_at) / self._share
 
 
 class EvaluationBatches:
@@ -109,7 +128,8 @@ class EvaluationBatches:
         self.episode_count = sum(batch.episodes for batch in self.completed_batches)
         self._is_first_batch = True
         self._has_unwritten_batches = False
-        self._next_write_at = 0.0
+        self._summary_budget = TimeBudget(MAX_WRITING_SHARE)
+        self._analytics_budget = TimeBudget(MAX_WRITING_SHARE)
         self._has_warned_of_truncation = False
         self._step_count = sum(sum(batch.lengths) for batch in self.completed_batches)
 
@@ -215,30 +235,30 @@ class EvaluationBatches:
             if (value := getattr(batch, name)) is not None:
                 run.scalar(f"eval/{name}", value, batch.batch)
         self._has_unwritten_batches = True
-        if time.monotonic() >= self._next_write_at:
+        if self._summary_budget.is_available:
             self.write_summary()
         report = self.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS | {"deterministic"})
         report |= batch.model_dump(exclude={"seeds", "returns", "lengths"})
         run.artifact("evaluation", report)
         run.artifact("videos", self._training_videos + self._videos)
         run.event("eval_summary_update", summary=report)
+        if self._analytics_budget.is_available:
+            with self._analytics_budget:
+                run.write_analytics()
 
     def write_summary(self) -> None:
         """Write the summary of all batches, unless the file has them already."""
         if not self._has_unwritten_batches:
             return
-        started = time.monotonic()
-        pooled = pool_summaries([one.model_dump() for one in self.completed_batches])
-        batches = {"batches": self.completed_batches, "videos": self._videos}
-        summary = EvaluationSummary.model_validate(self.header.model_dump() | pooled | batches)
-        try:
-            write_json(self._run.folder.eval_summary, summary.model_dump(exclude={"batch", "duration_s"}))
-            self._has_unwritten_batches = False
-        except OSError as error:
-            self._run.warn(f"The summary of the evaluation could not be written ({error}).", "eval_summary_warning")
-        # The file grows with every batch: writing it may take a bounded part of the time only.
-        now = time.monotonic()
-        self._next_write_at = now + (now - started) / MAX_WRITING_SHARE
+        with self._summary_budget:
+            pooled = pool_summaries([one.model_dump() for one in self.completed_batches])
+            batches = {"batches": self.completed_batches, "videos": self._videos}
+            summary = EvaluationSummary.model_validate(self.header.model_dump() | pooled | batches)
+            try:
+                write_json(self._run.folder.eval_summary, summary.model_dump(exclude={"batch", "duration_s"}))
+                self._has_unwritten_batches = False
+            except OSError as error:
+                self._run.warn(f"The summary of the evaluation could not be written ({error}).", "eval_summary_warning")
 
 
 def _read_earlier_summary(run: Run) -> EvaluationSummary | None:

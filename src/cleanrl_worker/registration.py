@@ -1,4 +1,4 @@
-"""Best-effort registration with the daemon. The handshake that counts is the journal's first event."""
+"""Best-effort registration with the daemon, which stores the same as the handshake: the journal's first event."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 
 from mosaic import __version__
 from mosaic.contracts.folder import TOKEN_VARIABLE
+from mosaic.contracts.semconv import CONTRACT_VERSION
 
 REGISTRATION_DELAY_S = 5.0
 """Importing grpc costs a tenth of a second of training and 20 MB; a shorter run never pays for it."""
@@ -55,6 +56,7 @@ def _register(target: str, token: str, run_id: str, capabilities: tuple[str, ...
                 version=__version__,
                 pid=os.getpid(),
                 capabilities=capabilities,
+                contract=CONTRACT_VERSION,
             ),
             metadata=((TOKEN_KEY, token),),
             timeout=_RPC_TIMEOUT_S,

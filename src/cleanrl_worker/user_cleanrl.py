@@ -6,6 +6,7 @@ The scripts are parsed, not run or imported. Uses the standard library only, bec
 from __future__ import annotations
 
 import ast
+import importlib.util
 import itertools
 import json
 import operator
@@ -80,6 +81,16 @@ def find_checkout(path: str, python: str | None = None) -> CleanrlCheckout:
         if scripts:
             return CleanrlCheckout(package.parent, scripts, python or _find_interpreter(root))
     raise BadInput(f"cleanrl: no CleanRL script found in {root}. Expected files such as cleanrl/ppo.py.")
+
+
+def find_installed() -> str | None:
+    """Return where the package `cleanrl` is installed: in the caller's virtual environment, else in this one."""
+    environment = os.environ.get("VIRTUAL_ENV")
+    if environment and any(Path(environment).glob("lib/python3*/site-packages/cleanrl/*.py")):
+        return environment
+    spec = importlib.util.find_spec("cleanrl")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return str(Path(places[0]).parent) if places else None
 
 
 def _find_interpreter(root: Path) -> str:

@@ -35,6 +35,12 @@ def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
     return {run_id: run_id[-length:] for run_id in run_ids}
 
 
+def describe_worker(view: RunView) -> str:
+    """`cleanrl 0.2.0 (inbox, pause, checkpoint, resume)`: what the worker stated in its handshake."""
+    stated = f" ({', '.join(view.capabilities)})" if view.capabilities else ""
+    return f"{view.worker} {view.worker_version or ''}".strip() + stated
+
+
 def run_title(view: RunView) -> str:
     """Return a title that identifies a run: `CartPole-v1 · ppo · seed 1 · ABC123`."""
     parts = [view.env_id, view.algo or view.worker]
@@ -170,7 +176,7 @@ def format_eval_line(batch: EvaluationBatch) -> str:
 
 def format_progress_line(view: RunView) -> str:
     """Format what a run does now: `running, 12,400 of 50,000 steps (25%), 8,200 steps/s, 4.6s left, return 93.1`."""
-    parts = [f"{view.status} ({view.wait_reason})" if view.wait_reason else view.status]
+    parts = [view.status]
     if view.is_evaluation:
         parts.append(f"{view.episodes:,} episodes")
     elif view.global_step is not None:

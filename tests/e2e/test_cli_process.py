@@ -82,6 +82,7 @@ def test_a_train_command_survives_a_restart_of_the_daemon(workspace: Workspace) 
 
 
 def test_a_run_is_evaluated_exported_deleted_and_imported_again(workspace: Workspace, tmp_path: Path) -> None:
+    """R1.5, R6.4: a run folder is self-contained."""
     view = RunView.model_validate(
         mosaic(workspace, "train", "ppo", "--total-timesteps", "2048", "--json", "--tag", "one").json
     )
@@ -116,6 +117,7 @@ def test_a_run_is_evaluated_exported_deleted_and_imported_again(workspace: Works
 
 
 def test_the_daemon_starts_and_stops_on_demand(workspace: Workspace) -> None:
+    """R2.7: the daemon starts by itself, once."""
     assert mosaic(workspace, "daemon", "status").code == 4
     started = mosaic(workspace, "daemon", "start", "--json").json
     status = mosaic(workspace, "daemon", "status", "--json").json

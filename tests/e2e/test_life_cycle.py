@@ -119,6 +119,7 @@ def payload_of(name: str, **ui: Any) -> Json:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: str, trainer: TrainerClient) -> None:
+    """R3.6: algorithms."""
     if name.endswith("_envpool"):
         pytest.importorskip("envpool")
     if ALGORITHMS[name].is_for_atari:

@@ -43,6 +43,7 @@ def run_python(workspace: Workspace, folder: Path, *arguments: str) -> str:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("document", ["docs/python-api.md", "README.md"])
 def test_the_examples_of_the_documents_run_in_their_order(workspace: Workspace, tmp_path: Path, document: str) -> None:
+    """R11.1: Python API."""
     blocks = python_blocks(ROOT / document)
     assert blocks
     script = tmp_path / "examples.py"

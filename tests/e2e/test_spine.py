@@ -48,6 +48,7 @@ def metrics_points(workspace: Workspace, run_id: str) -> Points:
 
 
 def test_a_training_run_leaves_every_file_and_all_of_them_agree(workspace: Workspace) -> None:
+    """R1.2: files of workspace and run."""
     said = mosaic(
         workspace, "train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "20000", "--tag", "first", "--json"
     )
@@ -115,7 +116,7 @@ def curve(workspace: Workspace, run_id: str) -> dict[str, list[tuple[int, float]
 def test_a_killed_run_resumes_to_the_same_weights_and_the_same_curve(
     workspace: Workspace, settings: tuple[str, ...]
 ) -> None:
-    """F3: the reason names the signal, and a resumed run equals one that was not killed."""
+    """R3.12: exact resume."""
     straight = RunView.model_validate(mosaic(workspace, "train", *settings, "--seed", "3", "--json").json)
     begun = mosaic(workspace, "train", *settings, "--seed", "3", "--detach", "--json").json
     with connect(workspace) as trainer:
@@ -169,7 +170,6 @@ def test_a_cancelled_run_keeps_a_checkpoint_that_resumes(workspace: Workspace) -
 
 
 def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace: Workspace) -> None:
-    """F1: the next command finds the run with the same process."""
     run_id = mosaic(workspace, "train", "ppo", "--total-timesteps", "5000000", "--detach", "--json").json["run_id"]
     with connect(workspace) as trainer:
         wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1000, "some steps")

@@ -54,6 +54,7 @@ def workers_of(run_dir: str) -> list[int]:
 
 
 def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, trainer: TrainerClient) -> None:
+    """R6.3: nothing is lost."""
     view = trainer.submit(scripted(steps=1_000_000, dt=0.01))
     run_id = view.run_id
     pid = some_steps(trainer, run_id, 5)

@@ -74,6 +74,7 @@ def wandb_section(trainer: TrainerClient, run_id: str) -> dict[str, str]:
 def test_a_key_is_not_shown_after_a_run_a_failure_and_a_kill(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
 ) -> None:
+    """R4.6: keys."""
     assert CANARY not in trainer.check(with_key()).model_dump_json()
     assert not secret_file().exists()
     done = trainer.submit(with_key(steps=3)).run_id

@@ -190,6 +190,7 @@ def test_a_sidecar_of_a_script_that_never_uses_wandb_writes_nothing(run: KeeperR
 def test_a_run_with_an_unresponsive_wandb_succeeds_and_warns_once(
     workspace: Workspace, plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R4.4: W&B cannot be reached."""
     with WandbServer("hang") as server:
         for name, value in environment(server.url, tmp_path / "home").items():
             monkeypatch.setenv(name, value)

@@ -211,6 +211,7 @@ def test_returns_that_are_not_finite_leave_a_gap_in_the_curve(
 
 
 def test_marked_runs_are_compared_grouped_and_kept(trainer: TrainerClient, program: Application) -> None:
+    """R7.7: compare runs."""
     window, workbench = program.window, program.workbench
     program.start()
     pump(lambda: workbench.status, "the trainer")

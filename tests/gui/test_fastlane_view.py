@@ -48,6 +48,7 @@ def take_screenshot(view: FrameGrid) -> QImage:
 
 
 def test_eight_cells_are_two_rows_of_four_with_a_small_gap() -> None:
+    """R5.1: live frames, grid."""
     arrangement = arrange_grid(8, QSize(600, 400), QSize(1200, 500))
     rows = sorted({rect.top() for rect in arrangement.cells})
     columns = sorted({rect.left() for rect in arrangement.cells})
@@ -237,5 +238,6 @@ def test_the_hud_shows_the_range_of_several_and_the_hovered_one() -> None:
 
 
 def test_the_hud_of_an_evaluation() -> None:
+    """R5.5: HUD of an evaluation."""
     summary = EvaluationBatch(batch=3, episodes=50, avg_return=112.31, min_return=90.1, max_return=142.6)
     assert format_eval_line(summary) == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"

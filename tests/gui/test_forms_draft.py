@@ -52,6 +52,7 @@ def config_of(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_form_has_every_setting_of_the_algorithm_once(layout: FormLayout) -> None:
+    """R7.1: train form."""
     names = [field.name for section in (*layout.left, *layout.right) for field in section.fields]
     names += [field.name for field in layout.core]
     assert len(names) == len(set(names))
@@ -102,6 +103,17 @@ def test_an_unchanged_form_gives_a_minimal_payload(layout: FormLayout) -> None:
     (payload,) = build_payloads(layout, PPO, 0.0)
     assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1}
     Payload.parse(payload)
+
+
+def test_the_names_of_worker_and_agent_and_the_users_name_at_wandb_are_in_the_form(layout: FormLayout) -> None:
+    """R7.1: what the config names, the form has a field for."""
+    draft = filled(layout, worker_id="left", agent_id="ada", wandb_run_name="mine", wandb_email="ada@example.org")
+    (payload,) = build_payloads(layout, draft, 0.0)
+    parsed = Payload.parse(payload)
+    assert (config_of(payload)["worker_id"], config_of(payload)["agent_id"]) == ("left", "ada")
+    assert (parsed.artifacts.wandb.run_name, parsed.artifacts.wandb.email) == ("mine", "ada@example.org")
+    assert "--agent-id ada" in to_command_line(layout, draft)
+    assert build_payloads(layout, draft_from_payload(payload), 0.0) == [payload]
 
 
 def test_every_field_survives_a_round_trip_through_the_payload(layout: FormLayout) -> None:

@@ -56,6 +56,7 @@ def test_the_checkpoint_sets_what_is_evaluated_and_the_form_sets_how() -> None:
 
 
 def test_fifty_episodes_are_the_default() -> None:
+    """R8.1: policy form."""
     payload = policy_payload(DRAFT)
     assert payload["evaluation"]["episodes"] == 50
     assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": False}

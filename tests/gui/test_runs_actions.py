@@ -143,6 +143,7 @@ def test_resubmit_starts_the_same_config_and_selects_the_new_run(program: Applic
 
 
 def test_edit_opens_the_form_with_the_runs_payload(program: Application, fake: FakeTrainer) -> None:
+    """R1.3: from a run to its config and a new run."""
     wanted: list[Any] = []
     program.workbench.form_requested.connect(wanted.append)
     do(program, "run.edit", ENDED)

@@ -145,6 +145,7 @@ def test_hidden_columns_and_the_order_are_remembered(program: Application, panel
 
 
 def test_the_context_menu_holds_what_can_be_done_with_the_run(program: Application, panel: RunsPanel) -> None:
+    """R7.5: list of runs."""
     click_run(panel, 3)
     panel._open_menu(place_of(panel, 3))
     menu = find(panel, "runs.menu", QMenu)

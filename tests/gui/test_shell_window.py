@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QLabel, QMenu, QMessageBox, QTextBrowser, QToolButton
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle
@@ -66,6 +67,7 @@ def test_the_run_that_was_named_is_shown(daemon: LiveDaemon, trainer: TrainerCli
 def test_a_new_window_restores_the_state_of_the_last_one(
     trainer: TrainerClient, make_program: Callable[[], Application]
 ) -> None:
+    """R7.8: settings, keys, layout."""
     run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     first = make_program()
@@ -178,3 +180,17 @@ def test_the_run_menu_is_grouped(program: Application) -> None:
     assert groups[-1][-1] == "Export"
     exports = [action.objectName() for action in find(program.window, "menu.export", QMenu).actions()]
     assert exports == ["run.export_zip", "run.export_csv", "run.export_episodes"]
+
+
+def test_the_window_reacts_while_a_call_waits(program: Application) -> None:
+    """R7.9: calls wait in other threads, while the event loop continues."""
+    replied, ticked = threading.Event(), threading.Event()
+    answers: list[bool] = []
+    program.bridge.start()
+    program.bridge.run_in_background(lambda: replied.wait(30), answers.append)
+    QTimer.singleShot(0, program.window, ticked.set)
+    pump(ticked.is_set, "the event loop")
+    assert answers == []
+    replied.set()
+    pump(lambda: answers, "the answer")
+    assert answers == [True]

@@ -15,7 +15,8 @@ from tests.helpers.gui import click, find, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.arena.video_recorder import EpisodeVideo
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts import semconv
+from mosaic.contracts.errors import BadInput, NotAllowed, refuse_key
 from mosaic.contracts.folder import RunFolder
 from mosaic.gui.app import Application
 from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventFilter, EventLine
@@ -99,6 +100,7 @@ def test_a_note_changed_elsewhere_does_not_overwrite_unsaved_text(program: Appli
 def test_the_scratch_page_receives_verdicts_and_is_saved(
     program: Application, fake: FakeTrainer, make_program: Callable[[], Application]
 ) -> None:
+    """R7.2: dry run to the notes."""
     find(program.window, "notes.scratch", QPlainTextEdit).setPlainText("todo: tune\n")
     program.workbench.notes.append_scratch("Dry run: ok")
     scratch = find(program.window, "notes.scratch", QPlainTextEdit)
@@ -143,6 +145,26 @@ def test_the_number_of_kept_events_is_limited(program: Application, fake: FakeTr
     model = table.model()
     assert model.rowCount() == MAX_EVENT_LINES
     assert model.index(MAX_EVENT_LINES - 1, 3).data() == "newest"
+
+
+def test_events_of_the_window_are_in_its_log_file(program: Application, fake: FakeTrainer) -> None:
+    """R1.2, R6.2: refusals and live frames are found by their name in `logs/gui.log`."""
+    workbench = program.workbench
+    workbench.workspace.logs.mkdir(parents=True, exist_ok=True)
+    workbench.show_error(refuse_key("metadata.worker.config.seed", "expected an integer."))
+    workbench.show_error(NotAllowed("Not now."))
+    workbench.events.add(semconv.FASTLANE_CONNECTED, "1 environment", run_id(1))
+    lines = [json.loads(line) for line in workbench.workspace.gui_log.read_text().splitlines()]
+    assert [(line["event"], line["topic"]) for line in lines] == [
+        ("ui_mainwindow_invalid_config", "ui.mainwindow_invalid_config"),
+        ("ui_error", "ui.error"),
+        ("fastlane_connected", "fastlane.connected"),
+    ]
+    assert [line["message"] for line in lines[:2]] == [
+        "LOG705 metadata.worker.config.seed: expected an integer.",
+        "LOG708: Not now.",
+    ]
+    assert lines[2]["run_id"] == run_id(1)
 
 
 # --- videos

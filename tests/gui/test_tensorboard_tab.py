@@ -84,6 +84,7 @@ def hint(tab: TensorBoardTab) -> str:
 
 
 def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
+    """R7.6: tabs of a run."""
     view = view_of(tmp_path)
     assert find_logdir(view, {}) == tmp_path / "tensorboard"
     assert find_logdir(changed(view, kind="policy_eval"), {}) == tmp_path / "tensorboard_eval"

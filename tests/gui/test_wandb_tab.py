@@ -101,6 +101,8 @@ def wait_for_state(tab: WandbTab, words: str) -> None:
 
 
 def test_the_tab_appears_by_itself_when_wandb_has_written_something(workbench: Workbench, tmp_path: Path) -> None:
+    """R4.7: the W&B view appears by itself."""
+
     class Plain(QWidget):
         def show_run(self, run_id: str) -> None:
             """Nothing to show."""

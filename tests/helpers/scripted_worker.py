@@ -2,7 +2,7 @@
 
 Config: `steps`, `dt` (seconds per step), `exit` (code), `kill` (signal to itself), `deaf` (ignores stop and SIGTERM),
 `reject` (a sentence), `say` (to stderr), `child` (starts a daemonised child), `allocate_mb`,
-`diverges_at` (the step from which returns are not finite: null in the journal).
+`diverges_at` (the step from which returns are not finite: null in the journal), `contract` (in its handshake).
 """
 
 from __future__ import annotations
@@ -53,8 +53,15 @@ def main() -> int:
     if "--resume" in sys.argv:
         resumed_from = max(int(path.name) for path in folder.checkpoints.iterdir() if path.name.isdigit())
     capabilities = [] if config.get("deaf") else ["inbox", "pause", "checkpoint", "resume"]
+    contract = {"contract": config["contract"]} if "contract" in config else {}
     write(
-        "hello", worker="scripted", version="1", pid=os.getpid(), capabilities=capabilities, resumed_from=resumed_from
+        "hello",
+        worker="scripted",
+        version="1",
+        pid=os.getpid(),
+        capabilities=capabilities,
+        resumed_from=resumed_from,
+        **contract,
     )
     if config.get("say"):
         print(config["say"], file=sys.stderr, flush=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.worker_runs import run_worker, small
 
 from mosaic.client import TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
@@ -18,7 +21,7 @@ from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import MetricsCursor, RunView
 from mosaic.formatting import short_id
-from mosaic.journal import read_all
+from mosaic.journal import Journal, read_all
 
 
 def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
@@ -49,6 +52,7 @@ def test_the_same_config_twice_makes_two_runs(trainer: TrainerClient) -> None:
 
 @pytest.mark.may_log("queue_paused")  # three quick ends in a row
 def test_every_end_has_its_cause(trainer: TrainerClient) -> None:
+    """R1.1: run ids; folders of ended runs are kept."""
     expected: dict[str, tuple[dict[str, Any], str]] = {
         "exit code 3": ({"exit": 3, "say": "out of luck"}, "failed"),
         "SIGKILL": ({"kill": signal.SIGKILL}, "failed"),
@@ -73,6 +77,7 @@ def test_limits_end_a_run(trainer: TrainerClient) -> None:
 
 
 def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
+    """R2.2: RPCs."""
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     stage(trainer, run_id, "running")
     trainer.pause(run_id)
@@ -122,6 +127,7 @@ def test_a_further_attempt_continues_the_same_folder_and_curve(trainer: TrainerC
 
 
 def test_a_reader_of_metrics_gets_each_point_once_and_reloads_after_a_resume(trainer: TrainerClient) -> None:
+    """R6.1: episodes and scalars, stored and streamed."""
     run_id = trainer.submit(scripted(steps=60, dt=0.01)).run_id
     steps: list[int] = []
     cursor = MetricsCursor()
@@ -149,6 +155,7 @@ def test_a_reader_of_metrics_gets_each_point_once_and_reloads_after_a_resume(tra
 
 
 def test_published_telemetry_is_stored_and_streamed(trainer: TrainerClient) -> None:
+    """R2.2: RPCs."""
     run_id = trainer.submit(scripted(steps=10_000, dt=0.05)).run_id
     stage(trainer, run_id, "running")
     facts = {"series": {"remote/loss": [[1, 1.0, 0.5], [2, 2.0, None]]}}
@@ -179,6 +186,7 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: TrainerClient) ->
 
 
 def test_bad_input_creates_nothing(trainer: TrainerClient, workspace: Workspace) -> None:
+    """R1.1: run ids; folders of ended runs are kept."""
     stray = {**scripted(), "extra": 1}
     nobody = {"metadata": {"worker": {"id": "scriptd", "config": {}}}, "artifacts": {}}
     gpus = {**scripted(), "resources": {"gpus": {"requested": 99, "mandatory": True}}}
@@ -249,6 +257,7 @@ def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment
 
 
 def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
+    """R1.4: list, filter, tag, annotate, archive, delete."""
     run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     trainer.annotate(run_id, add_tags=["good", "old"], notes="first try")
@@ -261,6 +270,7 @@ def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
 
 
 def test_only_ended_runs_can_be_deleted_and_delete_can_be_undone(trainer: TrainerClient, workspace: Workspace) -> None:
+    """R1.4: list, filter, tag, annotate, archive, delete."""
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     with pytest.raises(NotAllowed, match="cannot be deleted"):
         trainer.delete(run_id)
@@ -295,6 +305,7 @@ def test_logs_are_read_as_they_grow(trainer: TrainerClient) -> None:
 
 
 def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: TrainerClient) -> None:
+    """R2.5: limits; a fair queue that survives a restart."""
     runs = [trainer.submit(scripted()).run_id for _ in range(200)]
     most = 0
 
@@ -354,8 +365,95 @@ def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: Train
 
 
 def test_a_refusal_carries_the_paths_of_its_fields(trainer: TrainerClient) -> None:
+    """R2.1: submissions are checked first."""
     payload = {**scripted(), "stray": 1, "schedule": {"priority": 1000}}
     with pytest.raises(ConfigRefused) as refused:
         trainer.submit(payload)
     assert {path for path, _ in refused.value.problems} == {"stray", "schedule.priority"}
     assert dict(refused.value.problems)["stray"] == "unknown key"
+
+
+def test_a_worker_started_by_hand_leaves_a_run_of_the_daemon(trainer: TrainerClient, workspace: Workspace) -> None:
+    """R1.2: its folder has a config, gets a record when it has ended, and is listed with its curve."""
+    done = run_worker(workspace.root, small(run_id="01BYHAND", agent_id="ada"))
+    assert done.returncode == 0
+    view = wait_for(lambda: next(iter(trainer.runs()), None), "the run to be adopted")
+    assert (view.run_id, view.outcome, view.algo, view.agent_id) == ("01BYHAND", "succeeded", "ppo", "ada")
+    wait_for(lambda: trainer.get("01BYHAND").global_step == 64, "its journal to be read")
+    assert workspace.run("01BYHAND").record.exists()
+    assert trainer.config("01BYHAND")["metadata"]["worker"]["config"]["seed"] == 3
+
+
+def test_a_worker_started_by_hand_is_adopted_after_its_end_only(trainer: TrainerClient, workspace: Workspace) -> None:
+    """R1.2: while its process lives, the run is its own; one that was killed is lost."""
+    folder = workspace.run("01KILLED")
+    folder.path.mkdir(parents=True)
+    folder.config.write_text(json.dumps(scripted()))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as worker:
+        journal = Journal(folder.journal)
+        journal.append("hello", worker="scripted", version="1", pid=worker.pid, capabilities=[])
+        journal.close()
+        ended(trainer, trainer.submit(scripted()).run_id)
+        assert not folder.record.exists()
+        worker.kill()
+    view = wait_for(lambda: {view.run_id: view for view in trainer.runs()}.get("01KILLED"), "the run to be adopted")
+    assert (view.outcome, view.reason) == ("lost", "Its worker was started by hand and ended without a report.")
+
+
+def test_registration_stores_version_and_capabilities_and_refuses_another_contract(trainer: TrainerClient) -> None:
+    """R2.2: the handshake and RegisterWorker state version and capabilities; another contract is refused."""
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.02)).run_id
+    stage(trainer, run_id, "running")
+    assert (trainer.get(run_id).worker_version, len(trainer.get(run_id).capabilities)) == ("1", 4)
+    request = pb.RegisterRequest(run=run_id, worker="scripted", version="1.2", capabilities=["inbox"])
+    assert trainer._call("RegisterWorker", request).is_known
+    assert (trainer.get(run_id).worker_version, trainer.get(run_id).capabilities) == ("1.2", ("inbox",))
+    request.contract = 99
+    with pytest.raises(NotAllowed, match="writes version 99 of the journal; this trainer reads version 1"):
+        trainer._call("RegisterWorker", request)
+    trainer.cancel(run_id)
+    ended(trainer, run_id)
+    short = ended(trainer, trainer.submit(scripted()).run_id)
+    assert short.worker_version == "1", "a short run is registered by its handshake"
+
+
+def test_a_worker_that_writes_another_version_of_the_journal_is_rejected(trainer: TrainerClient) -> None:
+    """R2.2: the run of a worker with an incompatible handshake is stopped and rejected."""
+    view = ended(trainer, trainer.submit(scripted(steps=10_000, dt=0.02, contract=99)).run_id)
+    assert view.outcome == "rejected"
+    assert "writes version 99 of the journal" in (view.reason or "")
+
+
+def test_telemetry_of_an_ended_run_is_refused(trainer: TrainerClient) -> None:
+    """R2.2: what would be seen by nobody is not accepted."""
+    run_id = ended(trainer, trainer.submit(scripted()).run_id).run_id
+    message = pb.TelemetryRequest(run=run_id, kind="step", fields_json="{}")
+    with pytest.raises(NotAllowed, match="has ended and accepts no more telemetry"):
+        trainer._call("PublishTelemetry", iter([message]))
+
+
+def test_a_run_sees_the_gpus_that_it_holds_and_no_others(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2.5: a run that may use a GPU holds one; `gpus: 0` hides all of them; the limit is kept."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: A'\necho 'GPU 1: B'\necho 'GPU 2: C'\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+
+    def devices(run_id: str) -> str:
+        stage(trainer, run_id, "running")
+        variables = Path(f"/proc/{trainer.get(run_id).pid}/environ").read_text().split("\0")
+        return next(word.partition("=")[2] for word in variables if word.startswith("CUDA_VISIBLE_DEVICES="))
+
+    with running_daemon(workspace, tmp_path / "plugins", "--max-runs", "9") as (_, trainer):
+        assert trainer.status().slots.gpus == 2, "as many as the daemon may see"
+        endless = scripted(steps=1_000_000, dt=0.02)
+        first, second, third = (trainer.submit(endless).run_id for _ in range(3))
+        without = trainer.submit({**endless, "resources": {"gpus": {"requested": 0}}}).run_id
+        assert [devices(run_id) for run_id in (first, second, without)] == ["5", "7", ""]
+        assert trainer.get(third).stage == "queued"
+        trainer.cancel(first)
+        assert devices(third) == "5"

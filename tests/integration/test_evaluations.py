@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.daemons import ended, scripted
+from tests.helpers.daemons import ended, running_daemon, scripted
+from tests.helpers.worker_runs import small
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import UnknownName
+from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import EvaluationBatch, RunView, TrainedRun
+from mosaic.submission.run_payloads import build_eval_payload
 
 
 def summary(policy_path: str, **facts: Any) -> dict[str, Any]:
@@ -48,3 +52,34 @@ def test_summaries_are_listed_newest_first_with_the_trained_run(trainer: Trainer
     assert list(trainer.evaluations(trained.run_id)) == []
     with pytest.raises(UnknownName):
         list(trainer.evaluations("nobody"))
+
+
+def test_an_evaluation_finds_its_policy_in_a_copy_of_the_workspace(
+    trainer: TrainerClient, workspace: Workspace, tmp_path: Path
+) -> None:
+    """R1.5: an evaluation states its policy relative to its own folder, and so can be run again elsewhere."""
+    training = {"metadata": {"worker": {"id": "cleanrl", "config": small()}}, "artifacts": {}}
+    trained = ended(trainer, trainer.submit(training).run_id)
+    policy = f"{trained.run_dir}/checkpoints/last"
+    payload = build_eval_payload({"id": "cleanrl", "config": {}}, policy, {"eval_batch_size": 2})
+    first = ended(trainer, trainer.submit(payload).run_id)
+    assert first.outcome == "succeeded"
+    folder = RunFolder(first.run_dir)
+    assert json.loads(folder.config.read_text())["evaluation"]["policy_path"] == f"../{trained.run_id}/checkpoints/last"
+    told = json.loads(folder.eval_summary.read_text())["policy_path"]
+    assert told.startswith(f"../{trained.run_id}/checkpoints/")
+    assert trainer.config(first.run_id)["evaluation"]["policy_path"] == policy
+    copy = Workspace(tmp_path / "another place" / "var")
+    shutil.copytree(workspace.runs, copy.runs, symlinks=True)
+    shutil.move(workspace.runs, tmp_path / "gone")
+    try:
+        with running_daemon(copy, tmp_path / "plugins") as (_, other):
+            again = ended(other, other.submit(other.config(first.run_id)).run_id)
+            assert again.outcome == "succeeded"
+            newest, earlier = other.evaluations()
+            assert newest.summary.returns == earlier.summary.returns
+            assert newest.trained is not None
+            assert newest.trained.run_id == trained.run_id
+            assert str(newest.summary.policy_path).startswith(str(copy.runs))
+    finally:
+        shutil.move(tmp_path / "gone", workspace.runs)

@@ -50,6 +50,7 @@ def writer(folder: str, lanes: int = 1, side: int = 64) -> Iterator[subprocess.P
 
 @pytest.mark.parametrize("side", [16, 256])
 def test_no_torn_frame_is_read_from_a_writer_at_full_speed(folder: str, side: int) -> None:
+    """R5.3: states; torn frames."""
     reader = LaneReader(folder)
     frames = reads = 0
     with writer(folder, side=side):

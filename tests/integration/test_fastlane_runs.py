@@ -63,6 +63,7 @@ def weights(folder: RunFolder) -> bytes:
 
 @pytest.mark.parametrize("kind", [{"total_timesteps": 40_000}, {**HALF_CHEETAH, "total_timesteps": 4096}])
 def test_watching_does_not_change_what_is_learned(tmp_path: Path, kind: dict[str, Any]) -> None:
+    """R5.2: watching costs little."""
     config = small(**kind, extras={"num_envs": 2, "num_steps": 128})
     plain = train_here(RunFolder(tmp_path / "plain"), config)
     watched = RunFolder(tmp_path / "it's watched")
@@ -206,6 +207,7 @@ def test_frames_come_through_the_daemon_until_the_run_ends(trainer: TrainerClien
 
 
 def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: TrainerClient, workspace: Workspace) -> None:
+    """R5.4: remote frames."""
     with running(trainer, cartpole()) as run_id:
         view = LaneView(lanes_folder(workspace.run(run_id).path), [0], budget=0.5)
         wait_for(view.poll, "a frame")

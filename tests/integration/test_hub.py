@@ -151,6 +151,7 @@ def test_a_repository_that_does_not_match_its_description_is_refused(
 
 
 def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub, trained: RunFolder) -> None:
+    """R3.11: models, evaluation after training, upload."""
     events: list[tuple[str, dict[str, object]]] = []
 
     def emit_event(kind: str, /, **fields: object) -> None:

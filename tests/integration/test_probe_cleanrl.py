@@ -38,6 +38,7 @@ def own_returns(run: RunFolder) -> list[tuple[int, float]]:
 
 
 def test_its_script_trains_with_the_given_settings(trainer: TrainerClient, checkout: Path) -> None:
+    """R3.5: registry; a CleanRL of the user's."""
     request = payload(checkout, algo_params={"total_timesteps": 1600, "anneal": False})
     assert trainer.check(request, caller_environment()).summary.settings["num_envs"] == 4
     view = ended(trainer, trainer.submit(request, caller_environment()).run_id)

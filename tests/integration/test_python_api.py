@@ -31,6 +31,7 @@ def client(daemon: LiveDaemon) -> Iterator[mosaic.Client]:
 def test_training_waiting_curves_evaluation_and_policy(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """R11.1: Python API."""
     monkeypatch.setenv(WORKSPACE_VARIABLE, str(workspace.root))
     run = mosaic.train(
         "ppo", "CartPole-v1", seed=3, total_timesteps=6_000, learning_rate=1e-3, group="ours", tags=["first"]
@@ -146,12 +147,14 @@ def test_ctrl_c_detaches_and_the_run_continues(client: mosaic.Client, capsys: py
 
 
 def test_a_client_finds_the_daemon_by_address_and_token(client: mosaic.Client, daemon: LiveDaemon) -> None:
+    """R10.3: a trainer on another host."""
     said = json.loads(daemon.workspace.daemon_file.read_text())
     with mosaic.connect(said["address"], token=said["token"]) as remote:
         assert remote.status.pid == client.status.pid
 
 
 def test_a_users_loop_is_a_run_with_curves_checkpoints_and_frames(client: mosaic.Client) -> None:
+    """R11.2: a loop of the user's."""
     others = [client.submit(scripted(steps=100_000, dt=0.01)) for _ in range(4)]  # every slot is taken
     settings = {"env_id": "CartPole-v1", "seed": 0, "total_timesteps": 100, "lr": 0.1}
     with client.start_run("mine", settings, group="own", tags=["x"]) as run:

@@ -48,6 +48,18 @@ def failures(findings: dict[str, wandb_connection.Finding]) -> list[str]:
     return [name for name, finding in findings.items() if finding.state == "fail"]
 
 
+def test_the_init_timeout_of_wandb_is_the_limit_of_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R4.3: WANDB_INIT_TIMEOUT also lengthens the time that a slow server has."""
+
+    def slow(caller: socket.socket) -> None:
+        threading.Event().wait(0.8)
+        answering("200 OK", VIEWER)(caller)
+
+    with listening(slow) as port:
+        assert failures(run_checks(monkeypatch, f"http://127.0.0.1:{port}")) == ["key"]
+        assert failures(run_checks(monkeypatch, f"http://127.0.0.1:{port}", WANDB_INIT_TIMEOUT="30")) == []
+
+
 def test_all_checks_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[str] = []
     with listening(answering("200 OK", VIEWER, heads)) as port:
@@ -121,6 +133,8 @@ def test_a_server_that_refuses_or_speaks_no_tls_fails_at_tls(monkeypatch: pytest
 
 
 def test_an_unknown_host_fails_at_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R4.5: proxies."""
+
     def unknown(*_: object, **__: object) -> None:
         raise OSError(-2, "Name or service not known")
 

@@ -42,7 +42,6 @@ def test_a_run_leaves_every_file_that_applies(place: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("global_step=1536, episodic_return=")
     assert folder.journal.exists()
-    assert next(folder.tensorboard.iterdir()).name.startswith("events.out.tfevents.")
     assert folder.last_checkpoint.resolve().name == "1536"
     analytics = json.loads(folder.analytics.read_text())
     model = folder.path / analytics["model"]
@@ -53,8 +52,20 @@ def test_a_run_leaves_every_file_that_applies(place: Path) -> None:
     ]
     assert sorted(weights) == sorted(layers)
     assert weights["actor.4.weight"].shape == (2, 64)
+    assert analytics["tensorboard"]["dir"] == str(model.parent.relative_to(folder.path))
+    assert [path.name[:11] for path in sorted(model.parent.iterdir())] == ["events.out.", "ppo.cleanrl"]
     assert events(folder, "finished")[0]["outcome"] == "succeeded"
     assert sorted(path.name for path in place.iterdir()) == ["config.json", "trainer"], "nothing is left elsewhere"
+
+
+def test_event_files_of_a_worker_started_by_hand_go_to_cleanrls_folder_unless_the_variable_is_set(place: Path) -> None:
+    """R4.1: without CLEANRL_TENSORBOARD_DIR, event files go to `runs/<run name>`; the dry run shows it."""
+    dry = run_worker(place, {**small(), "run_id": "R1"}, "--dry-run", "--emit-summary")
+    shown = Path(json.loads(dry.stdout)["tensorboard_dir"])
+    assert shown.match("R1/runs/CartPole-v1__ppo__3__*")
+    given = place / "given"
+    assert run_worker(place, small(), CLEANRL_TENSORBOARD_DIR=str(given)).returncode == 0
+    assert next(given.iterdir()).name.startswith("events.out.tfevents.")
 
 
 def test_a_small_run_imports_no_torch_and_stays_small(place: Path) -> None:
@@ -84,6 +95,7 @@ def test_a_small_run_imports_no_torch_and_stays_small(place: Path) -> None:
 
 
 def test_a_dry_run_reports_everything_and_creates_nothing(place: Path) -> None:
+    """R3.4: dry run."""
     done = run_worker(place, {**CARTPOLE, "extras": {"cuda": False}}, "--dry-run", "--emit-summary", "--seed", "9")
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
@@ -260,6 +272,7 @@ class FakeDaemon(TrainerServicer):
 def test_a_worker_registers_once_and_only_with_a_verified_daemon(
     known: str, heard: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R2.3: the worker's command."""
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     daemon = FakeDaemon(known)  # type: ignore[abstract]
     server = grpc.server(futures.ThreadPoolExecutor(2))

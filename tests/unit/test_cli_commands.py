@@ -133,7 +133,7 @@ def test_nothing_is_deleted_without_a_terminal_to_confirm(monkeypatch: pytest.Mo
         result = call(trainer, "delete", "last")
         assert result.code == 2
         assert "--yes" in result.err
-        assert "delete" not in [name for name, *_ in trainer.calls]
+        assert not trainer.calls
         result = call(trainer, "delete", "last", "--yes")
     assert ("delete", RUN) in trainer.calls
     assert "/trash/it's here" in result.out
@@ -148,6 +148,7 @@ def test_show_names_the_worker_process_and_the_agent(tmp_path: Path) -> None:
 
 
 def test_a_run_is_resubmitted_with_changes() -> None:
+    """R1.3: from a run to its config and a new run."""
     trainer = FakeTrainer(view())
     trainer.config_json = {
         "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "ppo", "seed": 1}}},
@@ -177,6 +178,7 @@ def test_completion_scripts_name_the_program() -> None:
 
 
 def test_a_daemon_in_the_foreground_does_not_end_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R2.7: the daemon starts by itself, once."""
     idle_timeouts = []
 
     class FakeDaemon:
@@ -190,3 +192,17 @@ def test_a_daemon_in_the_foreground_does_not_end_by_itself(tmp_path: Path, monke
     monkeypatch.setattr("mosaic.trainer.__main__.configure_logging", lambda _: None)
     assert call(FakeTrainer(), "--var", str(tmp_path), "daemon", "run").code == 0
     assert idle_timeouts == [float("inf")]
+
+
+def test_commands_and_their_errors_are_in_the_log_of_the_workspace(tmp_path: Path) -> None:
+    """R1.2: `logs/cli.log` has a line per command; a workspace that does not exist is not created for it."""
+    arguments = ("--var", str(tmp_path / "var"))
+    assert call(FakeTrainer(view("01A")), "show", "nosuch", *arguments).code == 2
+    assert not (tmp_path / "var").exists()
+    (tmp_path / "var" / "logs").mkdir(parents=True)
+    assert call(FakeTrainer(view("01A")), "show", "nosuch", *arguments).code == 2
+    error, command = map(json.loads, (tmp_path / "var" / "logs" / "cli.log").read_text().splitlines())
+    assert (error["event"], error["level"], error["log_code"]) == ("cli_error", "warning", "LOG706")
+    assert (command["event"], command["topic"], command["command"], command["exit_code"]) == (
+        "cli_command", "cli.command", "show", 2,
+    )  # fmt: skip

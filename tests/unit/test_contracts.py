@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.contracts import events
+import mosaic
+from mosaic.contracts import events, semconv
 from mosaic.contracts.errors import ConfigRefused, MosaicError, NotAllowed, error_class, unknown_name_error
 from mosaic.contracts.events import EVENT_TYPES, Deleted, Event, HubPushed
 from mosaic.contracts.folder import RunFolder, Workspace, to_file_name
@@ -119,3 +120,23 @@ def test_the_default_workspace_is_var(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOSAIC_VAR", "/there")
     assert Workspace.resolve().root == Path("/there")
     assert Workspace.resolve("/here").root == Path("/here")
+
+
+def test_names_of_events_are_stated_once() -> None:
+    """R6.2: names that several parts use are in one module, and every line of a journal has its topic."""
+    source = Path(mosaic.__file__).parent
+    names = {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}
+    assert {"fastlane_connected", "fastlane_unavailable", "fastlane_header_invalid"} < names
+    assert {"fastlane_frame_read_error", "fastlane_queue_depth"} < names
+    assert [semconv.topic(name) for name in ("fastlane_queue_depth", "policy_eval_started", "ui_error")] == [
+        "fastlane.queue_depth", "runbus.policy_eval_started", "ui.error",
+    ]  # fmt: skip
+    for path in source.rglob("*.py"):
+        if path.name not in ("semconv.py", "trainer_pb2.py"):
+            repeated = {name for name in names if f'"{name}"' in path.read_text()}
+            assert not repeated, f"{path} writes {repeated} out: use contracts/semconv.py"
+    files = [path for folder in (source, source.parent / "cleanrl_worker") for path in folder.rglob("*.py")]
+    pattern = re.compile(r'\b(?:event|write_event|add_daemon_event)\(\s*(?:[\w.]+,\s*)?"(\w+)"')
+    written = {kind for path in files for kind in pattern.findall(path.read_text())}
+    assert {"hello", "progress", "record", "eval_summary_update", "policy_eval_completed"} <= written
+    assert written - set(EVENT_TYPES) <= {"event_malformed"}, "every event of a run is declared in contracts/events.py"

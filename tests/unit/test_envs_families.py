@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
-from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.envs import FAMILIES, families, list_environments, make
-from mosaic.envs.factory import family_of
+from mosaic.envs.factory import MODULES_VARIABLE, family_of
 from mosaic.envs.render_check import check_rendering
 from mosaic.fastlane.tap import prepare_rendering
 
@@ -110,6 +109,7 @@ def test_an_id_cannot_import_a_module_that_is_not_allowed(tmp_path: Path, monkey
 
 
 def test_the_list_includes_families_that_are_not_installed(without: Callable[[str], None]) -> None:
+    """R9.4: families that are not installed are listed with their extra."""
     without("ale_py")
     rows = {row["id"]: row for row in list_environments()}
     assert rows["CartPole-v1"] == {

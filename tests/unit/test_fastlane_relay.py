@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from PIL import Image
+from structlog.testing import capture_logs
 
 from mosaic.cli import terminal
 from mosaic.cli.cli_context import CliContext
@@ -28,7 +29,7 @@ from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView
 from mosaic.fastlane import FrameHud, LaneWriter, lanes_folder, limit_size
-from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, TICK_S, Throttle, relay_frames
+from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, QUEUE_REPORT_S, TICK_S, Throttle, relay_frames
 
 
 @pytest.fixture
@@ -306,3 +307,19 @@ def test_the_terminal_shows_one_environment_and_then_all(tmp_path: Path, monkeyp
     assert "returns  4  4" in screen.lines[0]
     for lane in lanes:
         lane.close()
+
+
+def test_a_viewer_that_does_not_keep_up_is_logged(folder: str) -> None:
+    """R6.2: `fastlane_queue_depth` reports, now and then, that frames are on their way and not seen."""
+    lane = LaneWriter(folder, 0)
+    relay = RelayHarness(folder)
+    with capture_logs() as lines:
+        for value in range(12):
+            publish(lane, value)
+            relay.next()
+            relay.seen += value >= 6  # from then on, every other frame in time
+            relay.now += 0.1
+    lane.close()
+    depths = [line for line in lines if line["event"] == "fastlane_queue_depth"]
+    assert {line["depth"] for line in depths} == {MAX_IN_FLIGHT}
+    assert len(depths) <= 1 + relay.now / QUEUE_REPORT_S, "not at every frame"

@@ -42,6 +42,7 @@ def test_a_page_has_description_usage_and_publication(name: str) -> None:
 
 @EACH
 def test_each_setting_has_its_sentence_and_its_usual_range(name: str) -> None:
+    """R7.3: help."""
     rows = table_under("Settings", page_of(name))
     told = [setting for settings, _, _ in rows for setting in quoted(settings)]
     assert sorted(told) == sorted(load_algorithm(name).Config.model_fields)

@@ -36,6 +36,7 @@ def ending(run: RunRecord, **facts: Any) -> RunRecord:
 
 
 def test_a_run_moves_from_queue_to_end_and_keeps_its_history() -> None:
+    """R2.4: stages and outcomes."""
     run = ending(running(), code=0)
     assert (run.stage, run.outcome, run.finished_at) == (Stage.FINISHED, Outcome.SUCCEEDED, 9.0)
     assert [line.stage for line in run.history] == [Stage.STARTING, Stage.RUNNING, Stage.FINISHED]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.cli_trainer import FakeTrainer, call
 from tests.helpers.probe_cleanrl import make_checkout
 from tests.helpers.probe_scripts import write_script
 
@@ -30,6 +32,37 @@ def fields(checkout: Path) -> dict[str, SettingField]:
 def test_only_files_with_args_are_algorithms(checkout: Path) -> None:
     assert list(user_cleanrl.script_algorithms(str(checkout))) == ["cleanrl:walk"]
     assert user_cleanrl.script_algorithms(str(checkout)) == user_cleanrl.script_algorithms(str(checkout / "cleanrl"))
+
+
+@pytest.mark.parametrize("name", ["walk", "cleanrl:walk", "cleanrl.walk"])
+def test_an_installed_cleanrl_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """R3.5: a script of the package `cleanrl` in the caller's virtual environment needs no path."""
+    environment = tmp_path / "venv"
+    make_checkout(environment / "lib" / "python3.11" / "site-packages")
+    (environment / "bin").mkdir()
+    (environment / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("VIRTUAL_ENV", str(environment))
+    trainer = FakeTrainer()
+    done = call(trainer, "train", name, "--num-envs", "2", "--detach")
+    assert done.code == 0, done.err
+    config = trainer.submitted[0]["metadata"]["worker"]["config"]
+    assert (config["algo"], config["cleanrl"]) == ("cleanrl:walk", str(environment))
+    assert user_cleanrl.find_checkout(config["cleanrl"]).python == str(environment / "bin" / "python")
+
+
+def test_our_algorithms_come_before_those_of_an_installed_cleanrl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R3.5: a name that MOSAIC knows is MOSAIC's."""
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "cleanrl"
+    write_script(package, "\nclass Args:\n    seed: int = 1\n", "ppo.py")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    trainer = FakeTrainer()
+    assert call(trainer, "train", "ppo", "--detach").code == 0
+    assert trainer.submitted[0]["metadata"]["worker"]["config"]["algo"] == "ppo"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "empty"))
+    assert user_cleanrl.find_installed() is None
 
 
 def test_a_script_that_cannot_be_parsed_does_not_hide_others(checkout: Path) -> None:
@@ -114,6 +147,7 @@ def test_settings_become_flags_that_the_script_has(checkout: Path) -> None:
     ],
 )
 def test_an_invalid_setting_is_rejected_with_its_path(checkout: Path, extras: dict[str, Any], message: str) -> None:
+    """R3.3: reserved extras."""
     with pytest.raises(ConfigRefused, match=message):
         build_job(checkout, **extras)
 

@@ -71,6 +71,7 @@ def test_every_line_matches_its_contract(folder: RunFolder) -> None:
 
 
 def test_journal_tensorboard_and_analytics_have_the_same_points(folder: RunFolder) -> None:
+    """R3.7: metrics."""
     with open_run(folder) as run:
         run.hello()
         train(run, 0, 1000)

@@ -80,6 +80,7 @@ def test_one_slot_at_a_time_starts_the_queue_in_its_order(requests: list[tuple[i
     st.integers(0, 2),
 )
 def test_no_limit_is_ever_exceeded(wishes: list[tuple[int, int, int, str]], runs: int, cpus: int, gpus: int) -> None:
+    """R2.5: limits; a fair queue that survives a restart."""
     queued = [
         run(f"R{number:02}", cpus=wish[0], gpus=wish[1], priority=wish[2], group=wish[3] or None)
         for number, wish in enumerate(wishes)

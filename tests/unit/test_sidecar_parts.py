@@ -76,6 +76,7 @@ def test_keys_proxies_and_tracking_options_are_not_logged_as_settings() -> None:
     ("value", "has_videos"), [(None, True), ("1", True), ("0", False), ("False", False), ("no", False)]
 )
 def test_videos_are_logged_unless_switched_off(value: str | None, has_videos: bool) -> None:
+    """R4.3: `WANDB_INIT_TIMEOUT`, `WANDB_MONITOR_GYM`."""
     assert logs_videos({} if value is None else {"WANDB_MONITOR_GYM": value}) is has_videos
 
 

@@ -65,6 +65,7 @@ def test_the_dotenv_file_in_a_workspace_precedes_the_one_next_to_it(tmp_path: Pa
 
 
 def test_proxies_are_used_only_if_enabled(tmp_path: Path) -> None:
+    """R4.5: proxies."""
     (tmp_path / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://env:1\nWANDB_VPN_HTTPS_PROXY=http://env:2")
     assert resolve_proxies(WandbArtifacts(), tmp_path) == (None, None, [])
     disabled = resolve_proxies(WandbArtifacts(http_proxy="http://given:1"), tmp_path)

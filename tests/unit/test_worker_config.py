@@ -25,6 +25,7 @@ def refusal(data: Any) -> str:
 
 
 def test_a_bare_config_and_a_payload_mean_the_same() -> None:
+    """R3.1: the worker's command line."""
     bare, complete = parse_request(BARE), parse_request(payload(BARE))
     assert algorithm_config(bare) == algorithm_config(complete)
     assert bare.config == complete.config
@@ -38,6 +39,7 @@ def test_a_payload_sets_the_options_of_artifacts() -> None:
 
 
 def test_unreserved_extras_become_settings_like_algo_params() -> None:
+    """R3.2: config fields."""
     given = parse_request({**BARE, "extras": {"num_envs": 2, "algo_params": {"gamma": 0.5}, "save_model": False}})
     config = algorithm_config(given)
     assert (config.num_envs, config.gamma) == (2, 0.5)
@@ -56,6 +58,7 @@ def test_false_stays_false_and_unset_stays_unset() -> None:
 
 
 def test_the_command_line_overrides_the_file() -> None:
+    """R3.1: the worker's command line."""
     given = parse_request(
         {**BARE, "seed": 3, "extras": {"gamma": 0.9, "num_envs": 2}},
         {"seed": 5, "total_timesteps": None, "extras": {"gamma": 0.8}},
@@ -81,6 +84,7 @@ def test_the_command_line_overrides_the_file() -> None:
     ],
 )
 def test_extras_are_refused_with_their_path(extras: dict[str, Any], sentence: str) -> None:
+    """R3.3: reserved extras."""
     assert sentence in refusal({**BARE, "extras": extras})
 
 

@@ -265,6 +265,7 @@ def test_a_damaged_model_file_is_refused_although_its_run_has_checkpoints(traine
 def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R8.2: evaluation registry."""
     env_id = "CartPole-v1" if "Discrete" in ALGORITHMS[algo].action_spaces else "Pendulum-v1"
     if ALGORITHMS[algo].extra is not None:
         pytest.importorskip(str(ALGORITHMS[algo].extra))
@@ -328,6 +329,7 @@ def test_observations_that_are_not_arrays_are_flattened(tmp_path: Path) -> None:
 
 
 def test_videos_are_recorded_only_on_request_with_their_metadata(trained: RunFolder, tmp_path: Path) -> None:
+    """R8.4: videos of an evaluation."""
     import av
 
     folder = train_here(RunFolder(tmp_path / "E1"), evaluation(trained.path, extras={"eval_capture_video": True}))
@@ -360,6 +362,7 @@ def test_a_checkpoint_without_its_normalizer_is_refused(tmp_path: Path) -> None:
 def test_with_repeat_it_continues_with_further_seeds_until_stopped(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R8.3: batches."""
     update = ConsoleRun.update
 
     def stop_later(run: ConsoleRun, global_step: int) -> None:
@@ -400,6 +403,24 @@ def test_repeated_batches_spend_a_bounded_share_of_time_on_writing_the_summary(
     assert written == [1, len(batches)]
 
 
+def test_analytics_are_written_at_each_batch(
+    trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8.3: each batch updates analytics.json at once, for a bounded share of the time."""
+    folder = RunFolder(tmp_path / "batches")
+    play_batch, seen = policy_evaluation.EvaluationBatches.play_batch, []
+
+    def note_analytics(batches: policy_evaluation.EvaluationBatches) -> bool:
+        play_batch(batches)
+        seen.append(json.loads(folder.analytics.read_text())["evaluation"]["batch"])
+        return len(seen) < 3
+
+    monkeypatch.setattr(policy_evaluation, "MAX_WRITING_SHARE", 1e9)
+    monkeypatch.setattr(policy_evaluation.EvaluationBatches, "play_batch", note_analytics)
+    train_here(folder, evaluation(trained.path, extras={"eval_repeat": True}))
+    assert seen == [1, 2, 3]
+
+
 def test_a_further_attempt_appends_to_the_earlier_summary(trained: RunFolder, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "twice")
     for _ in range(2):
@@ -417,6 +438,7 @@ def test_a_further_attempt_appends_to_the_earlier_summary(trained: RunFolder, tm
 def test_a_model_that_was_asked_for_is_evaluated_after_training_and_recorded_only_if_requested(
     tmp_path: Path,
 ) -> None:
+    """R3.11: models, evaluation after training, upload."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     plain = train_here(RunFolder(tmp_path / "plain"), small())
@@ -424,7 +446,7 @@ def test_a_model_that_was_asked_for_is_evaluated_after_training_and_recorded_onl
     saved = train_here(RunFolder(tmp_path / "saved"), small(extras={"save_model": True}))
     summary = json.loads(saved.eval_summary.read_text())
     assert summary["episodes"] == 10
-    assert summary["policy_path"] == str(saved.checkpoint(64))
+    assert summary["policy_path"] == "checkpoints/64"
     assert not saved.videos.exists()
     points = EventAccumulator(str(saved.tensorboard)).Reload().Scalars("eval/episodic_return")
     assert len(points) == 10

@@ -14,7 +14,7 @@ from cleanrl_worker import launcher
 from cleanrl_worker.algorithms import ppo
 from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_event_files_go_to_the_given_directory(
         return launcher.tensorboard_folder(parse_request(config), folder)
 
     assert place(small()) == folder.tensorboard
-    monkeypatch.setenv(launcher.TENSORBOARD_VARIABLE, str(tmp_path / "given"))
+    monkeypatch.setenv(TENSORBOARD_VARIABLE, str(tmp_path / "given"))
     assert place(small()) == tmp_path / "given"
     assert place(small(extras={"tensorboard_dir": "tb/here"})) == folder.path / "tb" / "here"
     assert place({"extras": {"mode": "policy_eval", "policy_path": "/x"}}) == folder.tensorboard_eval
@@ -68,6 +68,7 @@ def test_the_payload_sets_the_number_of_kept_checkpoints(folder: RunFolder) -> N
 
 
 def test_a_tracked_run_does_nothing_else_in_its_worker(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R4.2: W&B only if tracked, inside the run."""
     monkeypatch.setitem(sys.modules, "wandb", None)  # otherwise an import of it would fail
     train_here(folder, payload(small(extras={"track_wandb": True}), wandb={"enabled": True}, trackio={"enabled": True}))
     assert events(folder, "warning") == []
@@ -84,6 +85,12 @@ def test_a_resumed_run_keeps_its_name_and_continues(folder: RunFolder) -> None:
     tables = [path for path in folder.tensorboard.iterdir() if b"|param|value|" in path.read_bytes()]
     assert len(tables) == 1, "the table of settings is written once"
     assert events(folder, "finished")[-1]["global_step"] == 128
+
+
+def test_a_resume_without_a_checkpoint_starts_again_with_a_warning(folder: RunFolder) -> None:
+    train_here(folder, small(), is_resume=True)
+    assert "starts from the beginning" in warnings(folder)["no_checkpoint"]
+    assert events(folder, "finished")[-1]["outcome"] == "succeeded"
 
 
 def test_a_refusal_comes_before_the_folder_is_made(folder: RunFolder) -> None:

@@ -55,6 +55,7 @@ def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_refusal_names_what_fits_if_anything_does() -> None:
+    """R3.8: harmless warnings; odd spaces."""
     cartpole = gymnasium.make("CartPole-v1")
     assert str(
         base.unsupported_actions_error("sac_continuous_action", "a continuous (Box) action space", cartpole)

@@ -15,6 +15,7 @@ from mosaic.submission.algorithm_schema import load_algorithms
 
 
 def test_the_committed_schema_is_up_to_date() -> None:
+    """R3.13: schema of the algorithms."""
     committed = describe().schemas
     assert committed is not None
     assert committed.read_text() == render_schema(), "out of date: python -m cleanrl_worker.schema_generator --write"

@@ -5,10 +5,10 @@ A command's module is imported when the command is used: `mosaic --help` must st
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,13 +16,11 @@ import click
 
 from mosaic import __version__
 from mosaic.cli.cli_context import CliContext, common_options
-from mosaic.contracts.errors import MosaicError, similar_names, unknown_name_error
+from mosaic.contracts.errors import MosaicError, unknown_name_error
+from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
 INTERRUPTED_EXIT_CODE = 130
-
-OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
-"""Of a write to stdout; an error of another file has its name."""
 
 COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
@@ -90,6 +88,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if (context := ctx.find_object(CliContext)) is not None:
+            context.command_name = cmd_name
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(f"mosaic.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
@@ -138,12 +138,21 @@ def main(argv: Sequence[str] | None = None, context: CliContext | None = None) -
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     context = context or CliContext()
+    started = time.monotonic()
+    code = _run_command(argv, context)
+    if context.command_name:
+        context.log(CLI_COMMAND, command=context.command_name, exit_code=code, duration_s=time.monotonic() - started)
+    return code
+
+
+def _run_command(argv: Sequence[str] | None, context: CliContext) -> int:
     try:
         with context:
             code: Any = cli.main(None if argv is None else list(argv), PROGRAM_NAME, standalone_mode=False, obj=context)
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except MosaicError as error:
+        context.log(CLI_ERROR, "warning", log_code=error.log_code, message=str(error))
         return _print_error(str(error), error.exit_code)
     except click.UsageError as error:
         return _print_error(_format_usage_error(error), error.exit_code)
@@ -151,25 +160,15 @@ def main(argv: Sequence[str] | None = None, context: CliContext | None = None) -
         return _print_error(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort, EOFError):
         return _print_error("", INTERRUPTED_EXIT_CODE)
-    except OSError as error:
-        if error.filename is not None or error.errno not in OUTPUT_ERRORS:
-            raise
-        # The interpreter must not fail when it flushes the rest.
+    except BrokenPipeError:
+        # The reader of the output is gone; the interpreter must not fail when it flushes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:
-            return MosaicError.exit_code  # the reader of the output has what it wanted
-        return _print_error(f"The output cannot be written: {error.strerror}.", MosaicError.exit_code)
+        return MosaicError.exit_code
 
 
 def _format_usage_error(error: click.UsageError) -> str:
     sentence = error.format_message()
     path = error.ctx.command_path if error.ctx is not None else PROGRAM_NAME
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        params = error.ctx.command.get_params(error.ctx)
-        known = [flag.lstrip("-") for param in params for flag in param.opts if flag.startswith("--")]
-        near = [f"--{name}" for name in similar_names(error.option_name.lstrip("-"), known)]
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        return f"No such option {error.option_name!r}.{hint} See: {path} --help"
     return f"{sentence.rstrip('.')}. See: {path} --help"
 
 

@@ -21,7 +21,13 @@ from mosaic.cli.script_command import flag_value
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
-from mosaic.submission.algorithm_schema import Algorithm, get_algorithm, load_algorithms, load_algorithms_from
+from mosaic.submission.algorithm_schema import (
+    Algorithm,
+    find_installed_algorithms,
+    get_algorithm,
+    load_algorithms,
+    load_algorithms_from,
+)
 from mosaic.submission.caller_environment import caller_environment
 from mosaic.submission.run_payloads import (
     TRAIN_OPTION_NAMES,
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 
 CommandHandler = Callable[[CliContext, Algorithm, dict[str, Any], str | None, bool], Any]
 """Takes the context, the algorithm, the payload, the seeds as written, and whether to detach."""
+USER_CLEANRL_PREFIX = "cleanrl:"
 OWN_CLEANRL_FLAGS = {
     "cleanrl": "A checkout of CleanRL, or an environment with it.",
     "cleanrl_python": "The interpreter that runs its scripts.  [default: the one next to them, else ours]",
@@ -167,14 +174,21 @@ class AlgorithmGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A script of the user's CleanRL is found by the folder that the arguments name."""
+        """A script of the user's CleanRL is found in the folder that the arguments name, else in an installed one."""
         own = parse_own_cleanrl(args)
+        if not own and args[0] not in load_algorithms() and (installed := find_installed_algorithms()):
+            name = f"{USER_CLEANRL_PREFIX}{args[0].removeprefix('cleanrl.').removeprefix(USER_CLEANRL_PREFIX)}"
+            if name in load_algorithms_from(installed):
+                own, args = {"cleanrl": installed}, [name, *args[1:]]
         if own and args[0] in (known := load_algorithms_from(own["cleanrl"])):
             return args[0], AlgorithmCommand(known[args[0]], self._handler, self._is_check, own), args[1:]
         if own and ":" in args[0]:
             raise unknown_name_error("algorithm", args[0], known, own["cleanrl"])
         if ":" in args[0] and not ctx.resilient_parsing and args[0] not in load_algorithms():
-            raise BadInput(f"{args[0]} is a script from your own CleanRL. Pass --cleanrl PATH.")
+            raise BadInput(
+                f"{args[0]} is a script from your own CleanRL, and no installed package cleanrl has it. "
+                "Pass --cleanrl PATH."
+            )
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -213,9 +227,7 @@ def submit_run(
 
         return report_end(context, submit_and_follow(context, payload, environment=environment))
     view = context.trainer().submit(payload, environment)
-    output.print_warnings(view)
-    stage = f"{view.stage} ({view.wait_reason})" if view.wait_reason else view.stage
-    context.print_result(view, f"Run {view.run_id} is {stage}. Its folder: {view.run_dir}")
+    context.print_result(view, f"Run {view.run_id} is {view.stage}. Its folder: {view.run_dir}")
     if not context.is_json:
         short = formatting.short_id(view.run_id)
         output.print_message(f"Watch it: mosaic show -f {short}    Stop it: mosaic cancel {short}")
@@ -232,7 +244,6 @@ def _submit_many(
     context.print_workspace()
     trainer = context.trainer()
     views = [trainer.submit(payload, environment) for payload in payloads]
-    output.print_warnings(*views)
     output.print_message(f"{len(views)} runs in group {group}. List them: mosaic runs --group {group}")
     if not is_detached:
         from mosaic.cli.run_follower import exit_code, follow_many

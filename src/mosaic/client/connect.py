@@ -9,7 +9,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -46,15 +46,13 @@ class DaemonAddress(NamedTuple):
     process: ProcessIdentity
     started_at: float
     version: str
-    workspace: str = ""
-    """With all links resolved; empty in the files of earlier versions."""
 
 
 def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
-    """The address of the workspace's daemon; None where no such process runs, or the file was copied."""
+    """The address of the workspace's daemon; None where no such process runs."""
     try:
         fields = json.loads(workspace.daemon_file.read_text())
-        address = DaemonAddress(**{name: fields[name] for name in DaemonAddress._fields if name in fields})
+        address = DaemonAddress(*(fields[name] for name in DaemonAddress._fields))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -63,12 +61,11 @@ def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
         raise NoDaemon(
             f"{workspace.daemon_file} cannot be read ({error}). If no daemon runs, delete that file and try again."
         ) from None
-    is_copy = address.workspace not in ("", os.path.realpath(workspace.root))
-    return address if is_alive(address.process) and not is_copy else None
+    return address if is_alive(address.process) else None
 
 
-def connect(workspace: Workspace, may_start: bool = True, daemon_arguments: Sequence[str] = ()) -> TrainerClient:
-    """A connection to the workspace's daemon, whose identity has been checked; a new one gets `daemon_arguments`.
+def connect(workspace: Workspace, may_start: bool = True) -> TrainerClient:
+    """A connection to the workspace's daemon, whose identity has been checked.
 
     A daemon that ends or dies meanwhile is replaced: only what the newest daemon.json says counts.
     """
@@ -79,7 +76,7 @@ def connect(workspace: Workspace, may_start: bool = True, daemon_arguments: Sequ
             if not may_start:
                 raise NoDaemon(f"No daemon runs for {workspace.root}. Start one: mosaic daemon start")
             try:
-                address = start_daemon(workspace, daemon_arguments)
+                address = start_daemon(workspace)
             except OSError as error:
                 raise _unusable_workspace(workspace, error) from None
         try:
@@ -137,13 +134,13 @@ def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_labe
         )
 
 
-def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonAddress:
+def start_daemon(workspace: Workspace) -> DaemonAddress:
     """Starts a daemon that outlives this process, and waits until it listens."""
     workspace.create_private()
     console = workspace.logs / "trainer.console.log"
     with open(console, "ab", opener=partial(os.open, mode=0o600)) as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root), *arguments],
+            [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -6,6 +6,7 @@ import glob
 import json
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ import grpc
 from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, UnknownName, decode_problems, error_class
+from mosaic.contracts.semconv import EVENTS_SKIPPED
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.contracts.views import (
     CheckpointInfo,
@@ -29,7 +31,6 @@ from mosaic.contracts.views import (
     Verdict,
     WandbStatus,
 )
-from mosaic.submission.caller_environment import caller_env_modules, without_import_mark
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
@@ -60,6 +61,7 @@ class WatchBatch(NamedTuple):
     """Pass it to `watch` to continue from here."""
     events: list[Event]
     skipped: int
+    """The number of events that this slow reader did not receive; `watch` adds a warning about them."""
     runs_with_points: frozenset[str] = frozenset()
     """Runs whose points have changed: `metrics_after` returns them."""
 
@@ -203,31 +205,18 @@ class TrainerClient:
 
     # --- runs
 
-    def submit(
-        self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None, is_trusted: bool = False
-    ) -> RunView:
+    def submit(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> RunView:
         """Submits a payload and returns the new run. A refusal (BadInput) is raised before anything is created.
 
-        `environment` is for a run of the caller's own program; it is never stored. `is_trusted`: what an imported
-        config would execute is executed.
+        `environment` is for a run of the caller's own program; it is never stored.
         """
-        request = self._payload_request(without_import_mark(payload) if is_trusted else payload, environment)
+        request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
         return _parse_view(self._call("SubmitRun", request, CHECK_TIMEOUT_S))
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
-        request = self._payload_request(payload, environment)
+        request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
         return Verdict.model_validate_json(self._call("CheckRun", request, CHECK_TIMEOUT_S).json)
-
-    def _payload_request(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None) -> pb.PayloadRequest:
-        return pb.PayloadRequest(
-            payload_json=json.dumps(dict(payload)), environment=environment or {}, env_modules=self._env_modules()
-        )
-
-    def _env_modules(self) -> pb.EnvModules | None:
-        """What this process's environment allows environment ids to import; a remote trainer has other files."""
-        modules = caller_env_modules() if self.is_local else None
-        return None if modules is None else pb.EnvModules(names=modules.names, python_path=modules.python_path)
 
     def cancel(self, run: str) -> RunView:
         """Requests a stop and returns at once; watch the run for its end."""
@@ -236,12 +225,8 @@ class TrainerClient:
     def pause(self, run: str) -> RunView:
         return _parse_view(self._call("PauseRun", pb.RunRequest(run=run)))
 
-    def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
-        """Unpauses a run, or continues it from its last checkpoint; `is_trusted` as in `submit`."""
-        request = pb.ResumeRequest(
-            run=run, total_timesteps=total_timesteps, is_trusted=is_trusted, env_modules=self._env_modules()
-        )
-        return _parse_view(self._call("ResumeRun", request, CHECK_TIMEOUT_S))
+    def resume(self, run: str, total_timesteps: int | None = None) -> RunView:
+        return _parse_view(self._call("ResumeRun", pb.ResumeRequest(run=run, total_timesteps=total_timesteps)))
 
     def get(self, run: str) -> RunView:
         return _parse_view(self._call("GetRun", pb.RunRequest(run=run)))
@@ -317,7 +302,8 @@ class TrainerClient:
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
         for reply in self._stream("WatchRuns", request, is_endless=True):
-            yield _parse_batch(reply)
+            batch = _parse_batch(reply)
+            yield batch._replace(events=[*batch.events, _skipped_warning(batch, run)]) if batch.skipped else batch
 
     def telemetry(self, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
         """Streams a run's events of the kinds `step`, `episodes` and `metrics` with their content, as `watch` does."""
@@ -457,6 +443,15 @@ def _parse_batch(reply: pb.EventBatch) -> WatchBatch:
 
     events = [decode_event(json.loads(event)) for event in reply.events_json]
     return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
+
+
+def _skipped_warning(batch: WatchBatch, run_id: str) -> Event:
+    from mosaic.contracts.events import WarningLogged
+
+    text = f"{batch.skipped:,} events were skipped, because this program reads them too slowly."
+    return WarningLogged(
+        kind=WarningLogged.KIND, seq=batch.cursor, at=time.time(), run_id=run_id, text=text, code=EVENTS_SKIPPED
+    )
 
 
 def _parse_series(series: pb.MetricSeries) -> MetricSeries:

@@ -1,6 +1,7 @@
 """The lines of a journal. Every line has `seq` (contiguous in its file), `at` (seconds since the epoch) and `kind`.
 
-The kind is the stable code that people search for. Readers skip kinds that they do not know.
+The kind is the stable code that people search for; its topic is `runbus.<kind>` (`semconv.py`). Readers skip kinds
+that they do not know.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, ValidationError
 
 from mosaic.contracts.model import Contract, Int64, StoredProcess
+from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import EvaluationBatch, RunView
 
@@ -35,6 +37,8 @@ class Hello(Event):
     KIND = "hello"
     worker: str = ""
     version: str = ""
+    contract: Int64 = CONTRACT_VERSION
+    """The version of the events that it writes."""
     pid: Int64 = 0
     capabilities: tuple[str, ...] = ()
     """`inbox` (reads commands), `pause`, `checkpoint`, `resume`."""

@@ -6,8 +6,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from mosaic.contracts.errors import BadInput
-
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
 """Environment variable: the worker's run folder."""
 INBOX_OFFSET_VARIABLE = "MOSAIC_INBOX_OFFSET"
@@ -18,8 +16,6 @@ TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 """Environment variable: where a worker writes its event files."""
 CALLER_VARIABLE = "MOSAIC_CALLER"
 """Environment variable: the submitter's environment as JSON, for the submitter's own programs."""
-MODULES_VARIABLE = "MOSAIC_ENV_MODULES"
-"""Environment variable: modules, separated by commas, that an id such as `my_envs:Maze-v0` may import."""
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 """Environment variable: the token of the daemon."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
@@ -52,18 +48,12 @@ class Workspace:
         self.reserve = self.trainer / "reserve"
         """Deleted by a daemon that starts on a full disk, for the files it needs."""
         self.daemon_log = self.logs / "trainer.log"
+        self.cli_log = self.logs / "cli.log"
+        self.gui_log = self.logs / "gui.log"
 
     @classmethod
     def resolve(cls, path: str | os.PathLike[str] | None = None) -> Workspace:
-        workspace = cls(path or os.environ.get(WORKSPACE_VARIABLE) or "var")
-        try:
-            str(workspace.root).encode()
-        except UnicodeEncodeError:
-            raise BadInput(
-                f"The path of the workspace, {os.fsencode(workspace.root)!r}, is not valid UTF-8. "
-                f"Name another: --var DIR or {WORKSPACE_VARIABLE}"
-            ) from None
-        return workspace
+        return cls(path or os.environ.get(WORKSPACE_VARIABLE) or "var")
 
     @classmethod
     def containing(cls, folder: RunFolder) -> Workspace:
@@ -128,6 +118,16 @@ class RunFolder:
 
     def stderr_log(self, log_name: str) -> Path:
         return self.logs / f"{log_name}.stderr.log"
+
+    def to_portable(self, path: str | os.PathLike[str]) -> str:
+        """A path as the run's files state it: relative inside of the workspace's runs, so that a copy can use it."""
+        path = os.path.abspath(path)
+        is_near = path.startswith(f"{self.path.parent}{os.sep}")
+        return os.path.relpath(path, self.path) if is_near else path
+
+    def from_portable(self, path: str) -> str:
+        """The inverse of `to_portable`."""
+        return os.path.normpath(self.path / path)
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / str(step)

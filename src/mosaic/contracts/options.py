@@ -67,10 +67,6 @@ _OPTIONS = (
     Option("seed", "int", 1, "Seed of everything random.", {"ge": 0}, group=CORE_GROUP,
            path=f"{CONFIG_PATH}.seed"),
     Option("algo", "str", help="The algorithm.", path=f"{CONFIG_PATH}.algo", has_flag=False),
-    Option("worker_id", "name", help="A name for the worker process, in the run's records.", is_optional=True,
-           path=f"{CONFIG_PATH}.worker_id", has_flag=False),
-    Option("agent_id", "name", help="A name for the agent, in the run's records.", is_optional=True,
-           path=f"{CONFIG_PATH}.agent_id", has_flag=False),
     Option("kind", "choice", "train", "Train a policy, or evaluate one.", {"choices": ("train", "policy_eval")},
            path="kind", extras=("mode",), has_flag=False),
     # --- tracking
@@ -85,10 +81,10 @@ _OPTIONS = (
     Option("wandb_entity", "str", help="The W&B user or team; unset: your own.", is_optional=True, group="Tracking",
            label="W&B entity", path="artifacts.wandb.entity", extras=("wandb_entity",)),
     Option("wandb_run_name", "str", help="The name of the run at W&B; unset: its name here.", is_optional=True,
-           path="artifacts.wandb.run_name", extras=("wandb_run_name",), has_flag=False),
+           group="Tracking", label="W&B run name", path="artifacts.wandb.run_name", extras=("wandb_run_name",)),
     Option("wandb_email", "str", is_optional=True, path="artifacts.wandb.email", extras=("wandb_email",),
-           help="The team member that a run is attributed to when a service account's key uploads it.",
-           has_flag=False),
+           group="Tracking", label="W&B email",
+           help="The team member that a run is attributed to when a service account's key uploads it."),
     Option("wandb_api_key", "str", is_optional=True, path="artifacts.wandb.api_key", extras=("wandb_api_key",),
            help="A key to use instead of the user's; stored as a reference to the secret store.", has_flag=False),
     Option("wandb_use_vpn_proxy", "bool", False, group="Tracking", label="VPN proxy",
@@ -140,7 +136,8 @@ _OPTIONS = (
     # --- resources and schedule
     Option("cpus", "int", None, "CPU threads for the run; unset: as many as the worker recommends.", {"ge": 1},
            is_optional=True, group="Resources", path="resources.cpus"),
-    Option("gpus", "int", 0, "GPUs that the run needs; it waits for them.", {"ge": 0}, group="Resources",
+    Option("gpus", "int", None, "GPUs for the run, which waits for them and sees no others; unset: one if the run may "
+           "use one and the machine has any.", {"ge": 0}, is_optional=True, group="Resources",
            path="resources.gpus.requested"),
     Option("memory_mb", "int", None, "Maximum memory of all its processes; unset: no limit.", {"ge": 16},
            is_optional=True, group="Resources", label="Memory", unit="MB", path="resources.memory_mb"),
@@ -156,6 +153,10 @@ _OPTIONS = (
            special_flag="--tag"),
     Option("group", "name", None, "Runs that belong together; several seeds make one.", is_optional=True,
            group="This run", path="metadata.group"),
+    Option("worker_id", "name", help="A name for the worker process, in the run's records.", is_optional=True,
+           group="This run", label="Worker id", path=f"{CONFIG_PATH}.worker_id"),
+    Option("agent_id", "name", help="A name for the agent, in the run's records.", is_optional=True,
+           group="This run", label="Agent id", path=f"{CONFIG_PATH}.agent_id"),
     Option("notes", "text", None, "A note for yourself.", is_optional=True, group="This run", path="metadata.notes",
            special_flag="--note"),
 )  # fmt: skip
@@ -171,7 +172,7 @@ def set_option(payload: dict[str, Any], option: Option, value: Any) -> None:
         section = section.setdefault(parent, {})
     section[last] = list(value) if isinstance(value, tuple) else value
     if option.name == "gpus":
-        section["mandatory"] = value > 0  # a run that asks for GPUs waits for them
+        section["mandatory"] = bool(value)  # a run that asks for GPUs waits for them
 
 
 def value_at(data: Any, path: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -69,7 +70,7 @@ class Metadata(Contract):
     group: SafeName | None = None
     """Runs that belong together, such as the seeds of one experiment."""
     is_imported: bool = False
-    """Set by an import and kept in every copy: what the config would execute needs `--trust`."""
+    """Set by an import and kept in every copy: a program that the config names is not started without `--trust`."""
 
 
 def _option(path: str, **changes: Any) -> Any:
@@ -139,7 +140,7 @@ class Artifacts(Contract):
 
 
 class GpuRequest(Contract):
-    requested: int = _option("resources.gpus.requested")
+    requested: int | None = _option("resources.gpus.requested")
     mandatory: bool = False
     """Whether to wait for them, and to refuse where there are none."""
 
@@ -200,15 +201,17 @@ class Payload(Contract):
     def is_evaluation(self) -> bool:
         return self.kind is RunKind.POLICY_EVAL
 
-    @property
-    def env_module(self) -> str:
-        """The module that its environment id imports: `my_envs` of `my_envs:Maze-v0`; empty where it imports none."""
-        return str(self.metadata.worker.config.get("env_id") or "").rpartition(":")[0]
-
     def with_worker(self, **changes: Any) -> Payload:
         """A copy with other fields of `metadata.worker`."""
         worker = self.metadata.worker.model_copy(update=changes)
         return self.model_copy(update={"metadata": self.metadata.model_copy(update={"worker": worker})})
+
+    def with_policy_path(self, change: Callable[[str], str]) -> Payload:
+        """A copy with another path of the policy to evaluate, if there is one."""
+        if self.evaluation.policy_path is None:
+            return self
+        evaluation = self.evaluation.model_copy(update={"policy_path": change(self.evaluation.policy_path)})
+        return self.model_copy(update={"evaluation": evaluation})
 
     def to_json(self) -> dict[str, Any]:
         """As it was given: what was not set stays unset."""

@@ -1,7 +1,7 @@
 """The newest frames of running environments, in shared memory. Standard library and numpy, Python 3.8 and up.
 
 One lane is one environment. Its writer renders only while a reader watches; its readers map it read-only and never
-block it. This package imports nothing else of MOSAIC, so that the probe can ship a copy of it into user scripts.
+block it. Of MOSAIC this package imports the names of events only, so that the probe can ship a copy into user scripts.
 """
 
 from .grid import (

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from mosaic.contracts import semconv
+
 from . import layout
 from .grid import as_rgb
 from .lane_files import StrPath, heartbeat_path, lane_indices, lane_path
@@ -284,14 +286,14 @@ class LaneView:
             return
         state = self.state
         if state == CONNECTED:
-            self._log_once("fastlane_connected", envs=len(self._readers))
+            self._log_once(semconv.FASTLANE_CONNECTED, envs=len(self._readers))
         elif state == UNAVAILABLE:
-            self._log_once("fastlane_unavailable", reason=self.reason)
+            self._log_once(semconv.FASTLANE_UNAVAILABLE, reason=self.reason)
         for reader in self._readers.values():
             if reader.invalid_files:
-                self._log_once("fastlane_header_invalid", problem=reader.problem)
+                self._log_once(semconv.FASTLANE_HEADER_INVALID, problem=reader.problem)
             if reader.failed_reads:
-                self._log_once("fastlane_frame_read_error", env=reader.index, torn=reader.torn_reads)
+                self._log_once(semconv.FASTLANE_FRAME_READ_ERROR, env=reader.index, torn=reader.torn_reads)
 
     def _log_once(self, event: str, **fields: Any) -> None:
         if self._log_event is not None and event not in self._logged_events:

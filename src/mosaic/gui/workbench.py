@@ -139,6 +139,7 @@ class Workbench(QObject):
 
     def show_error(self, error: Exception) -> None:
         """For `failed=` of the bridge."""
+        self.events.add_error(error)
         self.show_message(str(error), "bad")
 
     def ask(

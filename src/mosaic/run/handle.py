@@ -8,18 +8,19 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import Any, Self, SupportsFloat, TypeVar
+from typing import Any, Self, SupportsFloat
 
 from mosaic.contracts import commands
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.journal.points import as_float32
 from mosaic.journal.speed import SpeedMeter
 from mosaic.run import checkpoints
-from mosaic.run.checkpoint_manager import CheckpointManager, SavedCheckpoint
+from mosaic.run.checkpoint_manager import CheckpointManager
 from mosaic.run.checkpoints import Array, Checkpoint, CheckpointPart
 from mosaic.run.inbox import Inbox
 from mosaic.run.live_frames import LiveFrames
@@ -33,8 +34,6 @@ PROGRESS_S = 1.0
 ANALYTICS_S = 5.0
 PAUSED_HEARTBEAT_S = 3.0
 RETRY_S = 0.25
-
-Result = TypeVar("Result")
 
 # Bound once: scalar() and update() are called thousands of times a second.
 _now = time.time
@@ -134,6 +133,7 @@ class Run:
             "hello",
             worker=self._worker,
             version=self._version,
+            contract=CONTRACT_VERSION,
             pid=self._pid,
             capabilities=list(self._capabilities),
             **self._names,
@@ -217,39 +217,27 @@ class Run:
                 "scalars": self._log.analytics.scalars,
             },
         }
-
-        def write() -> SavedCheckpoint:
-            self._log.sync()
-            return self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
-
         is_last = self.total_timesteps is not None and step >= self.total_timesteps
-        title = f"The checkpoint at step {step}"
-        saved = self.write_result(write, title, "checkpoint_failed", may_wait=is_last)
-        if saved is None:
-            return None
-        relative_path = str(saved.path.relative_to(self.folder.path))
-        self.event("checkpoint", step=step, path=relative_path, is_best=saved.is_best, score=score)
-        self._write_analytics()
-        return saved.path
-
-    def write_result(
-        self, write: Callable[[], Result], title: str, code: str, *, may_wait: bool = True
-    ) -> Result | None:
-        """Call `write` and return its result. Where it fails, as on a full disk, warn once and return None.
-
-        With `may_wait`, for results that no later one replaces, retry until it succeeds or a stop is requested.
-        """
         has_failed = False
         while True:
             try:
-                return write()
+                self._log.sync()
+                path, is_best = self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
+                break
             except OSError as error:
                 if not has_failed:
-                    text = f"{title} could not be saved ({error}). What was saved before is still valid. "
-                    self.warn(f"{text}Make room on the disk of {self.folder.path}.", code)
+                    self.warn(
+                        f"The checkpoint at step {step} could not be saved ({error}). The previous one is still valid. "
+                        f"Make room on the disk of {self.folder.checkpoints}.",
+                        "checkpoint_failed",
+                    )
                 has_failed = True
-            if not may_wait or not self._wait_to_retry():
+            if not is_last or not self._wait_to_retry():
                 return None
+        relative_path = str(path.relative_to(self.folder.path))
+        self.event("checkpoint", step=step, path=relative_path, is_best=is_best, score=score)
+        self.write_analytics()
+        return path
 
     def warn(self, text: str, code: str | None = None) -> None:
         # Not to stderr: its last line is shown as the last words of a failed run.
@@ -279,10 +267,10 @@ class Run:
         self._flush()
         self._progress()
         self.event("finished", outcome=outcome, reason=reason, global_step=int(self.global_step))
-        self._write_analytics()
+        self.write_analytics()
         while self._log.has_unwritten_lines and self._wait_to_retry():
             self._flush()
-        self._write_analytics()
+        self.write_analytics()
         self._is_finished = True
 
     def close(self) -> None:
@@ -291,7 +279,7 @@ class Run:
         self._is_closed = True
         if not self._is_finished:
             self._flush()
-            self._write_analytics()
+            self.write_analytics()
         self._log.close()
         checkpoints.remove_pending_parts(self.folder)
         for number, handler in self._handlers.items():
@@ -320,7 +308,7 @@ class Run:
         if self._event_file_clock.is_due(now):
             self._log.flush_event_file()
         if self._analytics_clock.is_due(now):
-            self._write_analytics()
+            self.write_analytics()
         self._due_at = now + INBOX_S
 
     def _flush(self) -> None:
@@ -335,7 +323,8 @@ class Run:
         rounded_sps = None if sps is None else round(sps, 1)
         self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=rounded_sps)
 
-    def _write_analytics(self) -> None:
+    def write_analytics(self) -> None:
+        """Write analytics.json now instead of at its next interval."""
         if self._has_started or self.attempt == 1:
             self._log.write_analytics(
                 global_step=int(self.global_step),
@@ -361,7 +350,7 @@ class Run:
         step = int(self.global_step)
         self._flush()
         self.event("paused", global_step=step)
-        self._write_analytics()
+        self.write_analytics()
         heartbeat = _Interval(PAUSED_HEARTBEAT_S)
         while self._is_pause_requested and not self.stop_requested:
             if heartbeat.is_due(_monotonic()):

@@ -72,7 +72,7 @@ class AnalyticsFile:
         self._folder = folder
         self.scalars: dict[str, dict[str, Any]] = {}
         """By tag: step, time and value of the newest point, and the number of points."""
-        self.tensorboard_dir = self._relative_path(tensorboard) if tensorboard else None
+        self.tensorboard_dir = folder.to_portable(tensorboard) if tensorboard else None
         self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
         self._artifacts.update(_read_artifacts(folder.analytics))
 
@@ -95,11 +95,6 @@ class AnalyticsFile:
         tensorboard = {"dir": self.tensorboard_dir, "enabled": self.tensorboard_dir is not None}
         body = {**header, **entries, "scalars": self.scalars, "tensorboard": tensorboard, **self._artifacts}
         write_json(self._folder.analytics, body)
-
-    def _relative_path(self, path: Path) -> str:
-        """Make a path inside the run folder relative, so that it stays valid in a copy of the folder."""
-        path = path.absolute()
-        return str(path.relative_to(self._folder.path) if path.is_relative_to(self._folder.path) else path)
 
 
 class RunLog:

@@ -30,7 +30,7 @@ from mosaic.sidecar.wandb_environment import SERVER_VARIABLE, api_key, server_ur
 CHECK_NAMES = ("package", "server", "proxy", "DNS", "TLS", "key")
 """In their order; each check uses what the ones before it established."""
 STEP_TIMEOUT_S = 8.0
-"""Time limit of each check."""
+"""Time limit of each check; WANDB_INIT_TIMEOUT replaces it."""
 _MAX_REPLY_BYTES = 1 << 20
 _QUERY = {"query": "query Viewer { viewer { username entity } }", "operationName": "Viewer"}
 _CHECK_NETWORK = "Check the network and the firewall. With a VPN, set its proxy."
@@ -182,7 +182,7 @@ class _ConnectionChecks:
         self._proxy: SplitResult | None = None
         self._connection: HTTPConnection | None = None
         try:  # the variable that limits W&B's own client
-            self._timeout_s = min(STEP_TIMEOUT_S, max(0.1, float(env["WANDB_INIT_TIMEOUT"])))
+            self._timeout_s = max(0.1, float(env["WANDB_INIT_TIMEOUT"]))
         except (KeyError, ValueError):
             self._timeout_s = STEP_TIMEOUT_S
 

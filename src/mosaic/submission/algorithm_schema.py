@@ -57,6 +57,12 @@ def load_algorithms_from(path: str) -> dict[str, Algorithm]:
     return algorithms
 
 
+def find_installed_algorithms() -> str | None:
+    """The folder of scripts that is installed as a package, such as CleanRL's; None where there is none."""
+    finders = (worker.installed_algorithms for worker in discover_workers().values())
+    return next((folder for find in finders if find is not None and (folder := find())), None)
+
+
 def supported_options(worker_id: str) -> tuple[Option, ...]:
     """The options that this worker supports: those that every worker does, and those that its schema names."""
     named = get_worker(worker_id).read_schema().get("options", ())

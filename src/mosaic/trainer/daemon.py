@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import sqlite3
 import subprocess
 import threading
 import time
@@ -35,7 +34,7 @@ from mosaic.store import Index
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
-from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.executor import DEVICES_VARIABLE, LocalExecutor, visible_devices
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.rpc_calls import CallThreads
@@ -151,7 +150,6 @@ class Daemon:
             "token": self._token,
             "process": own_identity(),
             "started_at": self._started_at,
-            "workspace": os.path.realpath(self._workspace.root),
             "version": __version__,
         }
         write_json(self._workspace.daemon_file, content, mode=0o600)
@@ -173,13 +171,11 @@ class Daemon:
         if not self._is_ready or not self._lock.has_folder():
             return
         try:
-            if self._records.index.restore_if_gone():
-                log.warning("index_restored", path=str(self._workspace.index))
             is_restored = self._lock.restore_file()
             if not self._owns_daemon_file():
                 self._write_daemon_file()
                 is_restored = True
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             log.warning("daemon_files_not_restored", error=str(error))
             return
         if is_restored:
@@ -220,7 +216,6 @@ class Daemon:
             is_draining=self._is_draining,
             paused=self.supervisor.failure_breaker.pause_reason,
             full_disk=describe_full_disk(self._workspace.root),
-            rebuilt_index=self._records.rebuilt_index,
             log=str(self._workspace.daemon_log),
         )
 
@@ -308,7 +303,8 @@ def _count_gpus() -> int:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return min(count, len(visible_devices())) if DEVICES_VARIABLE in os.environ else count
 
 
 def configure_logging(workspace: Workspace) -> None:

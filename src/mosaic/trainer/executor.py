@@ -20,13 +20,12 @@ from mosaic.contracts.folder import (
 )
 from mosaic.contracts.payload import Payload, ProbeParts, ScriptConfig
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.states import EnvModules
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.probe.script_env import script_environment
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
-from mosaic.submission.caller_environment import with_env_modules
 from mosaic.workers import WorkerDescription
 
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
 SCRIPT_GRACE_S = {"stop": 6.0, "term": 5.0}
@@ -48,23 +47,25 @@ class LocalExecutor:
         config: Path,
         *,
         is_resume: bool,
-        gpus: tuple[int, ...],
+        gpus: tuple[int, ...] | None,
         inbox_offset: int,
         environment: dict[str, str] | None = None,
-        env_modules: EnvModules | None = None,
     ) -> ProcessIdentity:
         """Starts a keeper and returns its identity. Nothing may fork here: gRPC does not support it.
 
-        `environment` is the caller's own, where it handed one over: a script of the caller's runs in it.
+        `gpus` are the indices of those that it may see; None where this machine has none to assign. `environment` is
+        the caller's own, where it handed one over: a script of the caller's runs in it.
         """
         if worker.has_own_command:
             argv, cwd, env = _script_command(folder, payload, environment)
         else:
             argv = [*worker.command, "--config", str(config), "--grpc", "--grpc-target", self._address]
             argv, cwd = [*argv, "--resume"] if is_resume else argv, str(folder.path)
-            env = with_env_modules(self._environment(folder, payload, environment), env_modules)
-        if gpus:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+            env = self._environment(folder, payload, environment)
+        is_chosen_by_caller = payload.resources.gpus.requested is None and DEVICES_VARIABLE in (environment or {})
+        if gpus is not None and not is_chosen_by_caller:
+            devices = visible_devices()
+            env[DEVICES_VARIABLE] = ",".join(devices[gpu] if devices else str(gpu) for gpu in gpus)
         # A caller that passes an environment runs its own program, which does not know MOSAIC.
         is_foreign = environment is not None
         is_attached = payload.metadata.worker.config.get("attached") is True
@@ -127,6 +128,11 @@ class LocalExecutor:
     def reap(self) -> None:
         """Collects the keepers that have ended, so that they leave no zombie."""
         self._children = [child for child in self._children if child.poll() is None]
+
+
+def visible_devices() -> list[str]:
+    """Return the GPUs that the daemon's environment restricts it to; empty if it does not."""
+    return [name.strip() for name in os.environ.get(DEVICES_VARIABLE, "").split(",") if name.strip() not in ("", "-1")]
 
 
 def _probe_parts(worker: WorkerDescription, payload: Payload) -> ProbeParts:

@@ -78,10 +78,13 @@ def read_evaluations(records: Records, run_id: str = "", env_id: str = "") -> It
 def _read_summary(folder: RunFolder) -> EvaluationSummary | None:
     """None where there is none, or where it is invalid: other people's workers write it, too."""
     try:
-        return read_eval_summary(folder.eval_summary)
+        summary = read_eval_summary(folder.eval_summary)
     except EvalSummaryInvalid as error:
         log.info("evaluation_unreadable", run_id=folder.run_id, error=str(error))
         return None
+    if summary is None or summary.policy_path is None:
+        return summary
+    return summary.model_copy(update={"policy_path": folder.from_portable(summary.policy_path)})
 
 
 def _find_trained_run(records: Records, policy_path: str) -> TrainedRun | None:

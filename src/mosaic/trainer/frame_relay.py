@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from mosaic.contracts import semconv
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.fastlane import UNAVAILABLE, LaneView, compose_grid, full_grid, limit_size, scale_image_smoothly
 
@@ -31,6 +32,8 @@ MAX_QUEUE_DELAY_S = 0.2
 """A frame that waits longer than this for earlier ones shows that the connection is saturated."""
 MAX_IN_FLIGHT = 2
 """Frames on their way at once: enough for a distant viewer, few enough that what is seen is new."""
+QUEUE_REPORT_S = 10.0
+"""How often to log that a viewer has not seen the frames that are on their way."""
 _FAST_FRAMES_TO_UPGRADE = 20
 _WEIGHT = 0.3
 
@@ -108,7 +111,7 @@ def relay_frames(
         budget=request.budget or None,
         log_event=_log_event,
     )
-    next_at = sent_at = -math.inf
+    next_at = sent_at = next_report_at = -math.inf
     sent_state: tuple[str, str] | None = None
     is_new = False
     try:
@@ -127,6 +130,9 @@ def relay_frames(
                 next_at = now + 1 / rate_hz
                 reply = _encode_frame(view, side, throttle)
                 sent_times.append(clock())
+                if len(sent_times) == MAX_IN_FLIGHT and now >= next_report_at:
+                    next_report_at = now + QUEUE_REPORT_S
+                    _log_event(semconv.FASTLANE_QUEUE_DEPTH, lanes=folder, depth=MAX_IN_FLIGHT, seen=acknowledged)
             elif state != sent_state or now >= sent_at + STATE_S:
                 reply = pb.FrameReply(state=view.state, reason=view.reason)
             else:
@@ -139,8 +145,7 @@ def relay_frames(
 
 
 def _log_event(event: str, **fields: Any) -> None:
-    is_bad = event in ("fastlane_header_invalid", "fastlane_frame_read_error")
-    (log.warning if is_bad else log.info)(event, **fields)
+    (log.warning if event in semconv.FASTLANE_PROBLEMS else log.info)(event, **fields)
 
 
 def _clamp(value: float, bounds: tuple[float, float], default: float) -> float:

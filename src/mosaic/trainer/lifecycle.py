@@ -14,6 +14,7 @@ from typing import Any
 
 from mosaic.contracts.events import Exited
 from mosaic.contracts.process_identity import ProcessIdentity
+from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.contracts.states import Attempt, FinalReport, HistoryEntry, Outcome, RunRecord, Stage
 
 
@@ -45,6 +46,8 @@ class HandshakeReceived(LifecycleEvent):
 
     capabilities: tuple[str, ...]
     resumed_from: int | None
+    version: str | None = None
+    contract: int = CONTRACT_VERSION
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,6 @@ class KeeperLost(LifecycleEvent):
     is_reboot: bool = False
     survivors: tuple[int, ...] = ()
     """Processes of the run that could not be killed."""
-    original: str = ""
-    """The run folder that the keeper works in, where this one is a copy of it."""
 
 
 class NeverStarted(LifecycleEvent):
@@ -150,9 +151,26 @@ def _set_worker(record: RunRecord, event: WorkerUp) -> RunRecord:
     return record.model_copy(update={"attempts": _last_attempt(record, worker=event.worker)})
 
 
+def refuse_contract(worker: str, version: str | None, contract: int) -> str | None:
+    """Return why a worker with another version of the contract is refused; None for ours."""
+    if contract == CONTRACT_VERSION:
+        return None
+    return (
+        f"The worker {worker!r} {version or ''} writes version {contract} of the journal; this trainer reads version "
+        f"{CONTRACT_VERSION}. Install versions that fit together."
+    )
+
+
 def _accept_handshake(record: RunRecord, event: HandshakeReceived) -> RunRecord:
+    refusal = refuse_contract(record.worker, event.version, event.contract)
+    if refusal is not None:
+        report = FinalReport(outcome="rejected", reason=refusal)
+        return _with_history_entry(
+            record, event.at, Stage.STOPPING, refusal, final_report=report, stop_requested_at=event.at
+        )
     message = "The worker is ready." if event.resumed_from is None else f"Resumed from step {event.resumed_from:,}."
-    return _with_history_entry(record, event.at, Stage.RUNNING, message, capabilities=event.capabilities)
+    known = {"capabilities": event.capabilities, "worker_version": event.version}
+    return _with_history_entry(record, event.at, Stage.RUNNING, message, **known)
 
 
 def _set_environment(record: RunRecord, event: EnvironmentReported) -> RunRecord:
@@ -176,6 +194,8 @@ def _ask_to_stop(record: RunRecord, event: StopRequested) -> RunRecord:
 
 
 def _store_final_report(record: RunRecord, event: FinishReported) -> RunRecord:
+    if record.final_report is not None and record.final_report.outcome == "rejected":
+        return record  # it was refused, whatever it reports when it is stopped
     return record.model_copy(update={"final_report": event.final_report})
 
 
@@ -189,9 +209,7 @@ def _end(record: RunRecord, event: Ended) -> RunRecord:
 
 
 def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
-    if event.original:
-        reason = f"This is a copy, made while it was running; the run itself continues in {event.original}"
-    elif event.is_reboot:
+    if event.is_reboot:
         reason = f"The machine was restarted while it ran. {_resume_hint(record)}"
     elif event.survivors:
         pids = ", ".join(map(str, event.survivors))
@@ -255,11 +273,11 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
     report = record.final_report
     if exited.code == 0 and report is not None and report.outcome == "succeeded":
         return Outcome.SUCCEEDED, "It completed all its steps."
+    if report is not None and report.outcome == "rejected":
+        return Outcome.REJECTED, report.reason or "The worker refused its config."
     if record.stop_requested_at is not None or exited.cause == "stop":
         how = " It did not obey in time and was killed." if exited.signal == signal.SIGKILL else ""
         return Outcome.CANCELLED, f"Cancelled on request.{how}"
-    if report is not None and report.outcome == "rejected":
-        return Outcome.REJECTED, report.reason or "The worker refused its config."
     if exited.cause == "keeper_terminated":
         return Outcome.CANCELLED, "Its keeper was terminated."
     words = f' Last words: "{exited.last_words}".' if exited.last_words else ""

@@ -24,7 +24,7 @@ from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import RunView
-from mosaic.journal import Follower
+from mosaic.journal import Follower, Journal
 from mosaic.store import Index, RunProgress
 from mosaic.trainer.scheduler import start_order
 
@@ -49,10 +49,6 @@ class Records:
         self.lock = threading.RLock()
         self.on_change: Callable[[], object] = lambda: None
         """Called, from any thread, when there is a new event for watchers."""
-        self.rebuilt_index: str | None = None
-        """Why the index was rebuilt, and from how many folders."""
-        self.queue_note = ""
-        """Why the queue waits, as of the supervisor's last look at it: `2 of 2 slots busy`."""
         self.active: dict[str, RunRecord] = {}
         self.payloads: dict[str, Payload] = {}
         """Those of active runs, as they were accepted."""
@@ -136,6 +132,12 @@ class Records:
         log.info("run_folder_restored", run_id=record.run_id)
         return record.model_copy(update=changes)
 
+    def send_command(self, run_id: str, command: str, **fields: Any) -> None:
+        """Append a command to the inbox of a run."""
+        inbox = Journal(self.folder(run_id).inbox)
+        inbox.append(command, **fields)
+        inbox.close()
+
     def mark_read(self, record: RunRecord) -> None:
         """Save a record in the index with its file's modification time: nothing of its run is left to be read."""
         self.index.save(record, self.folder(record.run_id).record.stat().st_mtime_ns)
@@ -168,7 +170,8 @@ class Records:
         """Returns the payload of a run, from memory if the run is active and it was read before."""
         payload = self.payloads.get(run_id)
         if payload is None:
-            payload = Payload.read(self.folder(run_id).config)
+            folder = self.folder(run_id)
+            payload = Payload.read(folder.config).with_policy_path(folder.from_portable)
             if run_id in self.active:
                 self.payloads[run_id] = payload
         return payload
@@ -182,15 +185,16 @@ class Records:
     def resolve(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> str:
         """Return the id that a full id, a unique beginning or end of one, or `last` refers to.
 
-        `last` is the newest run that fits and is not archived; if none is, the newest one, about which the caller can
-        report why.
+        `last` is the newest run that fits; if none does, the newest one, about which the caller can report why.
         """
         if reference.lower() == "last":
-            records = [record for record, _ in self.index.list_runs(limit=1000 if fits else 1)]
-            newest = records[0].run_id if records else self.index.newest_run_id()
+            newest = self.index.newest_run_id()
             if newest is None:
                 raise UnknownName("There are no runs yet. Start one: mosaic train ppo --env-id CartPole-v1")
-            return next((record.run_id for record in records if fits is not None and fits(record)), newest)
+            if fits is not None:
+                records = (record for record, _ in self.index.list_runs(include_archived=True, limit=1000))
+                return next((record.run_id for record in records if fits(record)), newest)
+            return newest
         matches = self.index.find_run_ids(reference) if reference else []
         if len(matches) == 1:
             return matches[0]
@@ -227,7 +231,6 @@ class Records:
         if is_running and total and progress.sps and progress.global_step is not None:
             seconds_left = max(0.0, total - progress.global_step) / progress.sps
         folder = self.folder(record.run_id)
-        position = queue_positions.get(record.run_id)
         silent_since = progress.heard_at or record.started_at or time.time()
         progress_fields = {
             "total_timesteps": total,
@@ -241,8 +244,7 @@ class Records:
             "seconds_left": seconds_left,
             "hardware": progress.hardware,
             "checkpoint_step": progress.checkpoint_step,
-            "queue_position": position,
-            "wait_reason": ", ".join(filter(None, (self.queue_note, f"place {position}"))) if position else None,
+            "queue_position": queue_positions.get(record.run_id),
             "has_wandb": _has_wandb(folder),
         }
         return RunView.model_validate(dict(record) | progress_fields)

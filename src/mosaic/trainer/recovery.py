@@ -60,11 +60,8 @@ def recover(records: Records) -> list[str]:
     for record in index.active_records():
         records.cache(record)
         log.info("run_found", run_id=record.run_id, stage=record.stage)
-    reason = index.recreate_reason or ("The index was missing." if folders and not known else None)
-    if reason:
-        log.warning("index_rebuilt", reason=reason, runs=len(folders))
-        found = "1 run folder" if len(folders) == 1 else f"{len(folders)} run folders"
-        records.rebuilt_index = f"{reason} It was rebuilt from {found}."
+    if index.recreate_reason:
+        log.warning("index_rebuilt", reason=index.recreate_reason, runs=len(folders))
     _empty_trash(records)
     lanes = reap_all()
     if lanes:
@@ -87,7 +84,8 @@ def _read_folder(records: Records, path: Path, known: dict[str, int]) -> RunReco
     if mtime and known.get(path.name) == mtime:
         return None
     if not mtime and path.name not in known:
-        log.warning("run_folder_without_record", path=str(path))
+        if not folder.config.exists():  # with one, it is a run that was started by hand and is adopted when it ends
+            log.warning("run_folder_without_record", path=str(path))
         return None
     record = records.read(folder)
     if record is None:

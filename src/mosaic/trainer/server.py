@@ -18,10 +18,9 @@ from mosaic import __version__
 from mosaic.common.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.events import Hello
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.states import EnvModules
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
 from mosaic.fastlane import lanes_folder
@@ -31,6 +30,7 @@ from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
 from mosaic.trainer.folder_reader import list_files, read_evaluations, read_file, read_wandb_statuses
 from mosaic.trainer.frame_relay import TICK_S, FrameCount, relay_frames
+from mosaic.trainer.lifecycle import refuse_contract
 from mosaic.trainer.records import Records
 from mosaic.trainer.rpc_calls import CallCounter, CallThreads, Context, guard_calls, iterate_in, run_in
 from mosaic.trainer.run_import import import_run
@@ -84,11 +84,10 @@ class Servicer(TrainerServicer):
     # --- runs
 
     def SubmitRun(self, request: pb.PayloadRequest, context: Context) -> pb.RunReply:
-        modules = _env_modules(request)
-        return _run_reply(self._run_service.submit(request.payload_json, request.environment, modules))
+        return _run_reply(self._run_service.submit(request.payload_json, request.environment))
 
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        verdict = self._run_service.check(request.payload_json, bool(request.environment), _env_modules(request))
+        verdict = self._run_service.check(request.payload_json, bool(request.environment))
         return pb.JsonReply(json=verdict.model_dump_json())
 
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
@@ -99,7 +98,7 @@ class Servicer(TrainerServicer):
 
     def ResumeRun(self, request: pb.ResumeRequest, context: Context) -> pb.RunReply:
         total = request.total_timesteps if request.HasField("total_timesteps") else None
-        return _run_reply(self._run_service.resume(request.run, total, request.is_trusted, _env_modules(request)))
+        return _run_reply(self._run_service.resume(request.run, total))
 
     def ListRuns(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
         rows = self._records.index.list_runs(
@@ -225,8 +224,17 @@ class Servicer(TrainerServicer):
     # --- workers
 
     def RegisterWorker(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:
-        is_known = request.run in self._records.active
-        log.info("worker_registered", run_id=request.run, worker=request.worker, pid=request.pid, is_known=is_known)
+        """Stores what the worker states, as its handshake in the journal does."""
+        refusal = refuse_contract(request.worker, request.version, request.contract or 1)
+        if refusal is not None:
+            raise NotAllowed(refusal)
+        with self._records.lock:
+            record = self._records.active.get(request.run)
+            stated = {"worker_version": request.version or None, "capabilities": tuple(request.capabilities)}
+            if record is not None and record.holds_slot and any(dict(record)[key] != stated[key] for key in stated):
+                self._records.put(record.model_copy(update=stated))
+        is_known = record is not None
+        log.info("worker_registered", run_id=request.run, pid=request.pid, is_known=is_known, **stated)
         return pb.RegisterReply(is_known=is_known)
 
     def Heartbeat(self, request: pb.RunRequest, context: Context) -> pb.RegisterReply:
@@ -252,6 +260,8 @@ class Servicer(TrainerServicer):
 
     def _append_telemetry(self, journals: dict[str, Journal], message: pb.TelemetryRequest) -> None:
         run_id = self._records.resolve(message.run)
+        if run_id not in self._records.active:
+            raise NotAllowed(f"Run {run_id} has ended and accepts no more telemetry.")
         fields = decode_limited(message.fields_json, "The telemetry")
         if message.kind not in BULK_KINDS or not isinstance(fields, dict):
             raise BadInput(f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(BULK_KINDS)}.")
@@ -321,12 +331,6 @@ def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:
             yield group
             group, size = [], 0
     yield group
-
-
-def _env_modules(request: pb.PayloadRequest | pb.ResumeRequest) -> EnvModules | None:
-    if not request.HasField("env_modules"):
-        return None
-    return EnvModules(names=request.env_modules.names, python_path=request.env_modules.python_path)
 
 
 def _run_reply(view: RunView) -> pb.RunReply:

@@ -15,6 +15,7 @@ import structlog
 from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
 from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import boot_id, is_alive
+from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
     EnvironmentSeeded,
@@ -38,10 +39,11 @@ from mosaic.fastlane import lanes_folder, reap
 from mosaic.keeper.survivors import kill_survivors
 from mosaic.store.ingest import JOURNAL, KEEPER, IngestedEvent
 from mosaic.trainer import lifecycle as life
+from mosaic.trainer.adoption import Adoption
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.intake import Intake
 from mosaic.trainer.records import Records
-from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose, describe_busy
+from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose
 from mosaic.workers import get_worker
 
 log = structlog.get_logger("mosaic.trainer.supervisor")
@@ -76,6 +78,7 @@ class Supervisor:
         self._sidecars: dict[str, ProcessIdentity] = {}
         """By run; sidecars may report after their runs have ended."""
         self._intake = Intake(records, self._apply)
+        self._adoption = Adoption(records)
         self.backlog = set(backlog)
         """Finished runs whose files are still to be read into a new index."""
         self._has_backlog = False
@@ -83,6 +86,7 @@ class Supervisor:
             self.restore_folders,
             self.follow_runs,
             self.follow_sidecars,
+            self.adopt_runs,
             self.ingest_backlog,
             self.find_lost_runs,
             self.start_runs,
@@ -140,6 +144,9 @@ class Supervisor:
                 del self._sidecars[run_id]
             if self._records.folder(run_id).path.is_dir():
                 self._follow_next(run_id)
+
+    def adopt_runs(self) -> None:
+        self.backlog.update(self._adoption.adopt_ended_runs())
 
     def ingest_backlog(self) -> None:
         """Read on in the files of finished runs whose index was rebuilt."""
@@ -201,8 +208,6 @@ class Supervisor:
             if attempt.keeper is None:
                 if time.monotonic() - self._began > KEEPER_CLAIM_TIMEOUT_S:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
-            elif attempt.folder not in ("", os.path.realpath(self._records.folder(record.run_id).path)):
-                self._advance(record.run_id, life.KeeperLost(at=time.time(), original=attempt.folder))
             elif not is_alive(attempt.keeper):
                 self._end_without_keeper(record.run_id, attempt.keeper)
 
@@ -226,6 +231,8 @@ class Supervisor:
                 return
             if not changed.is_active:
                 self._delete_unwanted_logs(changed)
+            if changed.stage is Stage.STOPPING:  # its handshake was refused
+                self._records.send_command(run_id, STOP)
             self._records.put(changed)
             if changed.is_active or changed.is_attached:
                 return
@@ -252,22 +259,16 @@ class Supervisor:
 
     def start_runs(self) -> None:
         if self.is_draining:
-            self._records.queue_note = "the daemon starts no further run"
             return
         with self._records.lock:
             active = list(self._records.active.values())
             queued = [record for record in active if record.stage is Stage.QUEUED]
             waiting = [record for record in queued if not record.is_attached]
-            is_held = bool(waiting) and self._is_queue_held(waiting)
-            if is_held:
+            if waiting and self._is_queue_held(waiting):
                 queued = [record for record in queued if record.is_attached]
-            is_disk_full = bool(queued) and describe_full_disk(self._records.workspace.root) is not None
-            running = [record for record in active if record.holds_slot]
-            chosen = [] if is_disk_full else choose(queued, running, self._slots)
-            running += [record for record in queued if record.run_id in chosen]
-            busy = describe_busy(running, self._slots, has_waiting=len(chosen) < len(queued))
-            reason = "the queue is paused" if is_held else busy
-            self._records.queue_note = "the disk is full" if is_disk_full else reason
+            if queued and describe_full_disk(self._records.workspace.root):
+                return
+            chosen = choose(queued, [record for record in active if record.holds_slot], self._slots)
         for run_id in chosen:
             with self._records.lock:
                 record = self._records.active.get(run_id)
@@ -307,7 +308,6 @@ class Supervisor:
             gpus=self._free_gpus(record.gpus),
             journal_from=file_size(folder.journal),
             keeper_from=file_size(folder.keeper),
-            folder=os.path.realpath(folder.path),
         )
         try:
             payload = self._records.read_payload(record.run_id)
@@ -323,10 +323,9 @@ class Supervisor:
                 payload,
                 config,
                 is_resume=attempt.is_resume,
-                gpus=attempt.gpus,
+                gpus=attempt.gpus if self._slots.gpus else None,
                 inbox_offset=file_size(folder.inbox),
                 environment=self._records.environments.pop(record.run_id, None),
-                env_modules=record.env_modules,
             )
         except (OSError, MosaicError, ValueError) as error:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))
@@ -343,7 +342,11 @@ class Supervisor:
 
 _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] = {
     Hello: lambda event, _: life.HandshakeReceived(
-        at=event.at, capabilities=event.capabilities, resumed_from=event.resumed_from
+        at=event.at,
+        capabilities=event.capabilities,
+        resumed_from=event.resumed_from,
+        version=event.version or None,
+        contract=event.contract,
     ),
     EnvironmentSeeded: lambda event, _: life.EnvironmentReported(
         at=event.at, env_id=event.env_id, seed=event.seed if isinstance(event.seed, int) else None

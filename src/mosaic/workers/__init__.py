@@ -70,6 +70,8 @@ class WorkerDescription:
     """Other ids under which payloads may name it."""
     algorithms_in: Callable[[str], dict[str, Any]] | None = None
     """Reads the algorithms in a user's folder, such as a checkout of CleanRL, without running anything."""
+    installed_algorithms: Callable[[], str | None] | None = None
+    """Finds such a folder among the installed packages; None where there is none."""
 
     load_policy: Callable[[Path, str | None, str | None], ActingPolicy] | None = None
     """Loads a saved policy into this process, from its path and, where the file does not contain them, the names of its

@@ -9,7 +9,9 @@ from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 
+from mosaic.contracts.semconv import UI_FORM_SUBMITTED
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.training import submit_all
 from mosaic.gui.views.widgets import IconLabel, accent_button, button, row, selectable_label, set_properties
@@ -85,6 +87,7 @@ class SubmitController(QObject):
 
     def _on_error(self, error: Exception) -> None:
         self._set_busy(False)
+        self._workbench.events.add_error(error)
         self.line.show_text(str(error), "bad")
         self.rejected.emit(error)
 
@@ -107,6 +110,8 @@ def format_accepted(summary: VerdictSummary) -> str:
 def show_submitted_runs(workbench: Workbench, views: list[RunView]) -> None:
     """Select the first of the new runs."""
     workbench.runs.update(views)
+    for view in views:
+        workbench.events.add(UI_FORM_SUBMITTED, f"{view.kind}: {run_title(view)}", view.run_id)
     subject = f"{len(views)} runs in group {views[0].group} are" if len(views) > 1 else "The run is"
     workbench.show_message(f"{subject} submitted.", "good")
     workbench.select(views[0].run_id)

@@ -17,6 +17,9 @@ from PySide6.QtCore import (
 )
 
 from mosaic import formatting
+from mosaic.common.app_log import append_log
+from mosaic.contracts import semconv
+from mosaic.contracts.errors import ConfigRefused, MosaicError
 from mosaic.contracts.events import EvalSummaryUpdate, Event
 from mosaic.formatting import format_eval_line
 from mosaic.gui.bridge import Bridge
@@ -45,11 +48,22 @@ class EventLog(QAbstractTableModel):
         self.lines: deque[EventLine] = deque()
         self.kinds: set[str] = set()
         bridge.events_received.connect(self._on_events)
-        bridge.connected.connect(lambda status: self.add("trainer_connected", f"at {status.address}, pid {status.pid}"))
-        bridge.connection_lost.connect(lambda why: self.add("trainer_lost", why))
+        self._log_path = bridge.workspace.gui_log
+        bridge.connected.connect(
+            lambda status: self.add(semconv.TRAINER_CONNECTED, f"at {status.address}, pid {status.pid}")
+        )
+        bridge.connection_lost.connect(lambda why: self.add(semconv.TRAINER_LOST, why))
 
     def add(self, kind: str, text: str, run_id: str = "") -> None:
+        """Add an event of the window, which is also written to its log file."""
         self._append([EventLine(time.time(), run_id, kind, text)])
+        append_log(self._log_path, kind, run_id=run_id, message=text)
+
+    def add_error(self, error: Exception) -> None:
+        is_refusal = isinstance(error, ConfigRefused)
+        log_code = f"{error.log_code}: " if isinstance(error, MosaicError) else ""
+        text = str(error) if str(error).startswith(log_code[:-2]) else f"{log_code}{error}"
+        self.add(semconv.UI_INVALID_CONFIG if is_refusal else semconv.UI_ERROR, text)
 
     def _on_events(self, events: list[Event]) -> None:
         self._append([_format_event(event) for event in events if event.kind not in HIDDEN_KINDS])

@@ -12,6 +12,7 @@ from PySide6.QtGui import QImage
 
 from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
 from mosaic.client.trainer_client import FrameUpdate
+from mosaic.contracts import semconv
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.views import RunView
 from mosaic.fastlane import BGRX32, CONNECTED, UNAVAILABLE, WAITING, Frame, FrameHud, LaneView, lanes_folder
@@ -294,9 +295,11 @@ class Lanes(QObject):
             self.changed.emit()
         if status.state == CONNECTED:
             count = len(self.cells)
-            self._log_status_change("fastlane_connected", f"{count} environment{'s' * (count != 1)} by {status.text}")
+            self._log_status_change(
+                semconv.FASTLANE_CONNECTED, f"{count} environment{'s' * (count != 1)} by {status.text}"
+            )
         elif status.state == UNAVAILABLE and (self._source is not None or self.run_id in self._last_logged):
-            self._log_status_change("fastlane_unavailable", status.text)
+            self._log_status_change(semconv.FASTLANE_UNAVAILABLE, status.text)
 
     def _log_status_change(self, event: str, text: str) -> None:
         run_id = self.run_id or ""
@@ -306,5 +309,5 @@ class Lanes(QObject):
 
     def _log_lane_event(self, event: str, **fields: Any) -> None:
         """Log the errors that a lane reports; its state is logged where the run's is known too."""
-        if event in ("fastlane_header_invalid", "fastlane_frame_read_error"):
+        if event in semconv.FASTLANE_PROBLEMS:
             self._events.add(event, ", ".join(f"{name}: {value}" for name, value in fields.items()), self.run_id or "")

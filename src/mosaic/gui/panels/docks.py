@@ -6,6 +6,7 @@ from PySide6.QtCore import QEvent, QModelIndex, QObject, QSignalBlocker, QSize, 
 from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QSizePolicy, QWidget
 
+from mosaic.contracts import semconv
 from mosaic.contracts.errors import BadInput
 from mosaic.formatting import run_title
 from mosaic.gui import theme
@@ -24,7 +25,7 @@ NO_RUN_TEXT = "Choose a run to write its note."
 NOTE_PLACEHOLDER = "Notes on this run. They are saved automatically."
 SCRATCH_PLACEHOLDER = "Notes that belong to no run. Results of dry runs are added here."
 FILTER_DELAY_MS = 150
-COLUMN_SAMPLES = ("23:59:59", "ABC123", "trainer_connected")
+COLUMN_SAMPLES = ("23:59:59", "ABC123", semconv.TRAINER_CONNECTED)
 """Texts as wide as the columns of the log."""
 
 

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QFrame, QProgressBar, QScrollArea, QSplitter, QWid
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.formatting import (
+    describe_worker,
     format_ago,
     format_duration,
     format_si_number,
@@ -234,12 +235,14 @@ def run_details(view: RunView) -> list[Detail]:
             Detail("Id", short_id(view.run_id), view.run_id),
             Detail("Name", view.run_name or ""),
             Detail("Kind", "training" if is_train else "evaluation"),
-            Detail("Worker", str(view.worker)),
+            Detail("Worker", describe_worker(view)),
+            Detail("Worker id", view.worker_id or ""),
+            Detail("Agent", view.agent_id or ""),
             Detail("Group", view.group or ""),
             Detail("Tags", ", ".join(view.tags or ())),
             Detail("Last checkpoint", checkpoint if is_train else ""),
             Detail("Attempts", str(len(view.attempts)) if len(view.attempts or ()) > 1 else ""),
-            Detail("Asked for", f"{view.cpus} CPU, {view.gpus} GPU, priority {view.priority}"),
+            Detail("Resources", f"{view.cpus} CPU, {view.gpus} GPU, priority {view.priority}"),
             Detail("Folder", view.run_dir),
         ],
         "Times": [

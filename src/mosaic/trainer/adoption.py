@@ -1,0 +1,113 @@
+"""Adopts runs whose worker was started by hand: their folder has a config and a journal, but no record."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import structlog
+
+from mosaic.common.files import file_size
+from mosaic.common.processes import start_time
+from mosaic.contracts.events import Event, Finished, Hello, decode_event
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
+from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
+from mosaic.journal import Follower
+from mosaic.trainer.records import Records, summary_fields
+
+log = structlog.get_logger("mosaic.trainer.adoption")
+
+CHECK_S = 1.0
+_TAIL_BYTES = 1 << 16
+_OUTCOMES = {
+    "succeeded": (Outcome.SUCCEEDED, "It completed all its steps."),
+    "stopped": (Outcome.CANCELLED, "It was stopped from outside."),
+    "rejected": (Outcome.REJECTED, "The worker refused its config."),
+}
+
+
+class Adoption:
+    """Watches the folder of the runs for those that the daemon did not create."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._modified_ns = 0
+        self._next_check_at = 0.0
+        self._candidates: list[RunFolder] = []
+        """Folders that the index does not know, until their run has ended."""
+
+    def adopt_ended_runs(self) -> list[str]:
+        """Add the runs that have ended since the last call to the index; return their ids."""
+        if time.monotonic() < self._next_check_at:
+            return []
+        self._next_check_at = time.monotonic() + CHECK_S
+        runs = self._records.workspace.runs
+        try:
+            modified_ns = runs.stat().st_mtime_ns
+        except FileNotFoundError:
+            return []  # the workspace is being deleted or moved
+        if modified_ns != self._modified_ns:
+            self._modified_ns = modified_ns
+            unknown = set(os.listdir(runs)) - self._records.index.modification_times().keys()
+            self._candidates = [self._records.folder(name) for name in sorted(unknown) if not name.startswith(".")]
+        adopted = [folder for folder in self._candidates if self._adopt(folder)]
+        self._candidates = [folder for folder in self._candidates if folder not in adopted]
+        return [folder.run_id for folder in adopted]
+
+    def _adopt(self, folder: RunFolder) -> bool:
+        """Add a run to the index unless it is still active or not one at all."""
+        if folder.record.exists() or not folder.config.is_file():
+            return False
+        try:
+            record = build_record(folder)
+        except (OSError, ValueError):
+            return False
+        if record is None:
+            return False
+        with self._records.lock:
+            self._records.put(record)
+        log.info("run_adopted", run_id=folder.run_id, outcome=record.outcome)
+        return True
+
+
+def build_record(folder: RunFolder) -> RunRecord | None:
+    """Return the record of a run that its worker alone has described; None while that worker is alive.
+
+    Raises OSError or ValueError if its config cannot be read.
+    """
+    hello = next(_events(folder, 0), None)
+    if not isinstance(hello, Hello):
+        return None
+    last = [hello, *_events(folder, max(0, file_size(folder.journal) - _TAIL_BYTES))][-1]
+    if not isinstance(last, Finished) and start_time(hello.pid):
+        return None
+    payload = Payload.read(folder.config)
+    outcome, reason = Outcome.LOST, "Its worker was started by hand and ended without a report."
+    if isinstance(last, Finished):
+        outcome, reason = _OUTCOMES.get(last.outcome, (Outcome.FAILED, "The worker reported a failure."))
+        reason = last.reason or reason
+    message = f"Started by hand. {outcome.value.capitalize()}: {reason}"
+    return RunRecord(
+        run_id=folder.run_id,
+        worker=payload.metadata.worker.id,
+        run_name=payload.run_name,
+        group=payload.metadata.group,
+        tags=payload.metadata.tags,
+        notes=payload.metadata.notes,
+        stage=Stage.FINISHED,
+        outcome=outcome,
+        reason=reason,
+        capabilities=hello.capabilities,
+        submitted_at=hello.at,
+        queued_at=hello.at,
+        started_at=hello.at,
+        finished_at=last.at,
+        history=(HistoryEntry(at=last.at, stage=Stage.FINISHED, message=message),),
+        **summary_fields(payload, {}),
+    )
+
+
+def _events(folder: RunFolder, offset: int) -> Iterator[Event]:
+    return (decode_event(line.body) for line in Follower(folder.journal, offset).read(_TAIL_BYTES))
