@@ -37,6 +37,19 @@ def save_forever(folder: RunFolder) -> None:
                 print_line(step)
 
 
+def log_forever(folder: RunFolder) -> None:
+    """Log without end."""
+    with Run(folder, worker="logger", version="1", tensorboard=folder.tensorboard) as run:
+        run.hello()
+        step = 0
+        while True:
+            step += 1
+            run.scalar("losses/value_loss", step / 7, step)
+            run.episode(env=0, step=step, episodic_return=step / 3, length=step)
+            run.update(step)
+            time.sleep(0.001)
+
+
 def step_until_stopped(folder: RunFolder) -> None:
     """Step until a stop is requested."""
     with Run(folder, worker="stepper", version="1") as run:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.helpers.daemons import wait_for
 from tests.helpers.run_folders import events, journal_points, make_run_folder, tensorboard_points
 
 from mosaic.contracts.folder import RunFolder
@@ -55,6 +56,19 @@ def test_a_kill_at_any_moment_of_saving_leaves_only_intact_checkpoints(tmp_path:
         assert checkpoint.weights["w"][0] == checkpoint.arrays["a"][0] == checkpoint.step
         assert checkpoint.step == list_steps(folder)[-1]
     assert [event["seq"] for event in read_all(folder.journal)] == list(range(1, 1 + len(read_all(folder.journal))))
+
+
+def test_the_event_file_of_a_killed_run_has_every_point_of_its_journal(tmp_path: Path) -> None:
+    """F3: killed as soon as the journal has grown."""
+    folder = make_run_folder(tmp_path)
+    with child("log_forever", folder) as process:
+        for count in range(1, 6):
+            wait_for(lambda: folder.journal.exists() and len(events(folder, "metrics")) >= count, "points")  # noqa: B023
+        process.kill()
+    points = journal_points(folder)
+    shown = tensorboard_points(folder.tensorboard)
+    assert points["losses/value_loss"]
+    assert {tag: shown[tag][: len(rows)] for tag, rows in points.items()} == points
 
 
 def test_sigterm_requests_a_stop(tmp_path: Path) -> None:

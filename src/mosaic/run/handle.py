@@ -29,7 +29,6 @@ from mosaic.run.run_log import RunLog, count_hellos
 INBOX_S = 0.05
 JOURNAL_S = 0.25
 """Metrics and episodes are one line each: with the progress, about nine lines a second."""
-EVENT_FILE_S = 1.0
 PROGRESS_S = 1.0
 ANALYTICS_S = 5.0
 PAUSED_HEARTBEAT_S = 3.0
@@ -111,7 +110,6 @@ class Run:
         self._speed = SpeedMeter()
         self._due_at = 0.0
         self._journal_clock = _Interval(JOURNAL_S)
-        self._event_file_clock = _Interval(EVENT_FILE_S)
         self._progress_clock = _Interval(PROGRESS_S)
         self._analytics_clock = _Interval(ANALYTICS_S)
         self._pid = os.getpid()
@@ -305,8 +303,6 @@ class Run:
             self._log.write_points()
         if self._progress_clock.is_due(now):
             self._progress()
-        if self._event_file_clock.is_due(now):
-            self._log.flush_event_file()
         if self._analytics_clock.is_due(now):
             self.write_analytics()
         self._due_at = now + INBOX_S
@@ -315,7 +311,6 @@ class Run:
         if self._log.points:
             self._start_attempt()
         self._log.write_points()
-        self._log.flush_event_file()
 
     def _progress(self) -> None:
         step = int(self.global_step)

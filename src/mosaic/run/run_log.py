@@ -137,7 +137,7 @@ class RunLog:
                 self.event_file.add_image(VIDEO_TAG, gif.encoded, gif.width, gif.height, episode)
 
     def write_points(self) -> None:
-        """Write buffered points to the journal; the event file gets them at its next flush."""
+        """Write buffered points: to the event file first, so that a killed run's has whatever its journal has."""
         anomalies: dict[str, int] = {}
         scalars = self.points.take_scalars()
         for start in range(0, len(scalars), MAX_POINTS_PER_LINE):
@@ -155,10 +155,8 @@ class RunLog:
             self.event_file.add_points(points)
         for tag, step in anomalies.items():
             self._outbox.put("anomaly", {"tag": tag, "step": step})
-        self._write(_JOURNAL, self._outbox.flush)
-
-    def flush_event_file(self) -> None:
         self._write(_EVENT_FILE, self.event_file.flush)
+        self._write(_JOURNAL, self._outbox.flush)
 
     def write_analytics(self, **entries: Any) -> None:
         self._write("analytics.json", lambda: self.analytics.write(entries))
