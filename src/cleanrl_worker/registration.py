@@ -35,7 +35,7 @@ def _try_to_register(target: str, run_id: str, capabilities: tuple[str, ...]) ->
 def _register(target: str, token: str, run_id: str, capabilities: tuple[str, ...]) -> None:
     import grpc
 
-    from mosaic.common.auth_proof import PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
+    from mosaic.common.auth_proof import TOKEN_KEY, compute_proof, constant_time_equals, identify_metadata
     from mosaic.contracts import trainer_pb2 as pb
     from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
@@ -44,7 +44,7 @@ def _register(target: str, token: str, run_id: str, capabilities: tuple[str, ...
         stub = TrainerStub(channel)
         reply = stub.Identify(
             pb.IdentifyRequest(nonce=nonce),
-            metadata=((PROOF_KEY, compute_proof(token, "client", nonce)),),
+            metadata=identify_metadata(token, nonce),
             timeout=_RPC_TIMEOUT_S,
         )
         if not constant_time_equals(reply.proof, compute_proof(token, "server", nonce)):

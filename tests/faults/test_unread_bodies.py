@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from tests.helpers.daemons import LiveDaemon
 
 from mosaic.client import TrainerClient, read_daemon_address
+from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
@@ -27,14 +29,20 @@ def peak_mb(pid: int) -> float:
 def test_a_large_call_without_the_token_costs_no_memory(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
 ) -> None:
-    """F28: refused before its payload is in memory."""
+    """F28: refused before its payload is in memory, also where it pretends to know the token."""
     address = read_daemon_address(workspace)
     assert address is not None
     before = peak_mb(address.process["pid"])
-    request = pb.PayloadRequest(payload_json="x" * (BODY_MB << 20))
+    body = "x" * (BODY_MB << 20)
+    false_proof = ((NONCE_KEY, "0" * 32), (PROOF_KEY, "0" * 64))
     with grpc.insecure_channel(address.address) as channel:
-        for _ in range(3):
+        stub = TrainerStub(channel)
+        calls: list[tuple[Any, Any]] = [
+            (stub.SubmitRun, pb.PayloadRequest(payload_json=body)),
+            (stub.Identify, pb.IdentifyRequest(nonce=body)),
+        ]
+        for call, request in calls * 2:
             with pytest.raises(grpc.RpcError) as refusal:
-                TrainerStub(channel).SubmitRun(request, timeout=30)
+                call(request, timeout=30, metadata=false_proof)
             assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert peak_mb(address.process["pid"]) - before < BODY_MB / 2

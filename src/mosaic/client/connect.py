@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import grpc
 
 from mosaic.client.trainer_client import TrainerClient
-from mosaic.common.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
+from mosaic.common.auth_proof import compute_proof, constant_time_equals, identify_metadata
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.processes import is_alive
 from mosaic.contracts import trainer_pb2 as pb
@@ -114,7 +114,7 @@ def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_labe
     try:
         reply = TrainerStub(channel).Identify(
             pb.IdentifyRequest(nonce=nonce),
-            metadata=((PROOF_KEY, compute_proof(token, "client", nonce)),),
+            metadata=identify_metadata(token, nonce),
             timeout=ANSWER_TIMEOUT_S,
         )
     except grpc.RpcError as error:
