@@ -5,30 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import grpc
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.streams import raw_stub
 
-from mosaic.client import TrainerClient, read_daemon_address, trainer_client
-from mosaic.common.auth_proof import TOKEN_KEY
+from mosaic.client import TrainerClient, trainer_client
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
 WATCHERS = 500
-
-
-@contextmanager
-def raw_stub(workspace: Workspace) -> Iterator[tuple[Any, Any]]:
-    """Calls without the client's conveniences, and the metadata that they need."""
-    address = read_daemon_address(workspace)
-    assert address is not None
-    with grpc.insecure_channel(address.address) as channel:
-        yield TrainerStub(channel), ((TOKEN_KEY, address.token),)
 
 
 def test_500_watchers_leave_every_other_call_answered(trainer: TrainerClient, workspace: Workspace) -> None:

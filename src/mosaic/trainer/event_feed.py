@@ -117,9 +117,7 @@ class EventFeed:
                     cursor = events[-1].cursor
                 if is_live:
                     cursor = max(cursor, newest)  # events that do not match are not read again
-                sent = events
-                if is_thinned and len(events) == MAX_BACKLOG_EVENTS:
-                    sent = [event for event in events if event.kind not in REPLACEABLE_KINDS]
+                sent = _without_replaced(events) if is_thinned and len(events) == MAX_BACKLOG_EVENTS else events
                 for at in range(0, len(sent), EVENTS_PER_BATCH):
                     part = sent[at : at + EVENTS_PER_BATCH]
                     yield part[-1].cursor, part, len(events) - len(sent) if at == 0 else 0
@@ -167,6 +165,16 @@ class EventFeed:
         if event.kind == "record":
             body["view"] = self._records.view(event.run_id).model_dump(mode="json")
         return encode_event(event.run_id, event.source, body)
+
+
+def _without_replaced(events: Sequence[IndexedEvent]) -> list[IndexedEvent]:
+    """The events without those that a later one of the same run and kind replaces; never empty if `events` is not."""
+    newest = {(event.run_id, event.kind): event.cursor for event in events}
+    return [
+        event
+        for event in events
+        if event.kind not in REPLACEABLE_KINDS or event.cursor == newest[event.run_id, event.kind]
+    ]
 
 
 def _read_event(file: BinaryIO, event: IndexedEvent) -> str:

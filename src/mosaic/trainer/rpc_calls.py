@@ -111,6 +111,8 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
                 return await _answer(self.threads, method, self, request, context)
             except grpc.aio.AbortError:
                 raise
+            except grpc.aio.InternalError as error:  # the caller left while a reply was on its way
+                log.info("caller_left", method=method.__name__, error=str(error))
             except Exception as error:
                 await _abort(context, error)
 

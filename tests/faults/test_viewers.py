@@ -1,0 +1,165 @@
+"""F33, F34, F35: many viewers, a slow one and frozen ones change nothing for a run and for each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.helpers.commands import MOSAIC
+from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.streams import raw_stub
+from tests.helpers.worker_runs import small
+
+from mosaic.client import TrainerClient, connect
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.events import RecordChanged, WarningLogged
+from mosaic.contracts.folder import Workspace
+from mosaic.fastlane import lanes_folder
+from mosaic.journal import Journal
+
+LONG = 100_000_000
+VIEWERS = 10
+FRAMES = 8
+MAX_GROWTH_MB = 150
+"""Of the daemon's memory, for all viewers together."""
+EVENTS = 12_000
+"""Three times what a viewer may be behind."""
+
+
+def cartpole(total_timesteps: int) -> dict[str, Any]:
+    config = small(total_timesteps=total_timesteps, extras={"num_envs": 4, "num_steps": 64})
+    return {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+
+
+def test_ten_viewers_see_frames_and_the_end(daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace) -> None:
+    """F33: each follows frames and events; the daemon's memory stays bounded and the training continues."""
+    run_id = trainer.submit(cartpole(LONG)).run_id
+    wait_for(lambda: trainer.get(run_id).global_step, "its first steps")
+    assert daemon.process is not None
+    memory = psutil.Process(daemon.process.pid).memory_info
+    before_mb = memory().rss / 1e6
+
+    def watch_frames() -> int:
+        with connect(workspace, may_start=False) as client:
+            images = (update.image for update in client.frames(run_id, rate_hz=10, max_side=320) if update.image)
+            return len(list(islice(images, FRAMES)))
+
+    def watch_events() -> str | None:
+        with connect(workspace, may_start=False) as client:
+            for batch in client.watch(0, run_id):
+                for event in batch.events:
+                    if isinstance(event, RecordChanged) and event.stage == "finished":
+                        return event.view.outcome
+        return None
+
+    with ThreadPoolExecutor(2 * VIEWERS) as threads:
+        ends = [threads.submit(watch_events) for _ in range(VIEWERS)]
+        frames = [threads.submit(watch_frames) for _ in range(VIEWERS)]
+        assert [viewer.result() for viewer in frames] == [FRAMES] * VIEWERS
+        step = trainer.get(run_id).global_step or 0
+        wait_for(lambda: (trainer.get(run_id).global_step or 0) > step, "further steps")
+        assert memory().rss / 1e6 - before_mb < MAX_GROWTH_MB
+        trainer.cancel(run_id)
+        assert [viewer.result() for viewer in ends] == ["cancelled"] * VIEWERS
+
+
+def test_a_slow_viewer_gets_the_number_of_events_that_it_missed(trainer: TrainerClient, workspace: Workspace) -> None:
+    """F34, R6.1: it misses only what later events replace, and another viewer is not held up by it."""
+    run_id = trainer.submit(scripted(steps=LONG, dt=0.05)).run_id
+    wait_for(lambda: trainer.get(run_id).global_step, "its first steps")
+    cursor = next(trainer.watch(-1)).cursor
+    with raw_stub(workspace) as (stub, metadata):
+        slow = stub.WatchRuns(pb.WatchRequest(after=cursor, run=run_id), metadata=metadata)
+        next(slow)
+        journal = Journal(workspace.run(run_id).path / "journal.9.jsonl")
+        for number in range(1, EVENTS + 1):
+            journal.append("progress", global_step=number, total_timesteps=LONG, sps=1.0)
+            if number % 1000 == 0:
+                journal.append("warning", text=str(number), code=None)
+        journal.close()
+        expected = [str(number) for number in range(1000, EVENTS + 1, 1000)]
+        assert read_warnings(trainer, run_id, cursor) == expected, "while the slow one reads nothing"
+        texts: list[str] = []
+        received = skipped = 0
+        for batch in slow:
+            skipped += batch.skipped
+            received += sum('"progress"' in text for text in batch.events_json)
+            texts += [text for text in batch.events_json if '"kind":"warning"' in text.replace(" ", "")]
+            if len(texts) == len(expected):
+                break
+        slow.cancel()
+    assert [number for number, text in zip(expected, texts, strict=True) if f'"{number}"' not in text] == []
+    assert skipped > 0
+    assert received + skipped >= EVENTS, "Some events were neither delivered nor counted."
+    trainer.cancel(run_id)
+    assert ended(trainer, run_id).outcome == "cancelled"
+
+
+def read_warnings(trainer: TrainerClient, run_id: str, cursor: int) -> list[str]:
+    """The texts of the warnings after the cursor, until the last of them."""
+    texts: list[str] = []
+    for batch in trainer.watch(cursor, run_id, ["warning"]):
+        texts += [event.text for event in batch.events if isinstance(event, WarningLogged)]
+        if str(EVENTS) in texts:
+            break
+    return texts
+
+
+@contextmanager
+def viewer(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that shows a run, with its output in a pipe that nobody empties."""
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("end", ["succeeded", "cancelled"])
+def test_a_run_ends_while_its_viewers_are_frozen(
+    trainer: TrainerClient, workspace: Workspace, tmp_path: Path, end: str
+) -> None:
+    """F35: `show -f`, `logs -f`, `watch`, `watch --remote` and the window, each stopped by SIGSTOP."""
+    pytest.importorskip("PySide6")
+    folder = workspace.run(trainer.submit(cartpole(100_000)).run_id)
+    run_id = folder.run_id
+    log = folder.stdout_log("cleanrl")
+    wait_for(lambda: log.exists() and log.stat().st_size, "its first line")
+    trainer.pause(run_id)
+    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
+    path = os.pathsep.join((os.getcwd(), os.environ.get("PYTHONPATH", "")))
+    variables = {**os.environ, "MOSAIC_VAR": str(workspace.root), "PYTHONPATH": path, "QT_QPA_PLATFORM": "offscreen"}
+    window = Path(__file__).parents[1] / "helpers" / "gui_child.py"
+    video = ["--save", str(tmp_path / "video.mp4"), "--seconds", "100"]
+    commands = [
+        [MOSAIC, "show", "-f", run_id],
+        [MOSAIC, "logs", "-f", run_id],
+        [MOSAIC, "watch", run_id, *video],
+        [MOSAIC, "watch", run_id, *video, "--remote"],
+        [sys.executable, str(window), str(workspace.root), str(tmp_path / "settings.ini"), run_id, "fastlane"],
+    ]
+    with ExitStack() as stack:
+        viewers = [stack.enter_context(viewer(command, variables)) for command in commands]
+        for shown in (viewers[0], viewers[1], viewers[4]):
+            assert shown.stdout is not None
+            assert shown.stdout.readline()
+        lanes = lanes_folder(folder.path)
+        wait_for(lambda: lanes in Path(f"/proc/{viewers[2].pid}/maps").read_text(), "the lane to be mapped")
+        wait_for(lambda: psutil.Process(viewers[3].pid).net_connections(), "the connection of the remote viewer")
+        for process in viewers:
+            process.send_signal(signal.SIGSTOP)
+        trainer.resume(run_id)
+        if end == "cancelled":
+            trainer.cancel(run_id)
+        assert ended(trainer, run_id).outcome == end
+        assert [process.poll() for process in viewers] == [None] * len(viewers)
