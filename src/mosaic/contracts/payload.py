@@ -32,8 +32,8 @@ def _validate_printable(value: str) -> str:
 
 def _validate_relative_path(value: str) -> str:
     path = Path(value)
-    if path.is_absolute() or ".." in path.parts or "\0" in value or not path.parts:
-        raise ValueError("expected a path inside the run's folder, without '..'")
+    if path.is_absolute() or ".." in path.parts or not value.isprintable() or not path.parts:
+        raise ValueError("expected a path inside the run's folder, without '..' or control characters")
     return value
 
 

@@ -75,6 +75,7 @@ class RunService:
         data = decode_limited(text)
         redacted = redact_secrets(data)
         payload, verdict = self._check_submission(redacted, bool(environment))
+        _check_variables(environment or {})
         stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
         if stored != redacted:  # a reference got another name, because another secret had that one
             payload = _parse_payload(translate_extras(stored))
@@ -350,6 +351,15 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
             ScriptConfig.model_validate(choice.config)
         except ValidationError as error:
             raise refuse(field_problems(error, "metadata.worker.config"), "The config was") from None
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise BadInput(
+                f"The environment variable {name!r} cannot be passed to a program: expected a name without '=' and "
+                "no NUL character."
+            )
 
 
 def _has_checkpoint(folder: RunFolder) -> bool:
