@@ -44,12 +44,6 @@ def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: Trainer
             EVENT_TYPES[event["kind"]].model_validate(event)
 
 
-def test_the_same_config_twice_makes_two_runs(trainer: TrainerClient) -> None:
-    first, second = (trainer.submit(scripted()).run_id for _ in range(2))
-    assert first < second
-    assert {view.run_id for view in trainer.runs()} == {first, second}
-
-
 @pytest.mark.may_log("queue_paused")  # three quick ends in a row
 def test_every_end_has_its_cause(trainer: TrainerClient) -> None:
     """R1.1: run ids; folders of ended runs are kept."""
@@ -302,29 +296,6 @@ def test_logs_are_read_as_they_grow(trainer: TrainerClient) -> None:
     text = b"".join(chunk.data for chunk in trainer.log(run_id, is_stderr=True, follow=True))
     assert text == b"hello there\n"
     assert trainer.get(run_id).stage == "finished"
-
-
-def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: TrainerClient) -> None:
-    """R2.5: limits; a fair queue that survives a restart."""
-    runs = [trainer.submit(scripted()).run_id for _ in range(200)]
-    most = 0
-
-    def all_ended() -> bool:
-        nonlocal most
-        most = max(most, trainer.status().slots.busy)
-        return all(view.stage == "finished" for view in trainer.runs())
-
-    wait_for(all_ended, "all runs to end", 100)
-    views = {view.run_id: view for view in trainer.runs()}
-    assert [views[run_id].outcome for run_id in runs] == ["succeeded"] * 200
-    started = [views[run_id].started_at for run_id in runs]
-    assert started == sorted(started, key=lambda at: at or 0.0)
-    assert 0 < most <= 4
-    spans = sorted([(views[r].started_at, 1) for r in runs] + [(views[r].finished_at, -1) for r in runs])
-    busy = 0
-    for _, change in spans:
-        busy += change
-        assert busy <= 4
 
 
 def test_a_draining_daemon_starts_no_run_and_exits_after_its_last_one(
