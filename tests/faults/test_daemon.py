@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
-from mosaic.common.auth_proof import TOKEN_KEY
+from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY, TOKEN_KEY
 from mosaic.common.files import write_json
 from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
@@ -26,6 +26,8 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import Attempt
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 from mosaic.journal import read_all
+
+FALSE_PROOF = ((NONCE_KEY, "0" * 32), (PROOF_KEY, "0" * 64))
 
 
 def keeper_pid(attempt: Attempt) -> int:
@@ -158,6 +160,7 @@ def test_a_missing_daemon_is_reported(workspace: Workspace) -> None:
 
 @pytest.mark.may_log("call_refused")
 def test_every_call_needs_the_token(trainer: TrainerClient, workspace: Workspace) -> None:
+    """F28: every call of the descriptor, without a token, an empty or a wrong one; one line in the log."""
     address = read_daemon_address(workspace)
     assert address is not None
     assert workspace.daemon_file.stat().st_mode & 0o777 == 0o600
@@ -169,7 +172,7 @@ def test_every_call_needs_the_token(trainer: TrainerClient, workspace: Workspace
     with grpc.insecure_channel(address.address) as channel:
         for service, methods in services.items():
             for method in methods:
-                for metadata in ((), ((TOKEN_KEY, ""),), ((TOKEN_KEY, "0" * 64),), (("x-mosaic-proof", "0" * 64),)):
+                for metadata in ((), ((TOKEN_KEY, ""),), ((TOKEN_KEY, "0" * 64),), FALSE_PROOF):
                     call: Any = channel.unary_stream(f"/{service}/{method}", bytes, bytes)
                     with pytest.raises(grpc.RpcError) as refused:
                         list(call(b"", metadata=metadata, timeout=10))
@@ -179,6 +182,8 @@ def test_every_call_needs_the_token(trainer: TrainerClient, workspace: Workspace
         answers = stub.ServerReflectionInfo(iter([question]), metadata=((TOKEN_KEY, address.token),), timeout=10)
         listed = [service.name for service in next(answers).list_services_response.service]
         assert "mosaic.v1.Trainer" in listed
+    lines = [json.loads(line) for line in workspace.daemon_log.read_text().splitlines()]
+    assert len([line for line in lines if line["event"] == "call_refused"]) == 1, "An unknown caller fills the log."
 
 
 def test_a_forged_daemon_learns_nothing(workspace: Workspace) -> None:
@@ -211,6 +216,7 @@ def test_a_forged_daemon_learns_nothing(workspace: Workspace) -> None:
 
 @pytest.mark.may_log("call_refused")
 def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace: Workspace) -> None:
+    """F29: a POST with a foreign Host header."""
     address = read_daemon_address(workspace)
     assert address is not None
     host, _, port = address.address.partition(":")
@@ -223,6 +229,7 @@ def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace
 
 
 def test_the_token_is_not_in_logs_or_command_lines(trainer: TrainerClient, workspace: Workspace) -> None:
+    """F30: the token of the daemon."""
     address = read_daemon_address(workspace)
     assert address is not None
     view = trainer.submit(scripted(steps=50, dt=0.01))
@@ -263,6 +270,7 @@ def test_a_watcher_continues_at_its_cursor_after_a_restart(daemon: LiveDaemon, t
 
 @pytest.mark.may_log("queue_paused")
 def test_the_queue_pauses_after_three_fast_failures(trainer: TrainerClient) -> None:
+    """F39: the waiting runs are told, and continue on request."""
     trainer.set_cap(1)
     runs = [trainer.submit(scripted(steps=1, exit=1)).run_id for _ in range(6)]
     for run_id in runs[:3]:

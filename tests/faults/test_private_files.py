@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.helpers.daemons import ended, environment, scripted
+from tests.helpers.daemons import ended, environment, scripted, wait_for
 from tests.helpers.worker_runs import small
 
 from mosaic.client import connect
+from mosaic.common.processes import identify, is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.fastlane import lane_indices, lanes_folder
+from mosaic.fastlane.lane_files import lanes_root
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -71,3 +79,47 @@ def test_the_folders_of_an_earlier_version_become_private(tmp_path: Path) -> Non
     (workspace.root / "a project").unlink()
     workspace.create_private()
     assert workspace.root.stat().st_mode & 0o777 == 0o700
+
+
+def run_as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True)
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that everyone may enter, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.usefixtures("_open_umask")
+def test_another_user_neither_reads_nor_writes_anything_of_an_active_run(
+    reachable: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F46: files, frames in shared memory, and the environments of its processes."""
+    for name, value in environment(plugins).items():
+        monkeypatch.setenv(name, value)
+    workspace = Workspace(reachable / "var")
+    (reachable / "open").write_text("")
+    config = small(total_timesteps=100_000_000)
+    with connect(workspace) as trainer:
+        run_id = trainer.submit({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}).run_id
+        folder = workspace.run(run_id)
+        wait_for(lambda: lane_indices(lanes_folder(folder.path)), "its lanes")
+        attempt = trainer.get(run_id).attempts[-1]
+        daemon = identify(trainer.status().pid)
+        access = ("(", "-readable", "-o", "-writable", ")")
+        assert run_as_nobody("find", str(reachable / "open"), *access).stdout, "The user sees what is open to all."
+        for place in (str(workspace.root), lanes_root()):
+            assert run_as_nobody("find", place, *access).stdout == ""
+        for path in (workspace.daemon_file, workspace.index, folder.config, folder.journal, folder.inbox):
+            assert path.exists()
+            assert run_as_nobody("cat", str(path)).stdout == ""
+        for process in (daemon, attempt.keeper, attempt.worker):
+            assert process is not None
+            assert run_as_nobody("cat", f"/proc/{process['pid']}/environ").stdout == ""
+        trainer.stop_daemon(cancel_runs=True)
+    wait_for(lambda: not is_alive(daemon), "the end of the daemon")

@@ -1,4 +1,4 @@
-"""A key submitted in a config is only in the secret store, however the run ends."""
+"""F30: a key submitted in a config is only in the secret store, however the run ends."""
 
 from __future__ import annotations
 

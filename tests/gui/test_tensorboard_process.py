@@ -75,6 +75,7 @@ def test_closing_waits_for_the_end_of_the_process(board: TensorBoardProcess) -> 
 
 
 def test_a_crash_is_reported_with_the_last_line_of_stderr(board: TensorBoardProcess) -> None:
+    """F23: it crashes or is killed."""
     board.start(pretend("import sys; print('no room', file=sys.stderr); sys.exit(3)"))
     pump(lambda: board.state == FAILED, "the crash")
     assert board.problem == "TensorBoard has ended unexpectedly (exit code 3). Last output: no room"
@@ -83,6 +84,16 @@ def test_a_crash_is_reported_with_the_last_line_of_stderr(board: TensorBoardProc
     os.killpg(board.pid, signal.SIGKILL)
     pump(lambda: board.state == FAILED, "the kill")
     assert "signal 9" in board.problem
+
+
+def test_a_start_that_takes_too_long_is_ended_and_reported(board: TensorBoardProcess) -> None:
+    """F23: it hangs before it serves."""
+    board.start(pretend("import time; time.sleep(300)"))
+    pid = board.pid
+    board._start_timer.start(1)
+    pump(lambda: board.state == FAILED, "the end of the wait")
+    assert board.problem == "TensorBoard did not start within 30 seconds."
+    pump(lambda: not group_of(pid), "its end")
 
 
 def test_a_program_that_cannot_be_started_is_reported(board: TensorBoardProcess) -> None:

@@ -93,6 +93,7 @@ def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
 
 
 def test_without_tensorboard_a_hint_links_to_the_analytics_tab(make: Make, workbench: Workbench) -> None:
+    """F23: it is not installed."""
     tab = make(is_installed=lambda: False)
     assert "pip install 'mosaic-rl[train]'" in hint(tab)
     wanted: list[str] = []
@@ -125,6 +126,7 @@ def test_a_run_without_output_shows_a_message(make: Make, workbench: Workbench, 
 
 
 def test_a_tensorboard_that_was_killed_can_be_restarted(make: Make, opened: list[str]) -> None:
+    """F23: the tab says what happened."""
     tab = make()
     pump(lambda: find(tab, "tensorboard.browser").isEnabled(), "the folder")
     click(find(tab, "tensorboard.browser"))

@@ -58,6 +58,7 @@ def train(path: Path, name: str, env_id: str, resume: Checkpoint | None = None, 
 def test_a_reward_that_is_not_finite_ends_the_run_at_its_step(
     name: str, env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F40: every algorithm."""
     if ALGORITHMS[name].is_for_atari:
         from mosaic.envs.atari import AtariEnv
 
@@ -83,6 +84,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_at_its_step(
 def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(
     name: str, poison: float, env_id: str, tmp_path: Path
 ) -> None:
+    """F40: every algorithm; NaN, and numbers that overflow."""
     path = tmp_path / "a user's run"
     train(path, name, env_id, total_timesteps=8)
     good = latest_checkpoint(path)

@@ -82,6 +82,7 @@ def test_a_file_is_read_in_parts_and_from_an_offset(remote: TrainerClient, view:
     "name", ["../../daemon.json", "/etc/passwd", "videos/secret", "videos/up/daemon.json", "videos/../../../x", "a\0b"]
 )
 def test_nothing_outside_of_the_folder_is_read(remote: TrainerClient, view: RunView, name: str) -> None:
+    """F26: neither by a path nor by a link that a run has created."""
     with pytest.raises(BadInput, match="expected a relative path inside it"):
         list(remote.read_file(view.run_id, name))
 

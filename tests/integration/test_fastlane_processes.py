@@ -50,7 +50,7 @@ def writer(folder: str, lanes: int = 1, side: int = 64) -> Iterator[subprocess.P
 
 @pytest.mark.parametrize("side", [16, 256])
 def test_no_torn_frame_is_read_from_a_writer_at_full_speed(folder: str, side: int) -> None:
-    """R5.3: states; torn frames."""
+    """F37, R5.3: solid colors as fast as they can be written."""
     reader = LaneReader(folder)
     frames = reads = 0
     with writer(folder, side=side):
@@ -67,6 +67,7 @@ def test_no_torn_frame_is_read_from_a_writer_at_full_speed(folder: str, side: in
 
 
 def test_a_killed_reader_does_not_block_the_writer(folder: str) -> None:
+    """F35: killed in the middle of a read."""
     with writer(folder) as process:
         for _ in range(3):
             reader = subprocess.Popen([sys.executable, "-c", READER, folder], stdout=subprocess.PIPE, text=True)
@@ -83,6 +84,7 @@ def test_a_killed_reader_does_not_block_the_writer(folder: str) -> None:
 
 
 def test_nothing_is_left_of_killed_writers(tmp_path: Path) -> None:
+    """F36: the process group of each is killed."""
     for attempt in range(8):
         folder = lanes_folder(tmp_path / f"run {attempt}")
         with writer(folder, lanes=3) as process:

@@ -87,6 +87,7 @@ def test_a_mujoco_frame_shows_the_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", ["bad", "glfw"])
 def test_a_failing_graphics_driver_only_disables_frames(tmp_path: Path, driver: str) -> None:
+    """F24: the warning names the variable to set."""
     folder = RunFolder(tmp_path / "run")
     config = small(**HALF_CHEETAH, total_timesteps=8192, extras={"num_envs": 1, "num_steps": 128})
     screen = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
@@ -135,6 +136,7 @@ def test_the_config_sets_the_number_of_lanes(tmp_path: Path, extras: dict[str, A
 def test_no_room_for_frames_is_one_warning_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F36: the folder for lanes cannot be created."""
     blocked = tmp_path / "a file"
     blocked.write_text("")
     monkeypatch.setenv(LANES_VARIABLE, str(blocked / "lanes"))
@@ -147,6 +149,7 @@ def test_no_room_for_frames_is_one_warning_and_training_continues(
 def test_a_full_file_system_is_one_warning_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F36: shared memory is full."""
     tiny = tmp_path / "tiny"
     tiny.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(tiny)], check=False)
@@ -220,6 +223,7 @@ def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: Train
 
 
 def test_the_lanes_of_a_killed_worker_are_reaped(trainer: TrainerClient, workspace: Workspace) -> None:
+    """F36: by the daemon that started it."""
     with running(trainer, cartpole()) as run_id:
         lanes = lanes_folder(workspace.run(run_id).path)
         wait_for(lambda: lane_indices(lanes), "lanes")
@@ -231,6 +235,7 @@ def test_the_lanes_of_a_killed_worker_are_reaped(trainer: TrainerClient, workspa
 
 
 def test_a_new_daemon_reaps_lanes_of_runs_that_died_without_one(daemon: LiveDaemon, workspace: Workspace) -> None:
+    """F36: keeper and worker are killed while no daemon runs."""
     with connect(workspace, may_start=False) as trainer:
         run_id = trainer.submit(cartpole()).run_id
         wait_for(lambda: trainer.get(run_id).stage == "running", "the run to start")

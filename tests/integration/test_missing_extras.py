@@ -47,6 +47,7 @@ def warnings(folder: RunFolder) -> str:
 
 @pytest.mark.usefixtures("bare")
 def test_what_needs_no_extra_works_and_what_does_names_it(workspace: Workspace) -> None:
+    """F23: training writes event files and curves without TensorBoard."""
     python(f"import importlib.util as u; assert not any(u.find_spec(name) for name in {GONE!r})")
     wishes = ("--track", "--upload-model", "--capture-video")
     checked = good(mosaic(workspace, "check", "ppo", *SMALL, *wishes, "--json")).json

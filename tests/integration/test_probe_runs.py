@@ -73,6 +73,7 @@ def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: Traine
 
 
 def test_the_script_runs_in_the_callers_folder_and_environment(trainer: TrainerClient, folder: Path) -> None:
+    """F26: without LD_PRELOAD."""
     code = """
         import os, sys
         print(os.getcwd(), os.environ["MY_SECRET"], os.environ.get("LD_PRELOAD"), os.environ["OMP_NUM_THREADS"])
@@ -99,6 +100,7 @@ def test_the_callers_environment_is_never_written_to_disk(
 
 
 def test_a_config_from_elsewhere_may_not_choose_the_program(trainer: TrainerClient, folder: Path) -> None:
+    """F26: only a caller who passes its environment may."""
     payload = script_payload([sys.executable, "-c", "print('pwned')"], folder)
     for call in (trainer.submit, trainer.check):
         with pytest.raises(ConfigRefused, match=r"metadata\.worker\.config\.argv.*mosaic run"):
@@ -125,6 +127,7 @@ def test_a_config_from_elsewhere_may_not_choose_the_program(trainer: TrainerClie
 def test_a_malformed_script_is_rejected_with_its_key(
     trainer: TrainerClient, folder: Path, config: dict[str, object], path: str
 ) -> None:
+    """F26: NUL, a relative folder, unknown keys."""
     payload = script_payload([], folder)
     payload["metadata"]["worker"]["config"].update(config)
     with pytest.raises(ConfigRefused, match=rf"metadata\.worker\.config\.{path}"):
@@ -462,6 +465,7 @@ def test_vector_environments_of_every_kind_are_counted_once(trainer: TrainerClie
 
 
 def test_environments_that_cannot_be_rendered_are_unavailable_and_counted(trainer: TrainerClient, folder: Path) -> None:
+    """F24: in a script."""
     write_script(folder / "envpool", "from envpool.registration import make\n", "__init__.py")
     write_script(folder / "envpool", ENVPOOL, "registration.py")
     code = """

@@ -234,6 +234,7 @@ def test_importing_the_catalogue_imports_no_environment_library() -> None:
 
 
 def test_a_render_check_of_a_broken_driver_names_the_variable_to_set() -> None:
+    """F24: before a run starts."""
     pytest.importorskip("mujoco")
     script = (
         "from mosaic.envs.render_check import check_rendering as check; import json; print(json.dumps(check('mujoco')))"

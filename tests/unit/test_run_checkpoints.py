@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import pickle
 import zipfile
@@ -13,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.run_folders import ARRAYS, FACTS, make_run_folder
+from tests.helpers.run_folders import ARRAYS, FACTS, forge_state, make_run_folder
 from tests.helpers.run_folders import WEIGHTS as SAVED_WEIGHTS
 
 from mosaic.contracts.errors import CheckpointDamaged
@@ -23,8 +21,6 @@ from mosaic.run.checkpoints import (
     MANIFEST,
     STATE,
     WEIGHTS,
-    _manifest_digest,
-    _manifest_text,
     list_steps,
     move_aside,
     prune,
@@ -113,15 +109,6 @@ def test_without_checkpoints_there_is_no_last_good_one(folder: RunFolder) -> Non
         load_checkpoint(folder.checkpoint(5))
 
 
-def forge_state(path: Path, state: bytes) -> None:
-    """Replace the arrays and update the manifest's hashes to match."""
-    (path / STATE).write_bytes(state)
-    body = json.loads((path / MANIFEST).read_text())
-    body["files"][STATE] = {"size_bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
-    body["sha256"] = _manifest_digest(body)
-    (path / MANIFEST).write_text(_manifest_text(body))
-
-
 class Canary:
     calls: list[str] = []
 
@@ -131,6 +118,7 @@ class Canary:
 
 @pytest.mark.parametrize("form", ["an array of objects", "a bare pickle"])
 def test_a_pickle_is_rejected_and_not_loaded(folder: RunFolder, form: str) -> None:
+    """F25: whatever the manifest's hashes say."""
     path = write_checkpoint(folder, 1000)
     if form == "a bare pickle":
         forge_state(path, pickle.dumps(Canary()))

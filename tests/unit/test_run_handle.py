@@ -107,6 +107,7 @@ def test_hyperparameters_are_a_table(folder: RunFolder) -> None:
 
 
 def test_values_that_are_not_finite_are_null_and_reported_once_per_tag(folder: RunFolder) -> None:
+    """F40: whatever an algorithm logs."""
     with open_run(folder) as run:
         run.hello()
         for step, value in enumerate((1.0, math.nan, math.inf, 1e300, 2.0)):

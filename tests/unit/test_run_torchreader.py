@@ -84,6 +84,7 @@ class CreatesFolder:
 
 
 def test_a_file_that_would_run_code_is_rejected_and_runs_none(tmp_path: Path) -> None:
+    """F25: a model file written by torch."""
     path = tmp_path / "x.cleanrl_model"
     for saved in ({"a": CreatesFolder(tmp_path / "canary")}, make_module()):
         torch.save(saved, path)

@@ -176,6 +176,7 @@ class Canary:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_model_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path, protocol: int) -> None:
+    """F25: the preview of a policy."""
     canary, model = tmp_path / "canary", tmp_path / "ppo.cleanrl_model"
     with zipfile.ZipFile(model, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"a.weight": Canary(canary)}, protocol))

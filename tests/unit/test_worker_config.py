@@ -105,6 +105,7 @@ def test_a_payload_names_the_whole_path() -> None:
 @pytest.mark.parametrize("key", ["env_id", "run_id", "algo", "worker_id"])
 @pytest.mark.parametrize("value", ["../x", "/etc/passwd", "a\0b", "x\ny", ""])
 def test_ids_that_are_paths_or_worse_are_refused(key: str, value: str) -> None:
+    """F26: by the worker, if it is started by hand."""
     assert f"{key}: " in refusal({**BARE, key: value})
 
 
