@@ -29,8 +29,8 @@ check: setup  ## The checks without the tests: style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-faults: setup  ## Kill processes, truncate files, fill disks: one line per guarantee
-	$(BIN)/pytest -v tests/faults
+faults: setup  ## Kill processes, truncate files, fill disks: one line per fault: make faults [ARGS="--rows F1,F9 --tries 20 --seed 7"]
+	$(BIN)/python -m pytest -p tests.helpers.fault_table -n $(JOBS) --dist worksteal $(ARGS)
 
 bench: setup  ## Speed against CleanRL: make bench CLEANRL=/path/to/cleanrl [CLEANRL_PYTHON=/path/to/python] [ARGS=…]
 	$(BIN)/python -m tests.bench.speed --cleanrl "$(CLEANRL)" $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)

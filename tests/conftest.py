@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
+import secrets
 import signal
 import threading
 import time
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.helpers.daemons import LiveDaemon, running_daemon
+from tests.helpers.fault_table import SEED_VARIABLE
 
 from mosaic.client import TrainerClient
 from mosaic.common.processes import identify, is_alive
@@ -81,6 +84,14 @@ def daemon(live: tuple[LiveDaemon, TrainerClient]) -> LiveDaemon:
 @pytest.fixture
 def trainer(live: tuple[LiveDaemon, TrainerClient]) -> TrainerClient:
     return live[1]
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Random times and places that a seed repeats; the output of a test that fails shows the seed."""
+    seed = os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(1_000_000)))
+    print(f"{SEED_VARIABLE}={seed}")
+    return random.Random(f"{seed} {request.node.name}")
 
 
 def end_daemon(place: Workspace) -> None:

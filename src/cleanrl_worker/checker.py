@@ -61,9 +61,10 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         return VerdictSummary.model_validate(summary | check_evaluation(request))
     config, facts, env = launcher.check_training(request)
     settings = config.model_dump(mode="json")
-    if not ALGORITHMS[request.algo].is_for_atari:
-        from cleanrl_worker.algorithms.base import observation_warnings
+    from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
 
+    warnings += step_warnings(config)
+    if not ALGORITHMS[request.algo].is_for_atari:
         warnings += observation_warnings(env)
     training = {
         "module": module_name(request.algo),

@@ -14,7 +14,7 @@ from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic import __version__
 from mosaic.common.files import write_json
-from mosaic.contracts.errors import BadInput, MosaicError, problems_of
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, problems_of
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder, Workspace, to_file_name
 from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
@@ -180,6 +180,11 @@ def build_job(request: WorkerRequest) -> Job:
 def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: bool) -> None:
     """Train until done or stopped."""
     module = load_algorithm(request.algo)
+    resumed = last_good_checkpoint(folder) if is_resume else None
+    if is_resume and resumed is None:
+        # From the beginning it would lose the curve that it has.
+        reason = f"There is no intact checkpoint to resume from in {folder.checkpoints}"
+        raise CheckpointDamaged(f"{reason}. Train it again from the beginning: mosaic resubmit {folder.run_id}")
     with open_run(
         request,
         folder,
@@ -188,12 +193,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         keep_checkpoints=request.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
         checkpoint_every=config.checkpoint_interval,
     ) as run:
-        resumed = last_good_checkpoint(folder) if is_resume else None
         run.hello(resumed)
-        if is_resume and resumed is None:
-            run.warn(
-                "There is no intact checkpoint to resume from: the run starts from the beginning.", "no_checkpoint"
-            )
         if resumed is None:
             run.hyperparameters(config.model_dump())
         run.frames = make_live_frames(request, run, config.env_id)
@@ -225,15 +225,16 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return
     path = run.folder.model(_cleanrl_run_name(run.folder, config), algo)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_model(checkpoint, path)
-    run.artifact("model", str(path.relative_to(run.folder.path)))
+    if run.write_result(lambda: write_model(checkpoint, path), f"The model {path.name}", "model_failed"):
+        run.artifact("model", str(path.relative_to(run.folder.path)))
 
 
-def write_model(checkpoint: Checkpoint, path: Path) -> None:
+def write_model(checkpoint: Checkpoint, path: Path) -> Path:
     from mosaic.run.torchfile import save_state_dict
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_state_dict(path, load_algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
+    return path
 
 
 def _cleanrl_run_name(folder: RunFolder, config: Any) -> str:

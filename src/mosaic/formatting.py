@@ -176,7 +176,7 @@ def format_eval_line(batch: EvaluationBatch) -> str:
 
 def format_progress_line(view: RunView) -> str:
     """Format what a run does now: `running, 12,400 of 50,000 steps (25%), 8,200 steps/s, 4.6s left, return 93.1`."""
-    parts = [view.status]
+    parts = [f"{view.status} ({view.wait_reason})" if view.wait_reason else view.status]
     if view.is_evaluation:
         parts.append(f"{view.episodes:,} episodes")
     elif view.global_step is not None:

@@ -116,7 +116,7 @@ def curve(workspace: Workspace, run_id: str) -> dict[str, list[tuple[int, float]
 def test_a_killed_run_resumes_to_the_same_weights_and_the_same_curve(
     workspace: Workspace, settings: tuple[str, ...]
 ) -> None:
-    """R3.12: exact resume."""
+    """F3, R3.12: the reason names the signal, and a resumed run equals one that was not killed."""
     straight = RunView.model_validate(mosaic(workspace, "train", *settings, "--seed", "3", "--json").json)
     begun = mosaic(workspace, "train", *settings, "--seed", "3", "--detach", "--json").json
     with connect(workspace) as trainer:
@@ -170,6 +170,7 @@ def test_a_cancelled_run_keeps_a_checkpoint_that_resumes(workspace: Workspace) -
 
 
 def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace: Workspace) -> None:
+    """F1: the next command finds the run with the same process."""
     run_id = mosaic(workspace, "train", "ppo", "--total-timesteps", "5000000", "--detach", "--json").json["run_id"]
     with connect(workspace) as trainer:
         wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1000, "some steps")

@@ -149,6 +149,7 @@ def test_several_seeds_become_a_group(program: Application) -> None:
 
 
 def test_a_killed_trainer_is_restarted_and_the_run_continues(program: Application) -> None:
+    """F1: the window says that the trainer is lost, and starts the next one."""
     program.start()
     pump(lambda: program.workbench.status, "the trainer", 30)
     fill(program, "CartPole-v1", LONG)
@@ -208,6 +209,7 @@ def test_a_killed_window_reopens_in_the_same_state(
 
 
 def test_closing_the_window_does_not_affect_the_run(workspace: Workspace, tmp_path: Path) -> None:
+    """F8: nor does ending it by SIGTERM."""
     with connect(workspace) as trainer:
         settings = {"env_id": "CartPole-v1", "total_timesteps": LONG, "seed": 1}
         run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.run_folders import events, make_run_folder
+from tests.helpers.worker_runs import small, train_here
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import DiskFull
@@ -111,3 +114,20 @@ def test_a_run_that_ends_on_a_full_disk_waits_and_saves_everything(tmp_path: Pat
     assert checkpoint.step == 10
     assert [event["outcome"] for event in events(folder, "finished")] == ["succeeded"]
     assert [event["code"] for event in events(folder, "warning")] == ["checkpoint_failed"]
+
+
+def test_the_model_file_of_a_finished_training_waits_for_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F9: a training that is done is not lost because its last file does not fit."""
+    errors = [OSError(errno.ENOSPC, "No space left on device")] * 2
+
+    def save_when_there_is_space(path: Path, state: object) -> None:
+        if errors:
+            raise errors.pop()
+        path.write_text("model")
+
+    monkeypatch.setattr("mosaic.run.torchfile.save_state_dict", save_when_there_is_space)
+    folder = train_here(make_run_folder(tmp_path), small(total_timesteps=64))
+    assert [event["code"] for event in events(folder, "warning")] == ["model_failed"]
+    assert [event["outcome"] for event in events(folder, "finished")] == ["succeeded"]
+    (model,) = folder.models.rglob("*.cleanrl_model")
+    assert json.loads(folder.analytics.read_text())["model"] == str(model.relative_to(folder.path))

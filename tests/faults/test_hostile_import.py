@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -13,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, scripted
 from tests.helpers.worker_runs import small
 
-import mosaic
+import mosaic as package
 from mosaic.client import TrainerClient
 from mosaic.client.file_transfer import pack_run
-from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.errors import BadInput, NotAllowed, NotTrusted
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.trainer import run_import
 
@@ -40,8 +42,9 @@ def take_out(trainer: TrainerClient, workspace: Workspace, tmp_path: Path, run_i
     return outside
 
 
-def train(trainer: TrainerClient) -> str:
-    return trainer.submit({"metadata": {"worker": {"id": "cleanrl", "config": small()}}, "artifacts": {}}).run_id
+def train(trainer: TrainerClient, **changes: str) -> str:
+    worker = {"id": "cleanrl", "config": small(**changes)}
+    return trainer.submit({"metadata": {"worker": worker}, "artifacts": {}}).run_id
 
 
 def zipped(folder: Path) -> Path:
@@ -95,7 +98,7 @@ def test_code_in_an_imported_folder_is_not_executed_by_resume(
 def test_every_python_process_of_ours_ignores_its_working_directory() -> None:
     """F45: `-P` or `-I` follows the interpreter wherever a command is built."""
     unsafe = []
-    for file in sorted(Path(mosaic.__file__).parents[1].rglob("*.py")):
+    for file in sorted(Path(package.__file__).parents[1].rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
                 first, second = ast.unparse(node.elts[0]), ast.unparse(node.elts[1])
@@ -122,7 +125,7 @@ def test_a_program_that_an_imported_config_names_needs_trust(
     config["metadata"]["is_imported"] = False
     (folder / "config.json").write_text(json.dumps(config))
     run_id = trainer.import_run(str(folder)).run_id
-    with pytest.raises(NotAllowed, match=r"imported and names a program: cleanrl is .*--trust"):
+    with pytest.raises(NotTrusted, match=r"imported and would start a program \(cleanrl: .*--trust"):
         trainer.resume(run_id, 128)
     copied = trainer.config(run_id)
     with pytest.raises(NotAllowed, match="--trust"):
@@ -142,8 +145,61 @@ def test_a_trusted_copy_of_an_imported_script_is_run(
     copied = trainer.config(run_id)
     with pytest.raises(NotAllowed, match="--trust"):
         trainer.submit(copied, environment=dict(os.environ))
-    del copied["metadata"]["is_imported"]
-    assert ended(trainer, trainer.submit(copied, environment=dict(os.environ)).run_id).outcome == "succeeded"
+    trusted = trainer.submit(copied, dict(os.environ), is_trusted=True)
+    assert not trusted.is_imported
+    assert ended(trainer, trusted.run_id).outcome == "succeeded"
+
+
+@pytest.fixture
+def imported(
+    trainer: TrainerClient, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Path]:
+    """An imported run whose environment id imports a module that its user once allowed, and the module's canary."""
+    canary = tmp_path / "canary"
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "evil_envs.py").write_text(
+        f"open({str(canary)!r}, 'a').write('x')\nimport gymnasium\n"
+        "gymnasium.register('Evil-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv', max_episode_steps=20)\n"
+    )
+    monkeypatch.setenv("MOSAIC_ENV_MODULES", "evil_envs")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(modules), os.environ.get("PYTHONPATH")))))
+    folder = take_out(trainer, workspace, tmp_path, train(trainer, env_id="evil_envs:Evil-v0"))
+    assert json.loads((folder / "record.json").read_text())["env_modules"]["names"] == "evil_envs"
+    canary.unlink()
+    view = trainer.import_run(str(folder))
+    assert view.is_imported
+    assert view.env_modules is None, "what its author was allowed to import does not count here"
+    return view.run_id, canary
+
+
+def test_a_module_that_an_imported_environment_id_names_needs_trust(
+    trainer: TrainerClient, workspace: Workspace, imported: tuple[str, Path]
+) -> None:
+    """F45: by resume, eval and resubmit alike, even where the user allows the module for other runs."""
+    run_id, canary = imported
+    refusal = r"was imported and would import the module 'evil_envs' \(env_id: evil_envs:Evil-v0\).*--trust"
+    with pytest.raises(NotTrusted, match=refusal):
+        trainer.resume(run_id, 128)
+    for arguments in (("resume", run_id, "--total-timesteps", "128"), ("resubmit", run_id), ("eval", run_id)):
+        result = mosaic(workspace, *arguments)
+        assert result.code == 2
+        assert re.search(refusal, result.err)
+    assert not canary.exists()
+    assert "needs --trust" in mosaic(workspace, "show", run_id).out
+
+
+def test_what_an_imported_run_would_execute_is_executed_with_trust(
+    trainer: TrainerClient, workspace: Workspace, imported: tuple[str, Path]
+) -> None:
+    """F45: `--trust`, and the module that the user's environment allows."""
+    run_id, canary = imported
+    result = mosaic(workspace, "resume", run_id, "--total-timesteps", "128", "--trust", "--follow")
+    assert result.code == 0, result.err
+    assert canary.exists()
+    evaluated = mosaic(workspace, "eval", run_id, "--episodes", "2", "--trust", "--json")
+    assert evaluated.code == 0, evaluated.err
+    assert evaluated.json["episodes"] == 2
 
 
 # --- bombs

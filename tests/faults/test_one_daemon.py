@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, environment, wait_for
@@ -17,6 +18,7 @@ from tests.helpers.daemons import LiveDaemon, environment, wait_for
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.common.files import write_json
 from mosaic.common.processes import identify
+from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 
@@ -111,3 +113,33 @@ def test_a_daemon_that_was_killed_raises_no_false_alarm(workspace: Workspace, pl
             assert trainer.runs() == []
             trainer.stop_daemon()
     server.stop(None).wait()
+
+
+HANGING_WORKER = """
+import sys
+from mosaic.workers import WorkerDescription
+
+def describe():
+    checker = (sys.executable, "-S", "-c", "import sys, time; sys.stdin.readline(); time.sleep(600)")
+    return WorkerDescription(id="hanging", title="Hanging", version="1", command=("true",), checker=checker)
+"""
+
+
+def test_a_checker_that_hangs_does_not_delay_the_end_of_a_daemon(workspace: Workspace, plugins: Path) -> None:
+    """F2: the checker is killed, and its caller gets an error."""
+    daemon = LiveDaemon(workspace, plugins)
+    (plugins / "hanging_worker.py").write_text(HANGING_WORKER)
+    info = plugins / "hanging_worker-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging-worker\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[mosaic.workers]\nhanging = hanging_worker:describe\n")
+    payload = {"metadata": {"worker": {"id": "hanging", "config": {}}}, "artifacts": {}}
+    with daemon.start() as trainer, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(trainer.submit, payload)
+        children = psutil.Process(trainer.status().pid).children
+        checker = wait_for(
+            lambda: [child for child in children() if "sleep(600)" in child.cmdline()[-1]], "the checker"
+        )
+        wait_for(lambda: checker[0].num_ctx_switches().voluntary and not answer.done(), "the question")
+        daemon.stop()
+        assert isinstance(answer.exception(timeout=20), MosaicError)

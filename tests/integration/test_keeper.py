@@ -55,6 +55,7 @@ def test_an_exit_code_and_the_last_line_of_a_traceback_are_recorded(run: KeeperR
 
 
 def test_a_worker_that_is_killed_shows_its_signal(run: KeeperRun) -> None:
+    """F3: the keeper records it."""
     run.start(SLEEPER)
     os.kill(int(run.wait_file("ready")), signal.SIGKILL)
     exited = run.wait_end()
@@ -62,10 +63,12 @@ def test_a_worker_that_is_killed_shows_its_signal(run: KeeperRun) -> None:
 
 
 def test_a_segmentation_fault_is_the_last_words(run: KeeperRun) -> None:
+    """F5: the signal is recorded, and the Python stack is in stderr."""
     run.start("import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)")
     exited = run.wait_end()
     assert exited["signal"] == signal.SIGSEGV
     assert exited["last_words"] == "Fatal Python error: Segmentation fault"
+    assert "string_at" in run.folder.stderr_log("scripted").read_text()
 
 
 def test_the_worker_is_identified_and_runs_in_its_own_session(run: KeeperRun) -> None:
@@ -190,6 +193,7 @@ def test_the_time_limit_kills_a_worker_that_ignores_signals(run: KeeperRun) -> N
 
 
 def test_the_memory_limit_kills_a_tree_whose_child_takes_too_much(run: KeeperRun) -> None:
+    """F4: the peak and the limit are recorded."""
     run.start(
         """
         if os.fork() == 0:
@@ -278,6 +282,7 @@ def test_a_terminated_keeper_ends_its_tree_cleanly(run: KeeperRun) -> None:
 
 
 def test_garbage_on_stdout_and_stderr_reaches_the_files_unchanged(run: KeeperRun) -> None:
+    """F7: binary data, progress bars and 1 MB without a newline."""
     run.start("""
         garbage = bytes(range(256)) * 400 + b"\\r10%\\r20%" + b"x" * (1 << 20)
         os.write(1, garbage)
@@ -336,6 +341,7 @@ def test_samples_show_what_the_tree_uses(run: KeeperRun) -> None:
 
 
 def test_events_that_did_not_fit_on_the_disk_are_written_when_there_is_room(run: KeeperRun) -> None:
+    """F9: the keeper loses no event."""
     keeper = run.spawn()
     # This keeper cannot write to any file until the limit is lifted.
     _, hard = resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE)

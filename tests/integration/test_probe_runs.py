@@ -222,6 +222,7 @@ def test_a_daemonized_child_of_a_script_is_gone_after_cancel(trainer: TrainerCli
 
 
 def test_any_output_of_a_script_is_harmless(trainer: TrainerClient, folder: Path) -> None:
+    """F7: what it logs in between is still found."""
     code = """
         import os, sys
         sys.stdout.write("x" * 5_000_000)

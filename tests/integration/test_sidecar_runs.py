@@ -46,6 +46,7 @@ def synced(trainer: TrainerClient, run_id: str) -> RunFolder:
 def test_a_tracked_run_is_uploaded_with_videos_and_without_errors(
     workspace: Workspace, plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F22: a run of ours with videos, and a script that tracks itself with W&B's own video hook."""
     with WandbServer() as server:
         for name, value in environment(server.url, tmp_path / "home", WANDB_INIT_TIMEOUT="60").items():
             monkeypatch.setenv(name, value)

@@ -113,7 +113,7 @@ def test_a_single_run_is_named_by_what_differs() -> None:
         (("fast", "--by", "learning_rat"), "No setting 'learning_rat' in these runs. Did you mean 'learning_rate'?"),
         (("fast", "--tag", "losses/los"), "No metric 'losses/los' in these runs. Did you mean 'losses/loss'?"),
         (("fast", "--last", "0"), "0 is not in the range x>=1"),
-        ((), "Missing argument 'RUN…'"),
+        ((), "Missing argument 'RUN|GROUP…'"),
     ],
 )
 def test_unknown_names_are_reported(arguments: tuple[str, ...], words: str) -> None:

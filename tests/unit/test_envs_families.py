@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
+from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.envs import FAMILIES, families, list_environments, make
-from mosaic.envs.factory import MODULES_VARIABLE, family_of
+from mosaic.envs.factory import family_of
 from mosaic.envs.render_check import check_rendering
 from mosaic.fastlane.tap import prepare_rendering
 

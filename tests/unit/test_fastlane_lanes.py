@@ -37,9 +37,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.perf_counter = time.perf_counter
 
     def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        """What the writer measures takes no time, however busy the machine is."""
         return self.now
 
     def time(self) -> float:

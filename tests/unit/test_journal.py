@@ -22,6 +22,7 @@ def test_seq_continues_when_a_journal_is_opened_again(tmp_path: Path) -> None:
 
 
 def test_a_truncated_last_line_is_skipped_wherever_it_was_cut(tmp_path: Path) -> None:
+    """F14: at every byte; the next writer continues after it."""
     complete = tmp_path / "complete.jsonl"
     journal = Journal(complete)
     for number in range(3):
@@ -65,6 +66,7 @@ def test_a_line_longer_than_the_read_limit_is_returned_complete(tmp_path: Path) 
 @settings(max_examples=60)
 @given(st.lists(st.one_of(st.binary(max_size=40), st.just(b'{"seq":1,"at":0,"kind":"good"}'))))
 def test_garbage_is_counted_and_never_raised(tmp_path_factory, lines: list[bytes]) -> None:  # type: ignore[no-untyped-def]
+    """F14: any bytes."""
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     path.write_bytes(b"".join(line.replace(b"\n", b" ") + b"\n" for line in lines))
     follower = Follower(path)

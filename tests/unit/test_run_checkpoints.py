@@ -68,6 +68,7 @@ def test_a_link_resolves_to_its_checkpoint(folder: RunFolder) -> None:
 def test_a_truncated_file_is_damage_and_the_error_names_the_previous_checkpoint(
     folder: RunFolder, name: str, cut: str
 ) -> None:
+    """F11: cut to nothing, one byte, half, and all but one byte."""
     good = write_checkpoint(folder, 1000)
     file = write_checkpoint(folder, 2000) / name
     size = file.stat().st_size
@@ -86,6 +87,7 @@ def test_a_truncated_file_is_damage_and_the_error_names_the_previous_checkpoint(
 
 @pytest.mark.parametrize("name", [WEIGHTS, STATE, MANIFEST])
 def test_a_flipped_bit_anywhere_is_damage(folder: RunFolder, name: str) -> None:
+    """F11: a hash covers every byte."""
     file = write_checkpoint(folder, 2000) / name
     content = file.read_bytes()
     for position in range(0, len(content), 7):

@@ -87,12 +87,6 @@ def test_a_resumed_run_keeps_its_name_and_continues(folder: RunFolder) -> None:
     assert events(folder, "finished")[-1]["global_step"] == 128
 
 
-def test_a_resume_without_a_checkpoint_starts_again_with_a_warning(folder: RunFolder) -> None:
-    train_here(folder, small(), is_resume=True)
-    assert "starts from the beginning" in warnings(folder)["no_checkpoint"]
-    assert events(folder, "finished")[-1]["outcome"] == "succeeded"
-
-
 def test_a_refusal_comes_before_the_folder_is_made(folder: RunFolder) -> None:
     with pytest.raises(BadInput):
         train_here(folder, small(env_id="Pendulum-v1"))

@@ -175,12 +175,27 @@ def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:
         warnings.append(
             f"The agent will not see {parts} of {env_name(env)}'s observations: only numbers are supported."
         )
-    if family_of(env) == "atari":
+    space = env.observation_space
+    is_image = isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
+    is_atari = family_of(env) == "atari"
+    if is_image or is_atari:
+        fitting = f" {suggest_algorithms(env)}" if is_atari else ""
         warnings.append(
-            f"The images of {env_name(env)} are flattened to one long vector, which is hard to learn from. "
-            f"{suggest_algorithms(env)}"
+            f"The images of {env_name(env)} are flattened to one long vector, which is hard to learn from.{fitting}"
         )
     return warnings
+
+
+def step_warnings(config: Any) -> list[str]:
+    """Return a warning where an algorithm that trains in whole rollouts takes fewer steps than requested."""
+    total, per_update = config.total_timesteps, getattr(config, "batch_size", 0)
+    if not hasattr(config, "num_iterations") or total % per_update == 0:
+        return []
+    trained = config.num_iterations * per_update
+    return [
+        f"total_timesteps: {total:,} is not a multiple of the {per_update:,} steps of an update, so {trained:,} steps "
+        "are trained."
+    ]
 
 
 def resolve_backend(backend: Backend) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mosaic.api.metric_arrays import empty_series, html_table, join_series, make_frame
-from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
+from mosaic.api.run_lookup import resolve_runs
+from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_ids
@@ -86,20 +87,6 @@ def compare_runs(
     key = comparison.suggest_grouping_key(settings) if by is None else resolve_group_key(by, settings)
     statistics = comparison.compare(entries, key, CURVE_SMOOTHING, last)
     return ComparisonResult(tag, last, key, statistics, tuple(entries), comparison.differing_settings(settings))
-
-
-def resolve_runs(trainer: TrainerClient, names: Sequence[str]) -> list[RunView]:
-    """Return each run once, in the order given; those of a group from its first to its last."""
-    views: dict[str, RunView] = {}
-    for name in names:
-        try:
-            matches = [trainer.get(name)]
-        except UnknownName:
-            matches = trainer.runs(group=name)[::-1]
-            if not matches:
-                raise
-        views |= {view.run_id: view for view in matches}
-    return list(views.values())
 
 
 def run_titles(views: Sequence[RunView]) -> list[str]:

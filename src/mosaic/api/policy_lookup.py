@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mosaic.api.run_lookup import has_policy, resolve_run
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_id
@@ -29,6 +30,8 @@ class PolicySource:
     config: dict[str, Any]
     """`algo`, `env_id` and `seed`, as far as they are known."""
     path: str
+    is_imported: bool = False
+    """Whether it comes from elsewhere, so that an environment id of its own must not import a module."""
 
 
 def evaluation_payload(
@@ -44,7 +47,7 @@ def evaluation_payload(
     `checkpoint` chooses among those of a run. `algo` and `env_id` replace what is known of the policy.
     """
     if not is_policy_path(policy):
-        source = _policy_of_run(trainer, resolve_trained_run(trainer, policy), checkpoint)
+        source = _policy_of_run(trainer, resolve_run(trainer, policy, has_policy), checkpoint)
     elif checkpoint != "last":
         raise BadInput(
             "checkpoint: it chooses among those of a run, and a path names one already. Leave one of them out."
@@ -57,7 +60,10 @@ def evaluation_payload(
     overrides = {key: value for key, value in (("algo", algo), ("env_id", env_id)) if value is not None}
     video_mode = None if options.get("grid_limit") is None else "grid"
     worker = {"id": source.worker, "config": {**source.config, **overrides}}
-    return build_eval_payload(worker, source.path, {**options, "video_mode": video_mode})
+    payload = build_eval_payload(worker, source.path, {**options, "video_mode": video_mode})
+    if source.is_imported and env_id is None:
+        payload["metadata"]["is_imported"] = True
+    return payload
 
 
 def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> PolicySource:
@@ -67,14 +73,15 @@ def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> Po
         source = _inspect_policy_file(trainer, saved_model)
         of_run = {"algo": (view.algo or "").rpartition(":")[2], "env_id": view.env_id}
         known = {key: value for key, value in of_run.items() if value}
-        return PolicySource(source.worker, {**known, **source.config}, source.path)
+        return PolicySource(source.worker, {**known, **source.config}, source.path, view.is_imported)
     path = "" if is_evaluation else f"{view.run_dir}/{choose_checkpoint(trainer, view, checkpoint)}"
     if path.endswith(MODEL_SUFFIXES):
         return _inspect_policy_file(trainer, path)
     payload = trainer.payload(view.run_id)
     worker = payload.metadata.worker
     # The policy of an evaluation is the one that it evaluated.
-    return PolicySource(worker.id, worker.config, path or str(payload.evaluation.policy_path))
+    path = path or str(payload.evaluation.policy_path)
+    return PolicySource(worker.id, worker.config, path, payload.metadata.is_imported)
 
 
 def files_saved_by_script(trainer: TrainerClient, view: RunView) -> list[str]:
@@ -118,16 +125,9 @@ def _inspect_policy_file(trainer: TrainerClient, path: str) -> PolicySource:
                 refusal = error
                 continue
             config = checkpoint.model_dump(include={"algo", "env_id", "seed"}, exclude_none=True)
-            return PolicySource(worker.id, config, checkpoint.path or path)
+            # A file may come from anywhere, and name any module.
+            return PolicySource(worker.id, config, checkpoint.path or path, ":" in (checkpoint.env_id or ""))
     raise refusal
-
-
-def resolve_trained_run(trainer: TrainerClient, run: str) -> RunView:
-    """Return the run; `last` is the last one that trained, because evaluations are runs too."""
-    view = trainer.get(run)
-    if run == "last" and view.kind != RunKind.TRAIN:
-        return next((other for other in trainer.runs() if other.kind == RunKind.TRAIN), view)
-    return view
 
 
 def choose_checkpoint(trainer: TrainerClient, view: RunView, which: str) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from mosaic.api.policy import Policy, load_policy_file
-from mosaic.api.policy_lookup import is_policy_path, resolve_trained_run
+from mosaic.api.policy_lookup import is_policy_path
+from mosaic.api.run_lookup import has_policy, resolve_run
 from mosaic.api.submitted_run import Run, Runs
 from mosaic.client.connect import (
     ReconnectingClient,
@@ -148,7 +149,7 @@ class Client:
     # --- finding
 
     def get_run(self, run: str = "last") -> Run:
-        """Return a run by its id, a unique prefix of it, or `last` for the newest."""
+        """Return a run by its id, a unique beginning or end of it, or `last` for the newest that is not archived."""
         return Run(self._connection, self._connection.call(lambda trainer: trainer.get(run)))
 
     def runs(
@@ -200,7 +201,7 @@ class Client:
         if isinstance(policy, Run):
             return policy.load_policy(checkpoint)
         if isinstance(policy, str) and not is_policy_path(policy) and not Path(policy).is_dir():
-            view = self._connection.call(lambda trainer: resolve_trained_run(trainer, policy))
+            view = self._connection.call(lambda trainer: resolve_run(trainer, policy, has_policy))
             return Run(self._connection, view).load_policy(checkpoint)
         return load_policy_file(policy, algo, env_id)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mosaic import __version__
 from mosaic.common.app_log import append_log
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.contracts.errors import BadInput
@@ -26,6 +27,8 @@ class CliContext:
     def __init__(self) -> None:
         self.workspace_dir: str | None = None
         self.is_json = False
+        self.daemon_arguments: list[str] = []
+        """For a daemon that this command starts."""
         self.command_name: str | None = None
         """The command that was given, once it is known to exist."""
         self._connection: ReconnectingClient | None = None
@@ -71,7 +74,23 @@ class CliContext:
         """Opens a connection that the caller closes."""
         from mosaic.client import connect  # imports grpc, which only commands that talk to the daemon pay for
 
-        return connect(self.workspace, may_start)
+        return connect(self.workspace, may_start, self.daemon_arguments)
+
+    def _connect_and_print_notes(self, may_start: bool) -> TrainerClient:
+        """Connects, and prints what of the daemon a user should know: its damaged index, its other version."""
+        running = self.daemon_address()
+        trainer = self.connect(may_start)
+        if running is None and self.daemon_address() is not None:
+            rebuilt_index = trainer.status().rebuilt_index
+            if rebuilt_index:
+                click.echo(rebuilt_index, err=True)
+        elif running is not None and running.version != __version__:
+            click.echo(
+                f"The daemon is of MOSAIC {running.version}, this command of {__version__}. "
+                "Restart it, runs continue meanwhile: mosaic daemon stop",
+                err=True,
+            )
+        return trainer
 
     def trainer(self, may_start: bool = True) -> TrainerClient:
         """The connection of this command, opened on first use."""
@@ -88,7 +107,7 @@ class CliContext:
             full_disk = describe_full_disk(self.workspace.root)
             if full_disk:
                 click.echo(full_disk, err=True)
-            self._connection = ReconnectingClient(lambda: self.connect(may_start), self.daemon_address)
+            self._connection = ReconnectingClient(lambda: self._connect_and_print_notes(may_start), self.daemon_address)
         return self._connection
 
 

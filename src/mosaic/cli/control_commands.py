@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from mosaic import formatting
+from mosaic.api.run_lookup import can_resume
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, pass_context
-from mosaic.cli.parameters import run_argument, runs_argument
+from mosaic.cli.parameters import find_run, find_runs, run_argument, runs_argument
 from mosaic.contracts.errors import BadInput
 from mosaic.submission.run_payloads import apply_assignments, parse_assignment
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
+
+
+TRUST_HELP = "Execute what the config of an imported run would execute: its program, or the module of its environment."
 
 
 def print_views(context: CliContext, views: list[RunView], template: str) -> None:
@@ -28,7 +32,8 @@ def print_views(context: CliContext, views: list[RunView], template: str) -> Non
         return
     for view in views:
         run = formatting.short_id(view.run_id)
-        click.echo(template.format(run=run, status=view.status, folder=view.run_dir))
+        tags = ", ".join(view.tags) or "none"
+        click.echo(template.format(run=run, status=view.status, folder=view.run_dir, tags=tags))
 
 
 @command()
@@ -39,7 +44,7 @@ def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> None:
     """Stops runs, each with a checkpoint from which it can be resumed."""
     context.print_workspace()
     trainer = context.trainer()
-    views = [trainer.cancel(run) for run in runs]
+    views = [trainer.cancel(view.run_id) for view in find_runs(context, runs, lambda view: view.stage != "finished")]
     if no_wait:
         print_views(context, views, "Run {run} is {status}.")
         return
@@ -58,9 +63,8 @@ def pause(context: CliContext, runs: tuple[str, ...]) -> None:
     """Pauses runs. A paused run keeps its memory and its slot; `mosaic resume` continues it."""
     context.print_workspace()
     trainer = context.trainer()
-    print_views(
-        context, [trainer.pause(run) for run in runs], "Run {run} was asked to pause. Resume it: mosaic resume {run}"
-    )
+    views = [trainer.pause(view.run_id) for view in find_runs(context, runs, lambda view: view.stage == "running")]
+    print_views(context, views, "Run {run} was asked to pause. Resume it: mosaic resume {run}")
 
 
 @command()
@@ -71,15 +75,19 @@ def pause(context: CliContext, runs: tuple[str, ...]) -> None:
     type=click.IntRange(1),
     help="Train until this many steps in total; extends a finished run.",
 )
+@click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_context
-def resume(context: CliContext, runs: tuple[str, ...], total_timesteps: int | None, follow: bool) -> int:
+def resume(
+    context: CliContext, runs: tuple[str, ...], total_timesteps: int | None, is_trusted: bool, follow: bool
+) -> int:
     """Resumes runs: a paused one at once, a finished one from its last good checkpoint."""
-    if follow and len(runs) > 1:
-        raise BadInput("--follow takes one run.")
     context.print_workspace()
     trainer = context.trainer()
-    views = [trainer.resume(run, total_timesteps) for run in runs]
+    chosen = find_runs(context, runs, can_resume)
+    if follow and len(chosen) > 1:
+        raise BadInput("--follow takes one run.")
+    views = [trainer.resume(view.run_id, total_timesteps, is_trusted) for view in chosen]
     if not follow:
         print_views(context, views, "Run {run} resumed. Watch it: mosaic show -f {run}")
         return 0
@@ -93,23 +101,22 @@ def resume(context: CliContext, runs: tuple[str, ...], total_timesteps: int | No
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting, such as learning_rate=0.001."
 )
-@click.option("--trust", is_flag=True, help="Start the program that the config of an imported run names.")
+@click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_context
-def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], trust: bool, follow: bool) -> int:
+def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], is_trusted: bool, follow: bool) -> int:
     """Starts a new run from the config of another one, with changes.
 
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
     A script runs again in its folder, with this shell's environment.
     """
     from mosaic.cli.train_commands import submit_run
-    from mosaic.submission.caller_environment import program_environment
+    from mosaic.submission.caller_environment import program_environment, without_import_mark
 
     changes = [parse_assignment(text) for text in assignments]
-    payload = context.trainer().config(run)
-    if trust:
-        payload["metadata"].pop("is_imported", None)
-    payload = apply_assignments(payload, changes)
+    payload = apply_assignments(context.trainer().config(find_run(context, run).run_id), changes)
+    if is_trusted:
+        payload = without_import_mark(payload)
     return submit_run(context, payload, not follow, program_environment(payload))
 
 
@@ -131,18 +138,19 @@ class TagCommand(Command):
 
 
 @click.command(cls=TagCommand)
-@run_argument()
+@run_argument(metavar="RUN|GROUP")
 @click.argument("tags", metavar="[+TAG|-TAG]…", nargs=-1)
 @click.option("--remove", multiple=True, metavar="TAG", help="Remove this tag; the same as -TAG.")
 @pass_context
 def tag(context: CliContext, run: str, tags: tuple[str, ...], remove: tuple[str, ...]) -> None:
-    """Adds tags to a run (+good or good) and removes them (-old). Without tags, prints those it has."""
-    if not tags and not remove:
-        view = context.trainer().get(run)
-    else:
+    """Adds tags to runs (+good or good) and removes them (-old). Without tags, prints those they have."""
+    added = [tag.removeprefix("+") for tag in tags]
+    views = find_runs(context, [run])
+    if added or remove:
         context.print_workspace()
-        view = context.trainer().annotate(run, add_tags=[tag.removeprefix("+") for tag in tags], remove_tags=remove)
-    context.print_result(view, f"Tags of run {formatting.short_id(view.run_id)}: {', '.join(view.tags) or 'none'}")
+        trainer = context.trainer()
+        views = [trainer.annotate(view.run_id, add_tags=added, remove_tags=remove) for view in views]
+    print_views(context, views, "Tags of run {run}: {tags}")
 
 
 @command()
@@ -151,13 +159,12 @@ def tag(context: CliContext, run: str, tags: tuple[str, ...], remove: tuple[str,
 @pass_context
 def note(context: CliContext, run: str, text: str | None) -> None:
     """Writes a run's note, or prints it when no TEXT is given. '-' reads it from stdin; '' removes it."""
-    if text is None:
-        view = context.trainer().get(run)
-    else:
+    view = find_run(context, run)
+    if text is not None:
         if text == "-":
             text = sys.stdin.read().rstrip("\n")
         context.print_workspace()
-        view = context.trainer().annotate(run, notes=text)
+        view = context.trainer().annotate(view.run_id, notes=text)
     if context.is_json:
         output.print_json(view)
     elif view.notes:
@@ -174,7 +181,12 @@ def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> None:
     """Hides runs from the list without deleting them; `mosaic runs --archived` shows them."""
     context.print_workspace()
     trainer = context.trainer()
-    views = [trainer.annotate(run, is_archived=not undo) for run in runs]
+
+    def fits(view: RunView) -> bool:
+        return view.stage == "finished" and view.is_archived is undo
+
+    chosen = find_runs(context, runs, fits, include_archived=undo)
+    views = [trainer.annotate(view.run_id, is_archived=not undo) for view in chosen]
     print_views(context, views, "Run {run} is back in the list." if undo else "Run {run} is archived.")
 
 
@@ -186,8 +198,7 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
     """Moves finished runs to the trash. A run that has not ended is refused."""
     context.print_workspace()
     trainer = context.trainer()
-    # Resolved once: with 'last', a run that starts now must not be the one that is deleted.
-    views = [trainer.get(run) for run in runs]
+    views = find_runs(context, runs, lambda view: view.stage == "finished")
     if not yes and any(view.stage == "finished" for view in views):
         _confirm_delete(views)
     deleted = [trainer.delete(view.run_id) for view in views]

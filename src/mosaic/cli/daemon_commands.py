@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +15,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
 from mosaic.common.processes import is_alive
-from mosaic.contracts.errors import BadInput, NoDaemon
+from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress
@@ -28,12 +30,43 @@ def daemon() -> None:
     """Starts, stops or inspects the daemon that manages the runs. It starts automatically when needed."""
 
 
+def _daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags of a new daemon, passed as `options`."""
+    for option in (
+        click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="The first port to try; 0: any."),
+        click.option(
+            "--max-runs",
+            metavar="N",
+            type=click.IntRange(1),
+            help="How many runs at a time.  [default: $MOSAIC_MAX_RUNS, or as many as there are cores]",
+        ),
+        click.option(
+            "--idle-s",
+            metavar="SECONDS",
+            type=click.FloatRange(min=0),
+            help="End after this time without runs or callers; inf: never.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
+    given = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items() if value is not None}
+    return [text for pair in given.items() for text in pair]
+
+
 @command()
+@_daemon_options
 @pass_context
-def start(context: CliContext) -> None:
-    """Starts the daemon, if none runs."""
+def start(context: CliContext, /, **options: float | None) -> None:
+    """Starts the daemon, if none runs. It ends after ten minutes without runs or callers, unless --idle-s is given."""
     is_new = context.daemon_address() is None
+    arguments = _to_arguments(options)
     context.print_workspace()
+    if arguments and not is_new:
+        raise NotAllowed(f"A daemon runs already, so {arguments[0]} has no effect. Stop it first: mosaic daemon stop")
+    context.daemon_arguments = arguments
     status = context.trainer().status()
     message = f"The daemon {'has started' if is_new else 'runs already'}: pid {status.pid}, {status.address}"
     context.print_result(status, message)
@@ -68,6 +101,8 @@ def status_rows(status: DaemonStatus, log: str) -> list[tuple[str, str | None]]:
         ("busy", f"{slots.busy} of {slots.runs} slots; {slots.cpus} CPUs, {slots.gpus} GPUs"),
         ("state", "draining: no further run is started" if status.is_draining else None),
         ("paused", status.paused),
+        ("disk", status.full_disk),
+        ("index", status.rebuilt_index),
         ("log", log),
     ]
 
@@ -127,13 +162,16 @@ def _wait_until_gone(address: DaemonAddress, timeout_s: float) -> bool:
 
 
 @command(has_json=False)
+@_daemon_options
 @pass_context
-def run(context: CliContext) -> int:
-    """Runs the daemon in the foreground, until Ctrl-C."""
+def run(context: CliContext, /, **options: float | None) -> int:
+    """Runs the daemon in the foreground, until Ctrl-C, or as --idle-s says."""
     from mosaic.trainer.__main__ import main
 
     context.print_workspace()
-    return main(["--var", str(context.workspace.root), "--idle-s", "inf"])
+    if options["idle_s"] is None:
+        options["idle_s"] = math.inf
+    return main(["--var", str(context.workspace.root), *_to_arguments(options)])
 
 
 for each in (start, stop, status, continue_queue, run):

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mosaic import formatting
-from mosaic.api.policy_lookup import evaluation_payload
+from mosaic.api.policy_lookup import evaluation_payload, is_policy_path
+from mosaic.api.run_lookup import has_policy
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import SettingType, run_argument
+from mosaic.cli.control_commands import TRUST_HELP
+from mosaic.cli.parameters import SettingType, find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import RunEnded
 from mosaic.contracts.options import OPTIONS
@@ -49,9 +51,17 @@ def _option(flag: str, name: str, **attributes: Any) -> Callable[[Any], Any]:
 @click.option("--env-id", metavar="ID", help="Another environment, with the same spaces.")
 @click.option("--algo", metavar="NAME", help="The algorithm, where the file does not contain it.")
 @_option("--grid", "grid_limit")
+@click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @pass_context
 def evaluate(
-    context: CliContext, /, policy: str, checkpoint: str, env_id: str | None, algo: str | None, **options: Any
+    context: CliContext,
+    /,
+    policy: str,
+    checkpoint: str,
+    env_id: str | None,
+    algo: str | None,
+    is_trusted: bool,
+    **options: Any,
 ) -> int:
     """Evaluates a policy on fresh seeds, deterministically. An evaluation is a run.
 
@@ -59,7 +69,11 @@ def evaluate(
     file with weights only, with --algo and --env-id.
     """
     context.print_workspace()
+    if not is_policy_path(policy):
+        policy = find_run(context, policy, has_policy).run_id
     payload = evaluation_payload(context.trainer(), policy, options, checkpoint, algo, env_id)
+    if is_trusted:
+        payload["metadata"].pop("is_imported", None)
     view, summary = run_evaluation(context, payload)
     is_done = view.outcome == "succeeded" or (options["eval_repeat"] and summary is not None)
     if not is_done:
@@ -68,6 +82,10 @@ def evaluate(
         output.print_json(None if summary is None else summary_json(view.run_id, summary))
     if summary is not None and not context.is_json:
         print_summary(view.run_id, summary)
+        if summary.videos:
+            click.echo("\nVideos:")
+            for video in summary.videos:
+                click.echo(f"  {view.run_dir}/{video}")
     return 0 if is_done else exit_code(view)
 
 

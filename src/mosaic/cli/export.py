@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -12,7 +15,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.output import EPISODES_IN_MEAN
-from mosaic.cli.parameters import run_argument
+from mosaic.cli.parameters import find_runs, run_argument
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed
 
@@ -29,39 +32,49 @@ _LINE_COLOR = "#1f4e79"
 
 
 @command()
-@run_argument()
+@run_argument(metavar="RUN|GROUP")
 @click.option("--episodes", metavar="F.jsonl", type=_FILE_TYPE, help="Every episode, one JSON object per line.")
 @click.option("--csv", "csv_file", metavar="F.csv", type=_FILE_TYPE, help="Every logged value: tag,step,at,value.")
 @click.option("--png", metavar="F.png", type=_FILE_TYPE, help="The curve of its returns.")
+@click.option("--pdf", metavar="F.pdf", type=_FILE_TYPE, help="The same for print.")
+@click.option("--svg", metavar="F.svg", type=_FILE_TYPE, help="The same to be edited.")
 @click.option("--zip", "zip_file", metavar="F.zip", type=_FILE_TYPE, help="The whole run, for another machine.")
 @pass_context
-def export(
-    context: CliContext, run: str, episodes: Path | None, csv_file: Path | None, png: Path | None, zip_file: Path | None
-) -> None:
-    """Writes a run's episodes, metrics, curve or whole folder to a file."""
-    if not any((episodes, csv_file, png, zip_file)):
-        raise BadInput("Choose what to export: --episodes F.jsonl, --csv F.csv, --png F.png or --zip F.zip.")
+def export(context: CliContext, /, run: str, **paths: Path | None) -> None:
+    """Writes a run's episodes, metrics, curve or whole folder to a file.
+
+    For a group, one file for each run: F.csv becomes F-RUN.csv.
+    """
+    chosen = {kind: path for kind, path in paths.items() if path is not None}
+    if not chosen:
+        raise BadInput(
+            "Choose what to export: --episodes F.jsonl, --csv F.csv, --png F.png, --pdf F.pdf, --svg F.svg or "
+            "--zip F.zip."
+        )
     from mosaic.client import exports
 
+    writers: dict[str, Callable[[TrainerClient, RunView, Path, ExportTask], None]] = {
+        "episodes": exports.export_episodes,
+        "csv_file": exports.export_csv,
+        "zip_file": exports.export_zip,
+        **{kind: partial(save_curve, image_format=kind) for kind in ("png", "pdf", "svg")},
+    }
     trainer = context.trainer()
-    view = trainer.get(run)
-    written: list[str] = []
-    writers = (
-        (episodes, exports.export_episodes),
-        (csv_file, exports.export_csv),
-        (png, save_curve),
-        (zip_file, exports.export_zip),
-    )
-    for path, write in writers:
-        if path is not None:
-            with output.progress_bar("Packing") as show_bytes:
-                show = show_bytes if path is zip_file else lambda *_: None
-                write(trainer, view, path, exports.ExportTask(path.name, show))
-            written.append(str(path.absolute()))
-            if not context.is_json:
-                click.echo(f"Wrote {written[-1]} ({formatting.format_size(os.path.getsize(path))})")
+    fits = (lambda view: view.stage == "finished") if "zip_file" in chosen else None
+    views = find_runs(context, [run], fits)
+    short = formatting.short_ids([view.run_id for view in views])
+    written: dict[str, list[str]] = {view.run_id: [] for view in views}
+    for view, (kind, chosen_path) in itertools.product(views, chosen.items()):
+        path = chosen_path if len(views) == 1 else chosen_path.with_stem(f"{chosen_path.stem}-{short[view.run_id]}")
+        with output.progress_bar("Packing") as show_bytes:
+            show = show_bytes if kind == "zip_file" else lambda *_: None
+            writers[kind](trainer, view, path, exports.ExportTask(path.name, show))
+        written[view.run_id].append(str(path.absolute()))
+        if not context.is_json:
+            click.echo(f"Wrote {path.absolute()} ({formatting.format_size(os.path.getsize(path))})")
     if context.is_json:
-        output.print_json({"run_id": view.run_id, "files": written})
+        entries = [{"run_id": run_id, "files": files} for run_id, files in written.items()]
+        output.print_json(entries[0] if len(entries) == 1 else entries)
 
 
 @command("import")
@@ -80,20 +93,21 @@ def import_(context: CliContext, file: str) -> None:
 # --- the curve of returns
 
 
-def save_curve(trainer: TrainerClient, view: RunView, path: Path, _: ExportTask | None = None) -> None:
-    """Writes the curve of a run's returns as a PNG."""
+def save_curve(
+    trainer: TrainerClient, view: RunView, path: Path, _: ExportTask | None = None, image_format: str = "png"
+) -> None:
+    """Writes the curve of a run's returns as an image."""
     with atomic_write(path) as file:
-        _draw_curve(view, list(trainer.episodes(view.run_id)), file)
+        _draw_curve(view, list(trainer.episodes(view.run_id)), file, image_format)
 
 
-def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes]) -> None:
+def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes], image_format: str) -> None:
     """Draws each episode as a dot, the mean of the last 100 as a line."""
     if not episodes:
         raise NotAllowed(
             f"Run {formatting.short_id(view.run_id)} has finished no episode yet: there is nothing to draw."
         )
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.ticker import EngFormatter
     except ModuleNotFoundError:
@@ -103,7 +117,6 @@ def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes]) -> N
     steps = [episode.step for episode in episodes]
     returns = np.array([episode.episodic_return for episode in episodes], np.float64)
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     size = 9 if len(steps) < 500 else 4
     axes.scatter(
@@ -120,7 +133,7 @@ def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes]) -> N
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
     figure.text(0.995, 0.005, view.run_id, ha="right", va="bottom", fontsize=6, color="grey")
-    figure.savefig(file, format="png")
+    figure.savefig(file, format=image_format)
 
 
 def running_mean(values: npt.ArrayLike, window: int = EPISODES_IN_MEAN) -> npt.NDArray[np.float64]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from mosaic import formatting
-from mosaic.api.policy_lookup import choose_checkpoint, resolve_trained_run
+from mosaic.api.policy_lookup import choose_checkpoint
+from mosaic.api.run_lookup import has_policy
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import run_argument
+from mosaic.cli.parameters import find_run, run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
 
@@ -56,7 +57,7 @@ def push(
 
     context.print_workspace()
     trainer = context.trainer()
-    view = resolve_trained_run(trainer, run)
+    view = find_run(context, run, has_policy)
     folder = RunFolder(view.run_dir)
     chosen = trainer.open_file(view.run_id, choose_checkpoint(trainer, view, checkpoint))
     if not chosen.is_dir():

@@ -153,7 +153,9 @@ class LiveRunView:
 
         state, view, fraction = self.state, self.state.view, self.state.fraction_done
         yield Text.assemble(*output.run_heading(view), ("  " + view.run_id, "dim"))
-        without_fraction = _STAGE_MESSAGES.get(view.stage, state.progress_text if view.is_evaluation else "")
+        without_fraction = view.wait_reason or _STAGE_MESSAGES.get(
+            view.stage, state.progress_text if view.is_evaluation else ""
+        )
         progress = f"{fraction:4.0%}  {state.progress_text}" if fraction is not None else without_fraction
         speed = f"{view.sps:,.0f} steps/s" if view.sps else ""
         left = f"{formatting.format_duration(view.seconds_left)} left" if view.seconds_left is not None else ""

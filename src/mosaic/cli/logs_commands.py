@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import click
 
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import run_argument
-from mosaic.contracts.errors import BadInput, unknown_name_error
+from mosaic.cli.parameters import find_run, find_runs, run_argument
+from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
 
 MAX_LINE_CHARS = 4000
 """Characters of a line that are shown in a terminal."""
@@ -30,7 +30,7 @@ def logs(context: CliContext, run: str, follow: bool, is_stderr: bool, lines: in
     if follow and context.is_json:
         raise BadInput("--follow and --json cannot both be given.")
     trainer = context.trainer()
-    run_id = trainer.get(run).run_id
+    run_id = find_run(context, run).run_id
     offset = 0
     if lines is not None or context.is_json:
         chunks = list(trainer.log(run_id, is_stderr))
@@ -95,30 +95,57 @@ def sanitize_for_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 @command()
-@run_argument()
+@run_argument(metavar="RUN|GROUP")
 @click.option("--tag", "tags", multiple=True, help="Only this metric; can be given several times.")
-@click.option("--csv", "is_csv", is_flag=True, help="One row for each logged value: tag,step,at,value.")
+@click.option(
+    "--csv", "is_csv", is_flag=True, help="One row for each logged value: tag,step,at,value; of a group, run first."
+)
 @pass_context
 def metrics(context: CliContext, run: str, tags: tuple[str, ...], is_csv: bool) -> None:
-    """Prints the metrics of a run."""
-    trainer = context.trainer()
-    run_id = trainer.get(run).run_id
-    parts = trainer.metrics(run_id, tags)
+    """Prints the metrics of a run, or of each run of a group."""
+    run_ids = [view.run_id for view in find_runs(context, [run])]
     if is_csv and not context.is_json:
-        from mosaic.client.exports import write_csv
+        from mosaic.client.exports import write_csv, write_group_csv
 
-        write_csv(parts, sys.stdout)
+        trainer = context.trainer()
+        if len(run_ids) == 1:
+            write_csv(trainer.metrics(run_ids[0], tags), sys.stdout)
+        else:
+            write_group_csv({run_id: trainer.metrics(run_id, tags) for run_id in run_ids}, sys.stdout)
         return
-    points_by_tag: dict[str, list[tuple[int, float, float]]] = {}
-    for part in parts:
-        points_by_tag.setdefault(part.tag, []).extend(zip(part.steps, part.at, part.values, strict=True))
-    if not all(tag in points_by_tag for tag in tags):
-        known = {series.tag for series in trainer.metrics(run_id, last_only=True)}
-        missing = next(tag for tag in tags if tag not in points_by_tag)
-        raise unknown_name_error("metric", missing, known, f"run {formatting.short_id(run_id)}")
+    points = {run_id: _read_points(context, run_id, tags) for run_id in run_ids}
+    if not all(any(tag in series for series in points.values()) for tag in tags):
+        raise _unknown_tag_error(context, points, tags)
     if context.is_json:
-        output.print_json({"run_id": run_id, "series": points_by_tag})
+        shown = [{"run_id": run_id, "series": series} for run_id, series in points.items()]
+        output.print_json(shown[0] if len(shown) == 1 else shown)
         return
+    for run_id, points_by_tag in points.items():
+        if len(points) > 1:
+            click.secho(f"Run {run_id}", bold=True)
+        _print_points(run_id, points_by_tag)
+
+
+Points = dict[str, list[tuple[int, float, float]]]
+"""By tag: step, time and value of each point."""
+
+
+def _read_points(context: CliContext, run_id: str, tags: tuple[str, ...]) -> Points:
+    trainer = context.trainer()
+    points_by_tag: Points = {}
+    for part in trainer.metrics(run_id, tags):
+        points_by_tag.setdefault(part.tag, []).extend(zip(part.steps, part.at, part.values, strict=True))
+    return points_by_tag
+
+
+def _unknown_tag_error(context: CliContext, points: Mapping[str, Points], tags: tuple[str, ...]) -> UnknownName:
+    known = {series.tag for run_id in points for series in context.trainer().metrics(run_id, last_only=True)}
+    missing = next(tag for tag in tags if not any(tag in series for series in points.values()))
+    where = f"run {formatting.short_id(next(iter(points)))}" if len(points) == 1 else "these runs"
+    return unknown_name_error("metric", missing, known, where)
+
+
+def _print_points(run_id: str, points_by_tag: Points) -> None:
     if not points_by_tag:
         output.print_message(f"Run {formatting.short_id(run_id)} has logged no metrics yet.")
         return

@@ -5,6 +5,7 @@ A command's module is imported when the command is used: `mosaic --help` must st
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -16,11 +17,14 @@ import click
 
 from mosaic import __version__
 from mosaic.cli.cli_context import CliContext, common_options
-from mosaic.contracts.errors import MosaicError, unknown_name_error
+from mosaic.contracts.errors import MosaicError, similar_names, unknown_name_error
 from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
 INTERRUPTED_EXIT_CODE = 130
+
+OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+"""Of a write to stdout; an error of another file has its name."""
 
 COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
@@ -160,15 +164,25 @@ def _run_command(argv: Sequence[str] | None, context: CliContext) -> int:
         return _print_error(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort, EOFError):
         return _print_error("", INTERRUPTED_EXIT_CODE)
-    except BrokenPipeError:
-        # The reader of the output is gone; the interpreter must not fail when it flushes the rest.
+    except OSError as error:
+        if error.filename is not None or error.errno not in OUTPUT_ERRORS:
+            raise
+        # The interpreter must not fail when it flushes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return MosaicError.exit_code
+        if error.errno == errno.EPIPE:
+            return MosaicError.exit_code  # the reader of the output has what it wanted
+        return _print_error(f"The output cannot be written: {error.strerror}.", MosaicError.exit_code)
 
 
 def _format_usage_error(error: click.UsageError) -> str:
     sentence = error.format_message()
     path = error.ctx.command_path if error.ctx is not None else PROGRAM_NAME
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        params = error.ctx.command.get_params(error.ctx)
+        known = [flag.lstrip("-") for param in params for flag in param.opts if flag.startswith("--")]
+        near = [f"--{name}" for name in similar_names(error.option_name.lstrip("-"), known)]
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return f"No such option {error.option_name!r}.{hint} See: {path} --help"
     return f"{sentence.rstrip('.')}. See: {path} --help"
 
 

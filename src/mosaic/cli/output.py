@@ -66,6 +66,12 @@ def print_message(message: str) -> None:
     click.echo(message, err=True)
 
 
+def print_warnings(*views: RunView) -> None:
+    """Prints what the dry run of these runs warned about, each once."""
+    for warning in dict.fromkeys(warning for view in views for warning in view.warnings):
+        print_message(f"Warning: {warning}")
+
+
 def console(is_stderr: bool = False) -> Console:
     """Fits the terminal; where there is none, lines are as long as they need to be."""
     from rich.console import Console

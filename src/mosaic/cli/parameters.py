@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mosaic import formatting
+from mosaic.api.run_lookup import LAST, Fits, resolve_run, resolve_runs
+from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.options import OPTIONS
@@ -16,6 +19,7 @@ from mosaic.contracts.setting_field import SettingField
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
+    from mosaic.contracts.views import RunView
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 COMPLETE_VARIABLE = "_MOSAIC_COMPLETE"
@@ -76,9 +80,34 @@ def run_argument(name: str = "run", metavar: str = "RUN", required: bool = True)
     return click.argument(name, metavar=shown, required=required, shell_complete=_complete_run)
 
 
-def runs_argument(required: bool = True) -> Callable[[Any], Any]:
-    shown = "RUN…" if required else "[RUN…]"
+def runs_argument(required: bool = True, has_groups: bool = True) -> Callable[[Any], Any]:
+    shown = "RUN|GROUP…" if has_groups else "RUN…"
+    shown = shown if required else f"[{shown}]"
     return click.argument("runs", metavar=shown, nargs=-1, required=required, shell_complete=_complete_run)
+
+
+def find_run(context: CliContext, name: str, fits: Fits | None = None) -> RunView:
+    """Return the run that a user names; of `last`, print which one that is: the newest that fits the command."""
+    view = resolve_run(context.trainer(), name, fits)
+    _print_if_last(name, view)
+    return view
+
+
+def find_runs(
+    context: CliContext, names: Sequence[str], fits: Fits | None = None, include_archived: bool = False
+) -> list[RunView]:
+    """Return the runs that a user names, by ids, groups or `last`; of a group, those that fit the command."""
+    views = resolve_runs(context.trainer(), names, fits, include_archived)
+    for name in names:
+        if name.lower() == LAST and len(names) == 1:
+            _print_if_last(name, views[0])
+    return views
+
+
+def _print_if_last(name: str, view: RunView) -> None:
+    if name.lower() == LAST:
+        run = f"{formatting.short_id(view.run_id)}, {formatting.run_description(view)}, {view.status}"
+        output.print_message(f"The run {name!r} is {run}.")
 
 
 # --- options of a run and settings of an algorithm

@@ -122,7 +122,9 @@ def submit_and_follow(
     """Starts a run and follows it. From the submission on, a Ctrl-C is for the run."""
     trainer = context.trainer()
     with InterruptCounter() as interrupts:
-        return _follow(context, trainer.submit(payload, environment), interrupts, target_episodes)
+        view = trainer.submit(payload, environment)
+        output.print_warnings(view)
+        return _follow(context, view, interrupts, target_episodes)
 
 
 def follow(context: CliContext, view: RunView, may_cancel: bool = True) -> RunView:

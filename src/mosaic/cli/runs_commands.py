@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import run_argument
+from mosaic.cli.parameters import find_run, run_argument
 from mosaic.contracts.options import RunKind
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 30
 COLUMNS = ("RUN", "STATUS", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "TAGS")
+PROBLEM_MARK = "!"
+"""After the status of a run with files that cannot be read."""
 OPTIONAL_COLUMNS = ("STEPS/S", "AGE", "SEED")
 STATUSES = (
     *("queued", "starting", "running", "paused", "stopping", "finished"),
@@ -46,7 +49,7 @@ def runs_table(views: list[RunView], width: int | None = None) -> Table:
         *columns, right_aligned=("SEED", "DONE", "RETURN", "STEPS/S", "AGE"), truncate=("ALGO", "ENV", "TAGS")
     )
     for row in rows:
-        style = output.OUTCOME_STYLES.get(row["STATUS"], "")
+        style = output.OUTCOME_STYLES.get(row["STATUS"].partition(" ")[0], "")
         table.add_row(*(Text(row[column], style=style if column == "STATUS" else "") for column in columns))
     return table
 
@@ -55,7 +58,7 @@ def _row_cells(view: RunView, short: str) -> dict[str, str]:
     algo = view.algo or view.worker or formatting.PLACEHOLDER
     return {
         "RUN": short,
-        "STATUS": view.status,
+        "STATUS": f"{view.status} {PROBLEM_MARK}" if view.problem else view.status,
         "ALGO": f"{algo} (eval)" if view.kind == RunKind.POLICY_EVAL else algo,
         "ENV": view.env_id or formatting.PLACEHOLDER,
         "SEED": formatting.PLACEHOLDER if view.seed is None else str(view.seed),
@@ -105,6 +108,22 @@ def runs(
     output.console().print(runs_table(views[:DEFAULT_LIMIT] if is_cut else views))
     if is_cut:
         output.print_message(f"Only the newest {DEFAULT_LIMIT} are shown. All of them: mosaic runs --all")
+    elif len(views) > 1:
+        output.print_message(summarize_runs(views))
+    with_problem = [view for view in views if view.problem]
+    if with_problem:
+        short = formatting.short_id(with_problem[0].run_id)
+        number = f"{len(with_problem)} runs have" if len(with_problem) > 1 else "One run has"
+        output.print_message(f"{PROBLEM_MARK} {number} files that cannot be read. See: mosaic show {short}")
+
+
+def summarize_runs(views: list[RunView]) -> str:
+    """`30 runs: 18 succeeded, 2 running, 10 queued. Next in the queue: 2 of 2 slots busy, place 1.`"""
+    numbers = Counter(view.status for view in views)
+    listed = ", ".join(f"{numbers[status]} {status}" for status in (*STATUSES, "stalled") if numbers[status])
+    queued = sorted((view for view in views if view.wait_reason), key=lambda view: view.queue_position or 0)
+    waiting = f" Next in the queue: {queued[0].wait_reason}." if queued else ""
+    return f"{len(views)} runs: {listed}.{waiting}"
 
 
 @command()
@@ -112,7 +131,7 @@ def runs(
 @pass_context
 def config(context: CliContext, run: str) -> None:
     """Prints the config that made a run, as it can be submitted again."""
-    payload = context.trainer().config(run)
+    payload = context.trainer().config(find_run(context, run).run_id)
     if context.is_json:
         output.print_json(payload)
     else:
@@ -128,7 +147,7 @@ def diff(context: CliContext, one: str, other: str) -> None:
     from mosaic.submission.run_payloads import diff_settings, effective_settings
 
     trainer = context.trainer()
-    views = [trainer.get(one), trainer.get(other)]
+    views = [find_run(context, one), find_run(context, other)]
     differences = diff_settings(*(effective_settings(trainer.config(view.run_id)) for view in views))
     short = formatting.short_ids([view.run_id for view in views])
     if context.is_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def run(
     """
     from mosaic.cli.train_commands import submit_run
 
+    _require_program(argv)
     is_bare = "probe" in without
     parts = {part: not is_bare and part not in without for part in PROBE_PARTS}
     environment = caller_environment()
@@ -70,6 +72,15 @@ def run(
         config["total_timesteps"] = total_timesteps
     payload = build_payload({"id": "script", "config": config}, {"run_name": name, **options})
     return submit_run(context, payload, detach, environment)
+
+
+def _require_program(argv: Sequence[str]) -> None:
+    """Refuses `my_script.py` alone: a script that cannot be executed needs its interpreter."""
+    if argv[0].endswith(".py") and shutil.which(argv[0]) is None:
+        raise BadInput(
+            f"{argv[0]} is not a program that can be executed. Put python before it: "
+            f"mosaic run -- python {shlex.join(argv)}"
+        )
 
 
 def script_config(

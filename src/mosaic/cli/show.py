@@ -12,7 +12,7 @@ from mosaic import formatting
 from mosaic.api.policy_lookup import files_saved_by_script
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import run_argument
+from mosaic.cli.parameters import find_run, run_argument
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.hub.description import PushState
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def show(context: CliContext, run: str, follow: bool) -> None:
     """Shows everything about a run: its state, history, files, its last metrics."""
     trainer = context.trainer()
-    view = trainer.get(run)
+    view = find_run(context, run)
     if follow and view.stage != "finished":
         from mosaic.cli.run_follower import follow as follow_run
 
@@ -110,6 +110,8 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ("agent", view.agent_id),
         ("why", view.reason if view.outcome != "succeeded" else None),
         ("problem", view.problem),
+        ("warning", "\n".join(view.warnings) or None),
+        ("waits for", view.wait_reason),
         ("steps", done),
         ("pace", f"{view.sps:,.0f} steps/s" if view.sps else None),
         ("time left", formatting.format_duration(view.seconds_left) if view.seconds_left is not None else None),
@@ -130,6 +132,7 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ("tags", ", ".join(view.tags or ()) or None),
         ("note", view.notes),
         ("archived", "yes" if view.is_archived else None),
+        ("imported", "yes: what its config would execute needs --trust" if view.is_imported else None),
     ]
 
 

@@ -227,7 +227,9 @@ def submit_run(
 
         return report_end(context, submit_and_follow(context, payload, environment=environment))
     view = context.trainer().submit(payload, environment)
-    context.print_result(view, f"Run {view.run_id} is {view.stage}. Its folder: {view.run_dir}")
+    output.print_warnings(view)
+    stage = f"{view.stage} ({view.wait_reason})" if view.wait_reason else view.stage
+    context.print_result(view, f"Run {view.run_id} is {stage}. Its folder: {view.run_dir}")
     if not context.is_json:
         short = formatting.short_id(view.run_id)
         output.print_message(f"Watch it: mosaic show -f {short}    Stop it: mosaic cancel {short}")
@@ -244,6 +246,7 @@ def _submit_many(
     context.print_workspace()
     trainer = context.trainer()
     views = [trainer.submit(payload, environment) for payload in payloads]
+    output.print_warnings(*views)
     output.print_message(f"{len(views)} runs in group {group}. List them: mosaic runs --group {group}")
     if not is_detached:
         from mosaic.cli.run_follower import exit_code, follow_many

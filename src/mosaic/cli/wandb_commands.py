@@ -12,7 +12,7 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
-from mosaic.cli.parameters import run_argument, runs_argument
+from mosaic.cli.parameters import find_run, find_runs, run_argument, runs_argument
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 
@@ -126,10 +126,10 @@ def _load_states(context: CliContext, runs: Iterable[str]) -> list[WandbStatus]:
     if not runs:
         return list(trainer.wandb())
     states: list[WandbStatus] = []
-    for run in dict.fromkeys(runs):
-        state = next(iter(trainer.wandb(run)), None)
+    for view in find_runs(context, tuple(runs), lambda view: view.has_wandb):
+        state = next(iter(trainer.wandb(view.run_id)), None)
         if state is None:
-            raise BadInput(f"Run {formatting.short_id(trainer.get(run).run_id)} has no W&B data.")
+            raise BadInput(f"Run {formatting.short_id(view.run_id)} has no W&B data.")
         states.append(state)
     return states
 
@@ -229,7 +229,8 @@ def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
     """Checks package, server, proxy, DNS, TLS and key of the connection to W&B. With RUN: with its proxy and key."""
     from mosaic.sidecar.wandb_connection import run_diagnostics
 
-    wandb = {} if run is None else context.trainer().payload(run).artifacts.wandb.model_dump(exclude_unset=True)
+    payload = None if run is None else context.trainer().payload(find_run(context, run).run_id)
+    wandb = {} if payload is None else payload.artifacts.wandb.model_dump(exclude_unset=True)
     if is_vpn:
         wandb["use_vpn_proxy"] = True
     findings: list[Finding] = []

@@ -17,7 +17,7 @@ import numpy as np
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import run_argument
+from mosaic.cli.parameters import find_run, run_argument
 from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.options import RunKind
@@ -88,7 +88,7 @@ def watch(
         raise BadInput("--env and --grid cannot both be given.")
     if seconds is not None and save is None:
         raise BadInput("--seconds is the length of a video. Name its file too: --save out.mp4")
-    view = context.call_with_reconnect(lambda trainer: trainer.get(run))
+    view = find_run(context, run, lambda view: view.stage != "finished")
     short = formatting.short_id(view.run_id)
     if view.stage == "finished":
         raise NotAllowed(

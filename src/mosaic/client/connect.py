@@ -9,7 +9,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -46,13 +46,15 @@ class DaemonAddress(NamedTuple):
     process: ProcessIdentity
     started_at: float
     version: str
+    workspace: str = ""
+    """With all links resolved; empty in the files of earlier versions."""
 
 
 def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
-    """The address of the workspace's daemon; None where no such process runs."""
+    """The address of the workspace's daemon; None where no such process runs, or the file was copied."""
     try:
         fields = json.loads(workspace.daemon_file.read_text())
-        address = DaemonAddress(*(fields[name] for name in DaemonAddress._fields))
+        address = DaemonAddress(**{name: fields[name] for name in DaemonAddress._fields if name in fields})
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -61,11 +63,12 @@ def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
         raise NoDaemon(
             f"{workspace.daemon_file} cannot be read ({error}). If no daemon runs, delete that file and try again."
         ) from None
-    return address if is_alive(address.process) else None
+    is_copy = address.workspace not in ("", os.path.realpath(workspace.root))
+    return address if is_alive(address.process) and not is_copy else None
 
 
-def connect(workspace: Workspace, may_start: bool = True) -> TrainerClient:
-    """A connection to the workspace's daemon, whose identity has been checked.
+def connect(workspace: Workspace, may_start: bool = True, daemon_arguments: Sequence[str] = ()) -> TrainerClient:
+    """A connection to the workspace's daemon, whose identity has been checked; a new one gets `daemon_arguments`.
 
     A daemon that ends or dies meanwhile is replaced: only what the newest daemon.json says counts.
     """
@@ -76,7 +79,7 @@ def connect(workspace: Workspace, may_start: bool = True) -> TrainerClient:
             if not may_start:
                 raise NoDaemon(f"No daemon runs for {workspace.root}. Start one: mosaic daemon start")
             try:
-                address = start_daemon(workspace)
+                address = start_daemon(workspace, daemon_arguments)
             except OSError as error:
                 raise _unusable_workspace(workspace, error) from None
         try:
@@ -134,13 +137,13 @@ def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_labe
         )
 
 
-def start_daemon(workspace: Workspace) -> DaemonAddress:
+def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonAddress:
     """Starts a daemon that outlives this process, and waits until it listens."""
     workspace.create_private()
     console = workspace.logs / "trainer.console.log"
     with open(console, "ab", opener=partial(os.open, mode=0o600)) as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root)],
+            [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

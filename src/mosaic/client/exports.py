@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -16,6 +16,9 @@ from mosaic.formatting import short_id
 if TYPE_CHECKING:
     from mosaic.client.trainer_client import TrainerClient
     from mosaic.contracts.views import MetricSeries, RunView
+
+
+CSV_COLUMNS = ("tag", "step", "at", "value")
 
 
 class ExportCancelled(MosaicError):
@@ -67,10 +70,22 @@ def export_csv(trainer: TrainerClient, view: RunView, path: Path, task: ExportTa
 def write_csv(parts: Iterable[MetricSeries], stream: IO[str]) -> None:
     """Write one row per value: tag, step, at, value; numbers with all their digits."""
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("tag", "step", "at", "value"))
+    writer.writerow(CSV_COLUMNS)
+    writer.writerows(_csv_rows(parts))
+
+
+def write_group_csv(parts_by_run: Mapping[str, Iterable[MetricSeries]], stream: IO[str]) -> None:
+    """Write the same of several runs, with the run's id first."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("run", *CSV_COLUMNS))
+    for run_id, parts in parts_by_run.items():
+        writer.writerows((run_id, *row) for row in _csv_rows(parts))
+
+
+def _csv_rows(parts: Iterable[MetricSeries]) -> Iterator[tuple[str, int, str, str]]:
     for part in parts:
         for step, at, value in zip(part.steps, part.at, part.values, strict=True):
-            writer.writerow((part.tag, step, repr(at), repr(value)))
+            yield part.tag, step, repr(at), repr(value)
 
 
 def export_episodes(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:

@@ -31,6 +31,7 @@ from mosaic.contracts.views import (
     Verdict,
     WandbStatus,
 )
+from mosaic.submission.caller_environment import caller_env_modules, without_import_mark
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
@@ -205,18 +206,31 @@ class TrainerClient:
 
     # --- runs
 
-    def submit(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> RunView:
+    def submit(
+        self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None, is_trusted: bool = False
+    ) -> RunView:
         """Submits a payload and returns the new run. A refusal (BadInput) is raised before anything is created.
 
-        `environment` is for a run of the caller's own program; it is never stored.
+        `environment` is for a run of the caller's own program; it is never stored. `is_trusted`: what an imported
+        config would execute is executed.
         """
-        request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
+        request = self._payload_request(without_import_mark(payload) if is_trusted else payload, environment)
         return _parse_view(self._call("SubmitRun", request, CHECK_TIMEOUT_S))
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
-        request = pb.PayloadRequest(payload_json=json.dumps(dict(payload)), environment=environment or {})
+        request = self._payload_request(payload, environment)
         return Verdict.model_validate_json(self._call("CheckRun", request, CHECK_TIMEOUT_S).json)
+
+    def _payload_request(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None) -> pb.PayloadRequest:
+        return pb.PayloadRequest(
+            payload_json=json.dumps(dict(payload)), environment=environment or {}, env_modules=self._env_modules()
+        )
+
+    def _env_modules(self) -> pb.EnvModules | None:
+        """What this process's environment allows environment ids to import; a remote trainer has other files."""
+        modules = caller_env_modules() if self.is_local else None
+        return None if modules is None else pb.EnvModules(names=modules.names, python_path=modules.python_path)
 
     def cancel(self, run: str) -> RunView:
         """Requests a stop and returns at once; watch the run for its end."""
@@ -225,8 +239,12 @@ class TrainerClient:
     def pause(self, run: str) -> RunView:
         return _parse_view(self._call("PauseRun", pb.RunRequest(run=run)))
 
-    def resume(self, run: str, total_timesteps: int | None = None) -> RunView:
-        return _parse_view(self._call("ResumeRun", pb.ResumeRequest(run=run, total_timesteps=total_timesteps)))
+    def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
+        """Unpauses a run, or continues it from its last checkpoint; `is_trusted` as in `submit`."""
+        request = pb.ResumeRequest(
+            run=run, total_timesteps=total_timesteps, is_trusted=is_trusted, env_modules=self._env_modules()
+        )
+        return _parse_view(self._call("ResumeRun", request, CHECK_TIMEOUT_S))
 
     def get(self, run: str) -> RunView:
         return _parse_view(self._call("GetRun", pb.RunRequest(run=run)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import shutil
+import os
 from pathlib import Path
 
 _SQLITE_FULL = 13
@@ -15,14 +15,15 @@ _MIN_FREE_FRACTION = 0.05
 def describe_full_disk(folder: Path) -> str | None:
     """Return a sentence with the bytes that are free if the disk of a folder is full or nearly so, otherwise None."""
     try:
-        usage = shutil.disk_usage(folder)
+        disk = os.statvfs(folder)
     except OSError:
         return None  # it does not exist yet
-    needed = int(min(_MIN_FREE_BYTES, _MIN_FREE_FRACTION * usage.total))
-    if usage.free >= needed:
+    free = disk.f_bavail * disk.f_frsize
+    needed = int(min(_MIN_FREE_BYTES, _MIN_FREE_FRACTION * disk.f_blocks * disk.f_frsize))
+    if free >= needed:
         return None
     return (
-        f"The disk of {folder} is full: {usage.free:,} bytes are free, and {needed:,} are needed to start a run. "
+        f"The disk of {folder} is full: {free:,} bytes are free, and {needed:,} are needed to start a run. "
         "Runs that are active keep their results in memory until there is space. Free some, then try again."
     )
 

@@ -6,6 +6,7 @@ MosaicError                 LOG700, exit 1
 │   ├── UnknownName         LOG706: a name that is not known, with the nearest known one
 │   ├── MissingExtra        LOG707: an optional package that this request needs
 │   ├── NotAllowed          LOG708: a good request at the wrong time
+│   │   └── NotTrusted      LOG712: an imported config would execute code, and is not trusted
 │   └── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
 ├── RunEnded                LOG702, exit 3: the run that was waited for failed
 ├── DiskFull                LOG711, exit 1: the workspace's disk is full
@@ -66,6 +67,10 @@ class MissingExtra(BadInput):
 
 class NotAllowed(BadInput):
     log_code = "LOG708"
+
+
+class NotTrusted(NotAllowed):
+    log_code = "LOG712"
 
 
 class CheckpointDamaged(BadInput):
@@ -129,14 +134,29 @@ def error_class(name: str) -> type[MosaicError]:
 def unknown_name_error(what: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
     """`No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo.`"""
     names = sorted(known)
-    lowered = {candidate.lower(): candidate for candidate in reversed(names)}
-    near = [lowered[name.lower()]] if name.lower() in lowered else _names_with_part(name, names)[:MAX_SUGGESTED]
-    if not near:
-        near = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)]
+    near = similar_names(name, names)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     some = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
     listed = f" Known: {some}." if names else ""
     return UnknownName(f"No {what} {name!r}{' in ' + where if where else ''}.{hint}{listed}")
+
+
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that are meant by `name`: by case, as a word of theirs, as their initials, or by spelling."""
+    names = sorted(known)
+    lowered = {candidate.lower(): candidate for candidate in reversed(names)}
+    if name.lower() in lowered:
+        return [lowered[name.lower()]]
+    near = _names_with_part(name, names) or [other for other in names if _initials(other) == name.lower()]
+    if not near:
+        near = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)]
+    return near[:MAX_SUGGESTED]
+
+
+def _initials(name: str) -> str:
+    """`lr` for `learning_rate`; empty for a single word."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return "".join(word[0] for word in words) if len(words) > 1 else ""
 
 
 def _names_with_part(part: str, names: list[str]) -> list[str]:

@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from mosaic.contracts.errors import BadInput
+
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
 """Environment variable: the worker's run folder."""
 INBOX_OFFSET_VARIABLE = "MOSAIC_INBOX_OFFSET"
@@ -16,6 +18,8 @@ TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 """Environment variable: where a worker writes its event files."""
 CALLER_VARIABLE = "MOSAIC_CALLER"
 """Environment variable: the submitter's environment as JSON, for the submitter's own programs."""
+MODULES_VARIABLE = "MOSAIC_ENV_MODULES"
+"""Environment variable: modules, separated by commas, that an id such as `my_envs:Maze-v0` may import."""
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 """Environment variable: the token of the daemon."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
@@ -53,7 +57,15 @@ class Workspace:
 
     @classmethod
     def resolve(cls, path: str | os.PathLike[str] | None = None) -> Workspace:
-        return cls(path or os.environ.get(WORKSPACE_VARIABLE) or "var")
+        workspace = cls(path or os.environ.get(WORKSPACE_VARIABLE) or "var")
+        try:
+            str(workspace.root).encode()
+        except UnicodeEncodeError:
+            raise BadInput(
+                f"The path of the workspace, {os.fsencode(workspace.root)!r}, is not valid UTF-8. "
+                f"Name another: --var DIR or {WORKSPACE_VARIABLE}"
+            ) from None
+        return workspace
 
     @classmethod
     def containing(cls, folder: RunFolder) -> Workspace:

@@ -70,7 +70,7 @@ class Metadata(Contract):
     group: SafeName | None = None
     """Runs that belong together, such as the seeds of one experiment."""
     is_imported: bool = False
-    """Set by an import and kept in every copy: a program that the config names is not started without `--trust`."""
+    """Set by an import and kept in every copy: what the config would execute needs `--trust`."""
 
 
 def _option(path: str, **changes: Any) -> Any:
@@ -200,6 +200,11 @@ class Payload(Contract):
     @property
     def is_evaluation(self) -> bool:
         return self.kind is RunKind.POLICY_EVAL
+
+    @property
+    def env_module(self) -> str:
+        """The module that its environment id imports: `my_envs` of `my_envs:Maze-v0`; empty where it imports none."""
+        return str(self.metadata.worker.config.get("env_id") or "").rpartition(":")[0]
 
     def with_worker(self, **changes: Any) -> Payload:
         """A copy with other fields of `metadata.worker`."""

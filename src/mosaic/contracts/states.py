@@ -53,6 +53,8 @@ class Attempt(Contract):
     """Byte offset in the journal at which this attempt starts."""
     keeper_from: int = 0
     """The same in the keeper's file."""
+    folder: str = ""
+    """The run folder when it started, all links resolved: in a copy of the workspace, its processes are not ours."""
 
 
 class FinalReport(Contract):
@@ -60,6 +62,15 @@ class FinalReport(Contract):
 
     outcome: str
     reason: str | None = None
+
+
+class EnvModules(Contract):
+    """The modules that environment ids such as `my_envs:Maze-v0` may import, as the submitter's shell set them."""
+
+    names: str = ""
+    """Separated by commas."""
+    python_path: str = ""
+    """Where they are: absolute folders, as in PYTHONPATH."""
 
 
 class RunRecord(Contract):
@@ -87,6 +98,12 @@ class RunRecord(Contract):
     tags: tuple[str, ...] = ()
     notes: str | None = None
     is_archived: bool = False
+    is_imported: bool = False
+    """Whether it comes from elsewhere: what its config would execute needs `--trust`."""
+    env_modules: EnvModules | None = None
+    """What its submitter allowed its environment id to import; None for one that is imported."""
+    warnings: tuple[str, ...] = ()
+    """What the dry run warned about."""
     is_resume: bool = False
     """Whether the next start continues from the last good checkpoint."""
     is_attached: bool = False

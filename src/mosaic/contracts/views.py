@@ -54,6 +54,8 @@ class RunView(RunRecord):
     seconds_left: float | None = None
     queue_position: int | None = None
     """1 for the queued run that starts next, by the scheduler's order; null when it is not queued."""
+    wait_reason: str | None = None
+    """What a queued run waits for: `2 of 2 slots busy, place 5`."""
     hardware: HardwareSample | None = None
     checkpoint_step: int | None = None
     has_wandb: bool = False
@@ -97,6 +99,8 @@ class DaemonStatus(View):
     """Why the queue is paused; null when it is not."""
     full_disk: str | None = None
     """A sentence with the bytes that are free, if the workspace's disk is full."""
+    rebuilt_index: str | None = None
+    """Why this daemon had to rebuild the index, and where the damaged file is; null where it had not to."""
     log: str = ""
 
 

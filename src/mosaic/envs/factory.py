@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
+from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.envs.families import DISTRIBUTION, FAMILIES, EnvFamily
 
 if TYPE_CHECKING:
     import gymnasium
 
-MODULES_VARIABLE = "MOSAIC_ENV_MODULES"
-"""Modules, separated by commas, that an id such as `my_envs:Maze-v0` may import. No id runs code without it."""
 _COMPATIBILITY_LOADERS = ("GymV21Environment", "GymV26Environment")
 _HARMLESS_WARNINGS = (
     r".*The environment \S+ is out of date",  # an older version was requested by name
@@ -187,7 +186,9 @@ def _import_family(family: EnvFamily) -> None:
 
 def _missing_extra_error(env_id: str, family: EnvFamily | None, reason: str = "") -> MissingExtra:
     if family is None:
-        return MissingExtra(f"{env_id!r} needs a package that is not installed: {reason}")
+        module = env_id.rpartition(":")[0]
+        where = f" Give the command in the folder of {module!r}, or add that to PYTHONPATH." if module else ""
+        return MissingExtra(f"{env_id!r} needs a package that is not installed: {reason}.{where}")
     requirement = f"the {family.title} extra" if family.extra else f"the package {family.packages[-1]!r}"
     # For a package that is installed but broken, the reason matters more than its name.
     detail = f" ({reason})" if reason and family.is_installed else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -51,7 +52,7 @@ class Journal:
         end = self._file.seek(0, os.SEEK_END)
         try:
             if self._file.write(data) != len(data):
-                raise OSError(f"{self._file.name}: the line could not be written completely. Is the disk full?")
+                raise OSError(errno.ENOSPC, "The line could not be written completely. Is the disk full?", self._path)
         except OSError:
             self._file.truncate(end)
             raise

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from mosaic.common.disk_space import is_disk_full_error
 from mosaic.common.processes import identify, own_identity
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Follower, Journal, Outbox
@@ -35,6 +36,8 @@ from mosaic.keeper.worker import (
 _TICK_S = 0.1
 _MEMORY_CHECK_S = 0.5
 _FINAL_WRITE_TIMEOUT_S = 60.0
+_OPEN_TIMEOUT_S = 10.0
+_RETRY_S = 0.5
 _MAXRSS_MB = 2**20 if sys.platform == "darwin" else 2**10
 
 
@@ -79,15 +82,21 @@ class ReportQueue(Outbox):
             if not self.try_flush():
                 self._lines.clear()
 
-    def flush_until(self, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Retry until everything is written or the timeout has passed; return whether everything is written."""
+    def flush_patiently(self, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Retry while the disk is full, and for `timeout_s` after other errors; return whether everything is written.
+
+        Until then the daemon sees the keeper alive, so the run is not taken for lost.
+        """
         waited_s = 0.0
-        while not self.try_flush():
-            if waited_s >= timeout_s:
+        while True:
+            try:
+                self.flush()
+                return True
+            except OSError as error:
+                waited_s = 0.0 if is_disk_full_error(error) else waited_s + _RETRY_S
+            if waited_s > timeout_s:
                 return False
-            sleep(0.5)
-            waited_s += 0.5
-        return True
+            sleep(_RETRY_S)
 
 
 class Keeper:
@@ -228,7 +237,7 @@ def main(data: bytes) -> int:
     wakeup = SignalWakeup()
     folder = RunFolder(launch["folder"])
     try:
-        reports = ReportQueue(Journal(folder.keeper))
+        reports = ReportQueue(_open_journal(folder))
     except OSError as error:
         _print_error(f"The keeper's journal could not be opened, so the worker was not started: {error}.")
         return 1
@@ -244,12 +253,24 @@ def main(data: bytes) -> int:
         Keeper(launch, folder, reports, wakeup).run()
     except ProgramStartError as reason:
         reports.report("worker_not_started", reason=str(reason))
-    is_written = reports.flush_until(_FINAL_WRITE_TIMEOUT_S)
+    is_written = reports.flush_patiently(_FINAL_WRITE_TIMEOUT_S)
     with suppress(OSError):
         reports.journal.sync()
     if not is_written:
         _print_error(f"The end of the run could not be written to {folder.keeper}. Is the disk full?")
     return 0 if is_written else 1
+
+
+def _open_journal(folder: RunFolder) -> Journal:
+    """Open keeper.jsonl; retry for some seconds, as without it the daemon would learn nothing of the run."""
+    deadline = time.monotonic() + _OPEN_TIMEOUT_S
+    while True:
+        try:
+            return Journal(folder.keeper)
+        except OSError:
+            if time.monotonic() > deadline or not folder.path.is_dir():
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _print_error(text: str) -> None:

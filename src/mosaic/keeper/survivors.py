@@ -12,7 +12,7 @@ from contextlib import suppress
 from mosaic.common.processes import boot_id, is_alive, start_time
 from mosaic.contracts.folder import KEEPER_VARIABLE
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.keeper.tree import PROC
+from mosaic.keeper.tree import PROC, list_processes
 
 _TIMEOUT_S = 4.0
 _PASS_S = 0.02
@@ -50,22 +50,17 @@ def find_survivors(keeper: ProcessIdentity, worker: ProcessIdentity | None) -> l
     """
     mark = f"{KEEPER_VARIABLE}={keeper_mark(keeper)}".encode()
     session = None if worker is None or _is_reused(worker) else worker["pid"]
-    found: list[int] = []
+    survivors: list[int] = []
     children: dict[int, list[int]] = defaultdict(list)
-    for pid in map(int, filter(str.isdigit, os.listdir(PROC))):
-        try:
-            with open(f"{PROC}/{pid}/stat", "rb") as file:
-                state, parent, _, session_id = file.read().rpartition(b")")[2].split()[:4]
-        except OSError:
-            continue  # it has just ended
-        if state in b"ZX" or pid == os.getpid():
+    for process in list_processes(PROC):
+        if process.is_zombie or process.pid == os.getpid():
             continue
-        children[int(parent)].append(pid)
-        if int(session_id) == session or _has_variable(pid, mark):
-            found.append(pid)
-    for pid in found:
-        found.extend(child for child in children[pid] if child not in found)
-    return found
+        children[process.parent].append(process.pid)
+        if process.session == session or _has_variable(process.pid, mark):
+            survivors.append(process.pid)
+    for pid in survivors:
+        survivors.extend(child for child in children[pid] if child not in survivors)
+    return survivors
 
 
 def _is_reused(worker: ProcessIdentity) -> bool:

@@ -18,6 +18,7 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 class Process(NamedTuple):
     pid: int
     parent: int
+    session: int
     is_zombie: bool
     own_ticks: int
     waited_ticks: int
@@ -45,9 +46,19 @@ def read_process(proc: str, pid: int) -> Process | None:
             # The name is in parentheses and may contain spaces and parentheses itself.
             fields = file.read().rpartition(b")")[2].split()
         user, system, waited_user, waited_system = map(int, fields[11:15])
-        return Process(pid, int(fields[1]), fields[0] in b"ZX", user + system, waited_user + waited_system)
+        parent, session = int(fields[1]), int(fields[3])
+        return Process(pid, parent, session, fields[0] in b"ZX", user + system, waited_user + waited_system)
     except (OSError, ValueError, IndexError):
         return None
+
+
+def list_processes(proc: str) -> list[Process]:
+    """Return all processes, zombies included."""
+    try:
+        pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
+    except OSError:
+        return []
+    return [process for process in (read_process(proc, pid) for pid in pids) if process is not None]
 
 
 def descendants(proc: str, root: int) -> list[Process]:
@@ -77,13 +88,9 @@ def _listed_children(proc: str, pid: int) -> list[int]:
 
 
 def _descendants_by_parent(proc: str, root: int) -> list[Process]:
-    try:
-        pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
-    except OSError:
-        return []
     by_parent: dict[int, list[Process]] = defaultdict(list)
-    for process in (read_process(proc, pid) for pid in pids):
-        if process is not None and process.pid != root:
+    for process in list_processes(proc):
+        if process.pid != root:
             by_parent[process.parent].append(process)
     processes = by_parent.pop(root, [])
     for process in processes:

@@ -170,6 +170,8 @@ def _load_manifest(path: Path) -> dict[str, Any]:
             raise _DamagedError(f"{MANIFEST}: format {body['format']}, this version reads {FORMAT}")
         if not {WEIGHTS, STATE} <= body["files"].keys():
             raise _DamagedError(f"{MANIFEST} cannot be read")
+        if path.name.isdecimal() and body["step"] != int(path.name):
+            raise _DamagedError(f"it is that of step {body['step']}, under the name of another")
     except OSError as error:
         raise _DamagedError(f"{MANIFEST}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

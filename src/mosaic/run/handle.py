@@ -8,11 +8,11 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import Any, Self, SupportsFloat
+from typing import Any, Self, SupportsFloat, TypeVar
 
 from mosaic.contracts import commands
 from mosaic.contracts.folder import RunFolder
@@ -20,7 +20,7 @@ from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.journal.points import as_float32
 from mosaic.journal.speed import SpeedMeter
 from mosaic.run import checkpoints
-from mosaic.run.checkpoint_manager import CheckpointManager
+from mosaic.run.checkpoint_manager import CheckpointManager, SavedCheckpoint
 from mosaic.run.checkpoints import Array, Checkpoint, CheckpointPart
 from mosaic.run.inbox import Inbox
 from mosaic.run.live_frames import LiveFrames
@@ -33,6 +33,8 @@ PROGRESS_S = 1.0
 ANALYTICS_S = 5.0
 PAUSED_HEARTBEAT_S = 3.0
 RETRY_S = 0.25
+
+Result = TypeVar("Result")
 
 # Bound once: scalar() and update() are called thousands of times a second.
 _now = time.time
@@ -215,27 +217,39 @@ class Run:
                 "scalars": self._log.analytics.scalars,
             },
         }
+
+        def write() -> SavedCheckpoint:
+            self._log.sync()
+            return self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
+
         is_last = self.total_timesteps is not None and step >= self.total_timesteps
+        title = f"The checkpoint at step {step}"
+        saved = self.write_result(write, title, "checkpoint_failed", may_wait=is_last)
+        if saved is None:
+            return None
+        relative_path = str(saved.path.relative_to(self.folder.path))
+        self.event("checkpoint", step=step, path=relative_path, is_best=saved.is_best, score=score)
+        self.write_analytics()
+        return saved.path
+
+    def write_result(
+        self, write: Callable[[], Result], title: str, code: str, *, may_wait: bool = True
+    ) -> Result | None:
+        """Call `write` and return its result. Where it fails, as on a full disk, warn once and return None.
+
+        With `may_wait`, for results that no later one replaces, retry until it succeeds or a stop is requested.
+        """
         has_failed = False
         while True:
             try:
-                self._log.sync()
-                path, is_best = self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
-                break
+                return write()
             except OSError as error:
                 if not has_failed:
-                    self.warn(
-                        f"The checkpoint at step {step} could not be saved ({error}). The previous one is still valid. "
-                        f"Make room on the disk of {self.folder.checkpoints}.",
-                        "checkpoint_failed",
-                    )
+                    text = f"{title} could not be saved ({error}). What was saved before is still valid. "
+                    self.warn(f"{text}Make room on the disk of {self.folder.path}.", code)
                 has_failed = True
-            if not is_last or not self._wait_to_retry():
+            if not may_wait or not self._wait_to_retry():
                 return None
-        relative_path = str(path.relative_to(self.folder.path))
-        self.event("checkpoint", step=step, path=relative_path, is_best=is_best, score=score)
-        self.write_analytics()
-        return path
 
     def warn(self, text: str, code: str | None = None) -> None:
         # Not to stderr: its last line is shown as the last words of a failed run.

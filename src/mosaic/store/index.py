@@ -16,7 +16,7 @@ from mosaic.contracts.events import Deleted
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import MetricsCursor, MetricSeries
-from mosaic.store.index_schema import IndexedEvent, RunProgress, open_index
+from mosaic.store.index_schema import IndexedEvent, RunProgress, connect_index, move_aside, open_index
 
 BULK_KINDS = ("metrics", "episodes", "step")
 """Events that carry points: they are many and large, and readers get their points from the index."""
@@ -39,6 +39,7 @@ class Index:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.RLock()
         self._db, self.recreate_reason = open_index(path)
+        self._opened_inode = self._inode()
         self._keys: dict[str, int] = {}
         self._tags: dict[str, int] = dict(self._db.execute("SELECT name, id FROM tag"))
         self._recent_events: OrderedDict[int, str] = OrderedDict()
@@ -47,6 +48,30 @@ class Index:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    def restore_if_gone(self) -> bool:
+        """Write the index again where its file was deleted or replaced; return whether it was.
+
+        The open connection still reads the deleted file. What is in its place is moved aside.
+        """
+        with self._lock:
+            if self._inode() == self._opened_inode or self._db.in_transaction:
+                return False
+            copy = self.path.with_name(f"{self.path.name}.copy")
+            copy.unlink(missing_ok=True)
+            self._db.execute("VACUUM INTO ?", (str(copy),))
+            self._db.close()
+            move_aside(self.path)
+            copy.rename(self.path)
+            self._db = connect_index(self.path)
+            self._opened_inode = self._inode()
+            return True
+
+    def _inode(self) -> int | None:
+        try:
+            return self.path.stat().st_ino
+        except FileNotFoundError:
+            return None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,9 +82,10 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
     problem = None
     connection: sqlite3.Connection | None = None
     try:
-        connection = _connect(path)
+        connection = connect_index(path)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == VERSION and connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
+        is_sound = version == VERSION and connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+        if is_sound and _schema(connection) == _expected_schema():
             return connection, None
         if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             _create(connection)
@@ -92,17 +95,35 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
         problem = f"damaged ({error})"
     if connection is not None:
         connection.close()
+    aside = move_aside(path)
+    connection = connect_index(path)
+    _create(connection)
+    return connection, f"The index was {problem}; the old file is kept at {aside}."
+
+
+def move_aside(path: Path) -> Path:
+    """Rename the files of an index, and return the new path."""
     aside = path.with_name(f"{path.name}.bad-{time.time_ns()}")
     for suffix in ("", "-wal", "-shm"):
         file = path.with_name(path.name + suffix)
         if file.exists():
             file.rename(aside.with_name(aside.name + suffix))
-    connection = _connect(path)
-    _create(connection)
-    return connection, f"The index was {problem}; it was renamed to {aside.name}"
+    return aside
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
+    """Its tables and their columns: a table that was dropped is not damage to SQLite."""
+    return set(connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+
+
+@cache
+def _expected_schema() -> set[tuple[str, ...]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        _create(connection)
+        return _schema(connection)
+
+
+def connect_index(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")

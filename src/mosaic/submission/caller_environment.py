@@ -1,4 +1,4 @@
-"""The environment variables that the submitter's own programs run with."""
+"""What a run gets of its submitter's environment: all of it for a program, modules for an environment id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.contracts.options import value_at
+from mosaic.contracts.states import EnvModules
 from mosaic.workers import get_worker
 
 
@@ -28,3 +30,37 @@ def program_environment(payload: Mapping[str, Any]) -> dict[str, str] | None:
     keys = get_worker(choice["id"]).programs
     has_program = any(value_at(choice["config"], key) is not None for key in keys)
     return caller_environment() if has_program else None
+
+
+def caller_env_modules() -> EnvModules | None:
+    """Return the modules that this process's environment allows environment ids to import; None where none is.
+
+    A module in the current folder is found there, as by `python script.py`.
+    """
+    names = os.environ.get(MODULES_VARIABLE, "").strip()
+    if not names:
+        return None
+    folders = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    for name in names.split(","):
+        path = os.path.abspath(name.strip().partition(".")[0])
+        if os.path.isdir(path) or os.path.isfile(f"{path}.py"):
+            folders.insert(0, os.getcwd())
+    return EnvModules(names=names, python_path=os.pathsep.join(dict.fromkeys(folders)))
+
+
+def with_env_modules(environment: Mapping[str, str], modules: EnvModules | None) -> dict[str, str]:
+    """Return the environment of a process that may import these modules besides those that it may anyway."""
+    if modules is None:
+        return dict(environment)
+    given = {MODULES_VARIABLE: modules.names, "PYTHONPATH": modules.python_path}
+    separators = {MODULES_VARIABLE: ",", "PYTHONPATH": os.pathsep}
+    merged = {
+        name: separators[name].join(filter(None, (value, environment.get(name, "")))) for name, value in given.items()
+    }
+    return {**environment, **merged}
+
+
+def without_import_mark(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config that its user trusts, although it was imported."""
+    metadata = {name: value for name, value in payload["metadata"].items() if name != "is_imported"}
+    return {**payload, "metadata": metadata}

@@ -23,25 +23,30 @@ from mosaic.contracts.errors import MosaicError, decode_problems, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.model import format_validation_error
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.states import EnvModules
 from mosaic.contracts.views import Verdict
+from mosaic.submission.caller_environment import with_env_modules
 from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
 
 ANSWER_TIMEOUT_S = 120.0
+LOCK_POLL_S = 0.1
 MAX_CACHED_VERDICTS = 256
 
 
 class Checker:
     """The child of one worker. One question at a time."""
 
-    def __init__(self, worker: WorkerDescription, workspace: Workspace) -> None:
+    def __init__(self, worker: WorkerDescription, workspace: Workspace, env_modules: EnvModules | None = None) -> None:
         self._worker = worker
+        self._env_modules = env_modules
         self._log_path = workspace.logs / f"checker.{worker.id}.log"
         # So that it names the folders of this workspace.
         self._variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKSPACE_VARIABLE: str(workspace.root)}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
         self._count = 0
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +92,8 @@ class Checker:
             alarm.cancel()
 
     def _ensure_started(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise OSError("the daemon is ending")
         if self._process is None or self._process.poll() is not None:
             assert self._worker.checker is not None
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +104,7 @@ class Checker:
                     stdout=subprocess.PIPE,
                     stderr=output,
                     cwd="/",
-                    env={**os.environ, **self._variables},
+                    env={**with_env_modules(os.environ, self._env_modules), **self._variables},
                 )
             log.info("checker_started", worker=self._worker.id, pid=self._process.pid)
         return self._process
@@ -117,8 +124,15 @@ class Checker:
             process.wait()
 
     def close(self) -> None:
-        with self._lock:
+        """End it; one that is busy is killed, so that no thread waits for its answer."""
+        self._is_closed = True
+        while not self._lock.acquire(timeout=LOCK_POLL_S):
+            if self._process is not None:
+                self._process.kill()
+        try:
             self._end()
+        finally:
+            self._lock.release()
 
     def start(self) -> None:
         with self._lock:
@@ -135,7 +149,8 @@ class Checkers:
         self._checkers = {
             worker.id: Checker(worker, workspace) for worker in workers.values() if worker.checker is not None
         }
-        self._programs = {worker.id: worker.programs for worker in workers.values()}
+        self._workers = workers
+        self._workspace = workspace
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
 
     def warm_up(self) -> None:
@@ -149,20 +164,29 @@ class Checkers:
             raise MosaicError(f"The worker {worker_id!r} has no checker to ask.")
         return checker.ask(question)
 
-    def check(self, worker_id: str, payload: Payload) -> Verdict:
-        """The worker's verdict on a payload. Configs that differ in nothing but the seed share one."""
+    def check(self, worker_id: str, payload: Payload, env_modules: EnvModules | None = None) -> Verdict:
+        """The worker's verdict on a payload. Configs that differ in nothing but the seed share one.
+
+        Modules of the submitter's are imported by a checker of their own: they may change between two questions.
+        """
         if worker_id not in self._checkers:
             return Verdict()
-        key = verdict_key(payload, self._programs[worker_id])
+        key = None if env_modules else verdict_key(payload, self._workers[worker_id].programs)
         if key is not None and key in self._verdicts:
             self._verdicts.move_to_end(key)
             return self._verdicts[key]
+        checker = self._checkers[worker_id]
+        if env_modules is not None:
+            checker = Checker(self._workers[worker_id], self._workspace, env_modules)
         try:
-            verdict = Verdict.model_validate(self.ask(worker_id, {"ask": "check", "config": payload.to_json()}))
+            verdict = Verdict.model_validate(checker.ask({"ask": "check", "config": payload.to_json()}))
         except ValidationError as error:
             raise MosaicError(
                 f"The checker of worker {worker_id!r} gave an invalid verdict: {format_validation_error(error)}"
             ) from None
+        finally:
+            if env_modules is not None:
+                checker.close()
         if key is not None:
             self._verdicts[key] = verdict
             while len(self._verdicts) > MAX_CACHED_VERDICTS:

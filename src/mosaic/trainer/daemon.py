@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
@@ -150,6 +151,7 @@ class Daemon:
             "token": self._token,
             "process": own_identity(),
             "started_at": self._started_at,
+            "workspace": os.path.realpath(self._workspace.root),
             "version": __version__,
         }
         write_json(self._workspace.daemon_file, content, mode=0o600)
@@ -171,11 +173,13 @@ class Daemon:
         if not self._is_ready or not self._lock.has_folder():
             return
         try:
+            if self._records.index.restore_if_gone():
+                log.warning("index_restored", path=str(self._workspace.index))
             is_restored = self._lock.restore_file()
             if not self._owns_daemon_file():
                 self._write_daemon_file()
                 is_restored = True
-        except OSError as error:
+        except (OSError, sqlite3.Error) as error:
             log.warning("daemon_files_not_restored", error=str(error))
             return
         if is_restored:
@@ -216,6 +220,7 @@ class Daemon:
             is_draining=self._is_draining,
             paused=self.supervisor.failure_breaker.pause_reason,
             full_disk=describe_full_disk(self._workspace.root),
+            rebuilt_index=self._records.rebuilt_index,
             log=str(self._workspace.daemon_log),
         )
 

@@ -96,6 +96,8 @@ class KeeperLost(LifecycleEvent):
     is_reboot: bool = False
     survivors: tuple[int, ...] = ()
     """Processes of the run that could not be killed."""
+    original: str = ""
+    """The run folder that the keeper works in, where this one is a copy of it."""
 
 
 class NeverStarted(LifecycleEvent):
@@ -209,7 +211,9 @@ def _end(record: RunRecord, event: Ended) -> RunRecord:
 
 
 def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
-    if event.is_reboot:
+    if event.original:
+        reason = f"This is a copy, made while it was running; the run itself continues in {event.original}"
+    elif event.is_reboot:
         reason = f"The machine was restarted while it ran. {_resume_hint(record)}"
     elif event.survivors:
         pids = ", ".join(map(str, event.survivors))

@@ -49,6 +49,10 @@ class Records:
         self.lock = threading.RLock()
         self.on_change: Callable[[], object] = lambda: None
         """Called, from any thread, when there is a new event for watchers."""
+        self.rebuilt_index: str | None = None
+        """Why the index was rebuilt, and from how many folders."""
+        self.queue_note = ""
+        """Why the queue waits, as of the supervisor's last look at it: `2 of 2 slots busy`."""
         self.active: dict[str, RunRecord] = {}
         self.payloads: dict[str, Payload] = {}
         """Those of active runs, as they were accepted."""
@@ -185,16 +189,15 @@ class Records:
     def resolve(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> str:
         """Return the id that a full id, a unique beginning or end of one, or `last` refers to.
 
-        `last` is the newest run that fits; if none does, the newest one, about which the caller can report why.
+        `last` is the newest run that fits and is not archived; if none is, the newest one, about which the caller can
+        report why.
         """
         if reference.lower() == "last":
-            newest = self.index.newest_run_id()
+            records = [record for record, _ in self.index.list_runs(limit=1000 if fits else 1)]
+            newest = records[0].run_id if records else self.index.newest_run_id()
             if newest is None:
                 raise UnknownName("There are no runs yet. Start one: mosaic train ppo --env-id CartPole-v1")
-            if fits is not None:
-                records = (record for record, _ in self.index.list_runs(include_archived=True, limit=1000))
-                return next((record.run_id for record in records if fits(record)), newest)
-            return newest
+            return next((record.run_id for record in records if fits is not None and fits(record)), newest)
         matches = self.index.find_run_ids(reference) if reference else []
         if len(matches) == 1:
             return matches[0]
@@ -231,6 +234,7 @@ class Records:
         if is_running and total and progress.sps and progress.global_step is not None:
             seconds_left = max(0.0, total - progress.global_step) / progress.sps
         folder = self.folder(record.run_id)
+        position = queue_positions.get(record.run_id)
         silent_since = progress.heard_at or record.started_at or time.time()
         progress_fields = {
             "total_timesteps": total,
@@ -244,7 +248,8 @@ class Records:
             "seconds_left": seconds_left,
             "hardware": progress.hardware,
             "checkpoint_step": progress.checkpoint_step,
-            "queue_position": queue_positions.get(record.run_id),
+            "queue_position": position,
+            "wait_reason": ", ".join(filter(None, (self.queue_note, f"place {position}"))) if position else None,
             "has_wandb": _has_wandb(folder),
         }
         return RunView.model_validate(dict(record) | progress_fields)

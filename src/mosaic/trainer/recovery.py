@@ -60,8 +60,11 @@ def recover(records: Records) -> list[str]:
     for record in index.active_records():
         records.cache(record)
         log.info("run_found", run_id=record.run_id, stage=record.stage)
-    if index.recreate_reason:
-        log.warning("index_rebuilt", reason=index.recreate_reason, runs=len(folders))
+    reason = index.recreate_reason or ("The index was missing." if folders and not known else None)
+    if reason:
+        log.warning("index_rebuilt", reason=reason, runs=len(folders))
+        found = "1 run folder" if len(folders) == 1 else f"{len(folders)} run folders"
+        records.rebuilt_index = f"{reason} It was rebuilt from {found}."
     _empty_trash(records)
     lanes = reap_all()
     if lanes:

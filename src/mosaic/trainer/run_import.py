@@ -80,7 +80,8 @@ def import_run(records: Records, source: str) -> RunView:
         if not is_restored:
             config["metadata"]["is_imported"] = True
             entry = HistoryEntry(at=time.time(), stage=Stage.FINISHED, message=f"Imported from {path.name}.")
-            record = record.model_copy(update={"history": (*record.history, entry)})
+            marks = {"is_imported": True, "env_modules": None, "history": (*record.history, entry)}
+            record = record.model_copy(update=marks)
         target = records.folder(record.run_id)
         _refuse_duplicate(target)
         write_json(staging / _CONFIG, store_secrets(config))  # a keyring may be slow: never under the lock

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.common.processes import is_alive
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
-from mosaic.contracts.errors import BadInput, ConfigRefused, DiskFull, FieldProblem, NotAllowed, refuse_key
-from mosaic.contracts.extras import TranslatedPayload, translate_extras
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed, refuse_key
+from mosaic.contracts.extras import translate_extras
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.model import field_problems, parse_contract, refuse
-from mosaic.contracts.options import RunKind, value_at
-from mosaic.contracts.payload import Metadata, Payload, Schedule, ScriptConfig
-from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
+from mosaic.contracts.model import parse_contract
+from mosaic.contracts.options import RunKind
+from mosaic.contracts.payload import Metadata, Payload, Schedule
+from mosaic.contracts.states import EnvModules, HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
+from mosaic.trainer.admission import (
+    parse_payload,
+    pin_env_version,
+    refuse_programs,
+    require_trust,
+    restore_written_paths,
+)
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
 from mosaic.trainer.records import Records, summary_fields
@@ -42,24 +47,26 @@ class RunService:
 
     # --- submitting
 
-    def check(self, text: str, has_environment: bool = False) -> Verdict:
+    def check(self, text: str, has_environment: bool = False, env_modules: EnvModules | None = None) -> Verdict:
         """The verdict on a payload: its contract's first, then the worker's own."""
-        payload, verdict = self._check_submission(redact_secrets(decode_limited(text)), has_environment)
+        payload, verdict = self._check_submission(redact_secrets(decode_limited(text)), has_environment, env_modules)
         # The worker itself answers with one thread.
         threads = self._with_cpus(payload, verdict.summary.cpus).resources.cpus or 1
         return verdict.model_copy(update={"summary": verdict.summary.model_copy(update={"threads": threads})})
 
-    def _check_submission(self, data: Any, has_environment: bool) -> tuple[Payload, Verdict]:
+    def _check_submission(
+        self, data: Any, has_environment: bool, env_modules: EnvModules | None
+    ) -> tuple[Payload, Verdict]:
         translated = translate_extras(data)
-        payload = _parse_payload(translated)
-        _check_programs(payload, has_environment)
-        _check_trusted(payload)
+        payload = parse_payload(translated)
+        refuse_programs(payload, has_environment)
+        require_trust(payload)
         try:
-            return payload, self._verdict(payload)
+            return payload, self._verdict(payload, self._choose_env_modules(payload, env_modules))
         except ConfigRefused as error:
-            raise _as_written(error, translated) from None
+            raise restore_written_paths(error, translated) from None
 
-    def _verdict(self, payload: Payload) -> Verdict:
+    def _verdict(self, payload: Payload, env_modules: EnvModules | None) -> Verdict:
         gpus = payload.resources.gpus
         if gpus.mandatory and (gpus.requested or 0) > self._slots.gpus:
             raise refuse_key(
@@ -67,19 +74,35 @@ class RunService:
                 f"{gpus.requested} are mandatory and this machine has {self._slots.gpus}. "
                 "Ask for fewer, or set resources.gpus.mandatory to false.",
             )
-        return self._checkers.check(payload.metadata.worker.id, payload)
+        return self._checkers.check(payload.metadata.worker.id, payload, env_modules)
 
-    def submit(self, text: str, environment: Mapping[str, str] | None = None) -> RunView:
+    def _choose_env_modules(self, payload: Payload, given: EnvModules | None) -> EnvModules | None:
+        """What the environment id may import: as the caller allows, or as the evaluated run was allowed."""
+        if not payload.env_module:
+            return None
+        path = Path(payload.evaluation.policy_path or "")
+        if given is None and path.is_relative_to(self._records.workspace.runs):
+            run_id = path.relative_to(self._records.workspace.runs).parts[0]
+            trained = self._records.index.get_record(run_id)
+            return None if trained is None else trained.env_modules
+        return given
+
+    def submit(
+        self, text: str, environment: Mapping[str, str] | None = None, env_modules: EnvModules | None = None
+    ) -> RunView:
         """`environment` is the caller's, for its own programs; it stays in memory until the run is started."""
         self._require_space()
         data = decode_limited(text)
         redacted = redact_secrets(data)
-        payload, verdict = self._check_submission(redacted, bool(environment))
+        payload, verdict = self._check_submission(redacted, bool(environment), env_modules)
         _check_variables(environment or {})
         stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
         if stored != redacted:  # a reference got another name, because another secret had that one
-            payload = _parse_payload(translate_extras(stored))
-        record, folder = self._create_run_folder(payload, verdict.summary)
+            payload = parse_payload(translate_extras(stored))
+        payload = pin_env_version(payload, verdict.summary.environment.id)
+        record, folder = self._create_run_folder(
+            payload, verdict.summary, self._choose_env_modules(payload, env_modules)
+        )
         with self._records.lock:
             if environment:
                 # Without what would load libraries of the caller's choice into the keeper's tree.
@@ -99,7 +122,9 @@ class RunService:
         if full_disk:
             raise DiskFull(full_disk)
 
-    def _create_run_folder(self, payload: Payload, summary: VerdictSummary) -> tuple[RunRecord, RunFolder]:
+    def _create_run_folder(
+        self, payload: Payload, summary: VerdictSummary, env_modules: EnvModules | None
+    ) -> tuple[RunRecord, RunFolder]:
         """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
         workspace = self._records.workspace
         with self._records.lock:
@@ -114,6 +139,9 @@ class RunService:
             group=payload.metadata.group,
             tags=payload.metadata.tags,
             notes=payload.metadata.notes,
+            is_imported=payload.metadata.is_imported,
+            env_modules=env_modules,
+            warnings=summary.warnings,
             priority=payload.schedule.priority,
             cpus=payload.resources.cpus or 1,
             gpus=min(_count_gpus(payload, summary), self._slots.gpus),
@@ -169,7 +197,13 @@ class RunService:
         self._wake()
         return self._records.view(record.run_id)
 
-    def resume(self, reference: str, total_timesteps: int | None) -> RunView:
+    def resume(
+        self,
+        reference: str,
+        total_timesteps: int | None,
+        is_trusted: bool = False,
+        env_modules: EnvModules | None = None,
+    ) -> RunView:
         """Unpauses a paused run; continues a finished one from its last good checkpoint, in the same folder."""
         record = self._resolve_record(reference, self._can_resume)
         if record.is_active:
@@ -182,7 +216,7 @@ class RunService:
                 self._send_command(record, RESUME, by_signal="pause" not in record.capabilities)
         else:
             self._require_space()
-            self._requeue_from_checkpoint(record, total_timesteps)
+            self._requeue_from_checkpoint(record, total_timesteps, is_trusted, env_modules)
         self._wake()
         return self._records.view(record.run_id)
 
@@ -191,7 +225,9 @@ class RunService:
             return record.stage is Stage.PAUSED
         return record.kind is RunKind.TRAIN and _has_checkpoint(self._records.folder(record.run_id))
 
-    def _requeue_from_checkpoint(self, record: RunRecord, total_timesteps: int | None) -> None:
+    def _requeue_from_checkpoint(
+        self, record: RunRecord, total_timesteps: int | None, is_trusted: bool, env_modules: EnvModules | None
+    ) -> None:
         if record.is_attached:
             raise NotAllowed(
                 f"Run {record.run_id} was produced by a program that called mosaic.start_run. Run that program again."
@@ -213,8 +249,11 @@ class RunService:
         payload = self._records.read_payload(record.run_id)
         if total_timesteps is not None:
             payload = payload.with_worker(config={**payload.metadata.worker.config, "total_timesteps": total_timesteps})
-        _check_trusted(payload)
-        self._verdict(payload)
+        if not is_trusted:
+            require_trust(payload)
+        env_modules = (env_modules or record.env_modules) if payload.env_module else None
+        self._verdict(payload, env_modules)
+        self._require_intact_checkpoint(record)
         with self._records.lock:
             record = self._resolve_record(record.run_id)
             if record.is_active:
@@ -224,11 +263,21 @@ class RunService:
                 write_json(folder.config, data)
                 write_json(self._records.workspace.payload_copy(record.run_id), data)
             self._records.payloads[record.run_id] = payload
-            self._records.put(
-                advance(
-                    record, Requeued(at=self._records.queue_time(record.queued_at), total_timesteps=total_timesteps)
-                )
-            )
+            requeued = Requeued(at=self._records.queue_time(record.queued_at), total_timesteps=total_timesteps)
+            self._records.put(advance(record.model_copy(update={"env_modules": env_modules}), requeued))
+
+    def _require_intact_checkpoint(self, record: RunRecord) -> None:
+        """Refuses where all checkpoints are damaged: the run would start from its beginning and lose its curve."""
+        if not get_worker(record.worker).can_load_policies:
+            return  # only its worker knows
+        question = {"ask": "checkpoint", "path": str(self._records.folder(record.run_id).path)}
+        try:
+            self._checkers.ask(record.worker, question)
+        except CheckpointDamaged:
+            raise CheckpointDamaged(
+                f"No checkpoint of run {record.run_id} is intact, so it cannot be resumed; nothing was changed. "
+                f"Train it again from the beginning: mosaic resubmit {record.run_id}"
+            ) from None
 
     def _request_stop(self, record: RunRecord) -> None:
         """Write a stop to the inbox; where that cannot be written, terminate the keeper, which stops the worker."""
@@ -305,52 +354,6 @@ def _count_gpus(payload: Payload, summary: VerdictSummary) -> int:
     is_attached = payload.metadata.worker.config.get("attached") is True
     uses_cpu = summary.backend == "numpy" or summary.settings.get("cuda") is False
     return 0 if payload.is_evaluation or is_attached or uses_cpu else 1
-
-
-def _parse_payload(translated: TranslatedPayload) -> Payload:
-    """A payload as it was submitted, with the worker's own id in place of an alias."""
-    payload = Payload.from_translated(translated)
-    worker = get_worker(payload.metadata.worker.id)
-    return payload if worker.id == payload.metadata.worker.id else payload.with_worker(id=worker.id)
-
-
-def _as_written(error: ConfigRefused, translated: TranslatedPayload) -> ConfigRefused:
-    """The worker's refusal with the paths that the user wrote, such as `…extras.gamma` for `…algo_params.gamma`."""
-    message = str(error)
-    for path, written in translated.written_paths.items():
-        message = re.sub(rf"(?<![\w.]){re.escape(path)}(?!\.?\w)", written, message)
-    return ConfigRefused(message, [FieldProblem(translated.written_path(path), text) for path, text in error.problems])
-
-
-def _check_trusted(payload: Payload) -> None:
-    """A config that was imported starts no program unless its user trusts it."""
-    choice = payload.metadata.worker
-    keys = [key for key in get_worker(choice.id).programs if value_at(choice.config, key) is not None]
-    if payload.metadata.is_imported and keys:
-        value = str(value_at(choice.config, keys[0]))[:200]
-        raise NotAllowed(
-            f"This config was imported and names a program: {keys[0]} is {value!r}. "
-            "If you trust it, start it as a new run: mosaic resubmit RUN --trust"
-        )
-
-
-def _check_programs(payload: Payload, has_environment: bool) -> None:
-    """A submitted config must not choose which program is run."""
-    choice = payload.metadata.worker
-    worker = get_worker(choice.id)
-    for key in worker.programs:
-        if value_at(choice.config, key) is not None and not has_environment:
-            raise refuse_key(
-                f"metadata.worker.config.{key}",
-                "a submitted config may not choose a program to run. "
-                "Name it on the command line: mosaic run -- python script.py, mosaic train ALGORITHM --cleanrl PATH, "
-                "or mosaic resubmit RUN.",
-            )
-    if worker.has_own_command:
-        try:
-            ScriptConfig.model_validate(choice.config)
-        except ValidationError as error:
-            raise refuse(field_problems(error, "metadata.worker.config"), "The config was") from None
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:

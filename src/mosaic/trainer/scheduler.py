@@ -76,6 +76,19 @@ def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slo
     return chosen
 
 
+def describe_busy(running: Sequence[RunRecord], slots: Slots, has_waiting: bool) -> str:
+    """Return what a queued run waits for: `2 of 2 slots busy`; empty where it need not wait."""
+    running = [record for record in running if not record.is_attached]
+    if len(running) >= slots.runs:
+        return f"{len(running)} of {slots.runs} slots busy"
+    if not has_waiting:
+        return ""
+    busy = {"CPUs": (sum(record.cpus for record in running), slots.cpus)}
+    if slots.gpus:
+        busy["GPUs"] = (sum(record.gpus for record in running), slots.gpus)
+    return ", ".join(f"{used} of {total} {name} busy" for name, (used, total) in busy.items())
+
+
 class FastFailureBreaker:
     """Pauses a queue after several fast failures in a row, instead of failing all of its runs; other ends reset it."""
 

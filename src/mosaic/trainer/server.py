@@ -20,6 +20,7 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.events import Hello
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.states import EnvModules
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
 from mosaic.fastlane import lanes_folder
@@ -79,10 +80,11 @@ class Servicer(TrainerServicer):
     # --- runs
 
     def SubmitRun(self, request: pb.PayloadRequest, context: Context) -> pb.RunReply:
-        return _run_reply(self._run_service.submit(request.payload_json, request.environment))
+        modules = _env_modules(request)
+        return _run_reply(self._run_service.submit(request.payload_json, request.environment, modules))
 
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        verdict = self._run_service.check(request.payload_json, bool(request.environment))
+        verdict = self._run_service.check(request.payload_json, bool(request.environment), _env_modules(request))
         return pb.JsonReply(json=verdict.model_dump_json())
 
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
@@ -93,7 +95,7 @@ class Servicer(TrainerServicer):
 
     def ResumeRun(self, request: pb.ResumeRequest, context: Context) -> pb.RunReply:
         total = request.total_timesteps if request.HasField("total_timesteps") else None
-        return _run_reply(self._run_service.resume(request.run, total))
+        return _run_reply(self._run_service.resume(request.run, total, request.is_trusted, _env_modules(request)))
 
     def ListRuns(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
         rows = self._records.index.list_runs(
@@ -326,6 +328,12 @@ def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:
             yield group
             group, size = [], 0
     yield group
+
+
+def _env_modules(request: pb.PayloadRequest | pb.ResumeRequest) -> EnvModules | None:
+    if not request.HasField("env_modules"):
+        return None
+    return EnvModules(names=request.env_modules.names, python_path=request.env_modules.python_path)
 
 
 def _run_reply(view: RunView) -> pb.RunReply:

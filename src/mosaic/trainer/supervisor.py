@@ -43,7 +43,7 @@ from mosaic.trainer.adoption import Adoption
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.intake import Intake
 from mosaic.trainer.records import Records
-from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose
+from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose, describe_busy
 from mosaic.workers import get_worker
 
 log = structlog.get_logger("mosaic.trainer.supervisor")
@@ -208,6 +208,8 @@ class Supervisor:
             if attempt.keeper is None:
                 if time.monotonic() - self._began > KEEPER_CLAIM_TIMEOUT_S:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
+            elif attempt.folder not in ("", os.path.realpath(self._records.folder(record.run_id).path)):
+                self._advance(record.run_id, life.KeeperLost(at=time.time(), original=attempt.folder))
             elif not is_alive(attempt.keeper):
                 self._end_without_keeper(record.run_id, attempt.keeper)
 
@@ -259,16 +261,22 @@ class Supervisor:
 
     def start_runs(self) -> None:
         if self.is_draining:
+            self._records.queue_note = "the daemon starts no further run"
             return
         with self._records.lock:
             active = list(self._records.active.values())
             queued = [record for record in active if record.stage is Stage.QUEUED]
             waiting = [record for record in queued if not record.is_attached]
-            if waiting and self._is_queue_held(waiting):
+            is_held = bool(waiting) and self._is_queue_held(waiting)
+            if is_held:
                 queued = [record for record in queued if record.is_attached]
-            if queued and describe_full_disk(self._records.workspace.root):
-                return
-            chosen = choose(queued, [record for record in active if record.holds_slot], self._slots)
+            is_disk_full = bool(queued) and describe_full_disk(self._records.workspace.root) is not None
+            running = [record for record in active if record.holds_slot]
+            chosen = [] if is_disk_full else choose(queued, running, self._slots)
+            running += [record for record in queued if record.run_id in chosen]
+            busy = describe_busy(running, self._slots, has_waiting=len(chosen) < len(queued))
+            reason = "the queue is paused" if is_held else busy
+            self._records.queue_note = "the disk is full" if is_disk_full else reason
         for run_id in chosen:
             with self._records.lock:
                 record = self._records.active.get(run_id)
@@ -308,6 +316,7 @@ class Supervisor:
             gpus=self._free_gpus(record.gpus),
             journal_from=file_size(folder.journal),
             keeper_from=file_size(folder.keeper),
+            folder=os.path.realpath(folder.path),
         )
         try:
             payload = self._records.read_payload(record.run_id)
@@ -326,6 +335,7 @@ class Supervisor:
                 gpus=attempt.gpus if self._slots.gpus else None,
                 inbox_offset=file_size(folder.inbox),
                 environment=self._records.environments.pop(record.run_id, None),
+                env_modules=record.env_modules,
             )
         except (OSError, MosaicError, ValueError) as error:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))

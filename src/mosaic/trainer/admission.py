@@ -1,0 +1,70 @@
+"""What a submitted config must satisfy before its worker is asked, and what is recorded of it. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import ValidationError
+
+from mosaic.contracts.errors import ConfigRefused, FieldProblem, NotTrusted, refuse_key
+from mosaic.contracts.extras import TranslatedPayload
+from mosaic.contracts.model import field_problems, refuse
+from mosaic.contracts.options import value_at
+from mosaic.contracts.payload import Payload, ScriptConfig
+from mosaic.workers import get_worker
+
+
+def parse_payload(translated: TranslatedPayload) -> Payload:
+    """A payload as it was submitted, with the worker's own id in place of an alias."""
+    payload = Payload.from_translated(translated)
+    worker = get_worker(payload.metadata.worker.id)
+    return payload if worker.id == payload.metadata.worker.id else payload.with_worker(id=worker.id)
+
+
+def restore_written_paths(error: ConfigRefused, translated: TranslatedPayload) -> ConfigRefused:
+    """The worker's refusal with the paths that the user wrote, such as `…extras.gamma` for `…algo_params.gamma`."""
+    message = str(error)
+    for path, written in translated.written_paths.items():
+        message = re.sub(rf"(?<![\w.]){re.escape(path)}(?!\.?\w)", written, message)
+    return ConfigRefused(message, [FieldProblem(translated.written_path(path), text) for path, text in error.problems])
+
+
+def require_trust(payload: Payload) -> None:
+    """A config that was imported starts no program and imports no module unless its user trusts it."""
+    if not payload.metadata.is_imported:
+        return
+    choice = payload.metadata.worker
+    programs = {key: value_at(choice.config, key) for key in get_worker(choice.id).programs}
+    found = [f"start a program ({key}: {str(value)[:200]})" for key, value in programs.items() if value is not None]
+    if payload.env_module:
+        found.append(f"import the module {payload.env_module!r} (env_id: {choice.config['env_id']})")
+    if found:
+        raise NotTrusted(f"This config was imported and would {' and '.join(found)}. If you trust it, add --trust.")
+
+
+def pin_env_version(payload: Payload, created_id: str | None) -> Payload:
+    """Record `CartPole` as the `CartPole-v1` that was created: the newest version will be another one some day."""
+    config = payload.metadata.worker.config
+    module, colon, name = str(config.get("env_id") or "").rpartition(":")
+    if not created_id or not name or not re.fullmatch(rf"{re.escape(name)}-v\d+", created_id):
+        return payload
+    return payload.with_worker(config={**config, "env_id": f"{module}{colon}{created_id}"})
+
+
+def refuse_programs(payload: Payload, has_environment: bool) -> None:
+    """A submitted config must not choose which program is run."""
+    choice = payload.metadata.worker
+    worker = get_worker(choice.id)
+    for key in worker.programs:
+        if value_at(choice.config, key) is not None and not has_environment:
+            raise refuse_key(
+                f"metadata.worker.config.{key}",
+                "a submitted config may not choose a program to run. "
+                "Name it on the command line: mosaic run -- python script.py, mosaic train ALGORITHM --cleanrl PATH, "
+                "or mosaic resubmit RUN.",
+            )
+    if worker.has_own_command:
+        try:
+            ScriptConfig.model_validate(choice.config)
+        except ValidationError as error:
+            raise refuse(field_problems(error, "metadata.worker.config"), "The config was") from None

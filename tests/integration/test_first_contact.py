@@ -1,0 +1,217 @@
+"""What a new user meets first: modules of one's own, names, the queue, `last`, groups, what is said before a start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.commands import MOSAIC, mosaic
+from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+
+from mosaic.client import TrainerClient
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import Workspace
+
+TINY = ("--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16")
+
+
+def train_payload(**config: Any) -> dict[str, Any]:
+    settings = {"algo": "ppo", "total_timesteps": 64, "algo_params": {"num_envs": 2, "num_steps": 16}}
+    return {"metadata": {"worker": {"id": "cleanrl", "config": settings | config}}, "artifacts": {}}
+
+
+# --- environments of one's own
+
+
+@pytest.fixture
+def own_module(tmp_path: Path) -> Path:
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    (folder / "my_envs.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Own-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv', max_episode_steps=20)\n"
+    )
+    return folder
+
+
+def test_a_module_of_ones_own_is_allowed_by_the_callers_environment(
+    daemon: LiveDaemon,
+    trainer: TrainerClient,
+    workspace: Workspace,
+    own_module: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A daemon that was started before the variable was set; later resumed and evaluated without the variable."""
+    monkeypatch.chdir(own_module)
+    payload = train_payload(env_id="my_envs:Own-v0")
+    with pytest.raises(BadInput, match=r"not allowed\. If you trust it, set MOSAIC_ENV_MODULES=my_envs"):
+        trainer.submit(payload)
+    monkeypatch.setenv("MOSAIC_ENV_MODULES", "my_envs")
+    assert trainer.check(payload).summary.environment.id == "Own-v0"
+    trained = ended(trainer, trainer.submit(payload).run_id)
+    assert (trained.outcome, trained.env_id) == ("succeeded", "my_envs:Own-v0")
+    monkeypatch.delenv("MOSAIC_ENV_MODULES")
+    monkeypatch.chdir("/")
+    daemon.stop()
+    with daemon.start() as again:
+        again.resume(trained.run_id, 128)
+        assert ended(again, trained.run_id).outcome == "succeeded"
+    evaluated = mosaic(workspace, "eval", trained.run_id, "--episodes", "2", "--json")
+    assert evaluated.code == 0, evaluated.err
+    with pytest.raises(BadInput, match="not allowed"):
+        trainer_of(daemon).submit(payload)
+
+
+def trainer_of(daemon: LiveDaemon) -> TrainerClient:
+    from mosaic.client import connect
+
+    return connect(daemon.workspace, may_start=False)
+
+
+def test_an_id_without_a_version_is_recorded_with_it(trainer: TrainerClient) -> None:
+    run_id = trainer.submit(train_payload(env_id="CartPole")).run_id
+    assert trainer.get(run_id).env_id == "CartPole-v1"
+    assert trainer.payload(run_id).metadata.worker.config["env_id"] == "CartPole-v1"
+    assert [view.run_id for view in trainer.runs(env_id="CartPole-v1")] == [run_id]
+    assert ended(trainer, run_id).outcome == "succeeded"
+
+
+# --- the queue
+
+
+def test_a_queued_run_shows_what_it_waits_for(workspace: Workspace, plugins: Path) -> None:
+    with running_daemon(workspace, plugins, "--max-runs", "1") as (_, trainer):
+        first = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
+        wait_for(lambda: trainer.get(first).stage == "running", "the first run")
+        others = [trainer.submit(scripted(steps=1)).run_id for _ in range(2)]
+        wait_for(lambda: trainer.get(others[1]).wait_reason == "1 of 1 slots busy, place 2", "its place in the queue")
+        assert trainer.get(first).wait_reason is None
+        listed = mosaic(workspace, "runs")
+        assert "3 runs: 2 queued, 1 running. Next in the queue: 1 of 1 slots busy, place 1." in listed.err
+        assert "1 of 1 slots busy, place 2" in mosaic(workspace, "show", "last").out
+        detached = mosaic(workspace, "run", "--detach", "--", "true")
+        assert "is queued (1 of 1 slots busy, place 3)" in detached.out
+        for run_id in (*others, first):
+            trainer.cancel(run_id)
+        ended(trainer, first)
+        ended(trainer, detached.out.split()[1])
+
+
+# --- last, and groups
+
+
+def test_last_is_the_newest_run_that_fits_the_command_and_is_printed(
+    trainer: TrainerClient, workspace: Workspace
+) -> None:
+    done = ended(trainer, trainer.submit(scripted(steps=1)).run_id).run_id
+    active = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
+    wait_for(lambda: trainer.get(active).stage == "running", "the second run")
+    assert f"The run 'last' is {active[-6:]}, scripted, running." in mosaic(workspace, "logs", "last").err
+    archived = mosaic(workspace, "archive", "last")
+    assert f"The run 'last' is {done[-6:]}, scripted, succeeded." in archived.err
+    assert trainer.get(done).is_archived
+    undone = mosaic(workspace, "archive", "last", "--undo")
+    assert (undone.code, trainer.get(done).is_archived) == (0, False)
+    assert mosaic(workspace, "delete", "last", "--yes").code == 0
+    assert [view.run_id for view in trainer.runs()] == [active]
+    assert mosaic(workspace, "cancel", "last").code == 0
+    assert trainer.get(active).outcome == "cancelled"
+    trainer.annotate(active, is_archived=True)
+    newer = ended(trainer, trainer.submit(scripted(steps=1)).run_id).run_id
+    trainer.annotate(newer, is_archived=True)
+    assert trainer.get("last").run_id == newer, "where all are archived, the newest of them"
+
+
+def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
+    trainer: TrainerClient, workspace: Workspace, tmp_path: Path
+) -> None:
+    def submit(**config: Any) -> str:
+        payload = scripted(**config)
+        payload["metadata"]["group"] = "exp"
+        return trainer.submit(payload).run_id
+
+    done = ended(trainer, submit(steps=2)).run_id
+    active = [submit(steps=100_000, dt=0.01) for _ in range(2)]
+    wait_for(lambda: all(trainer.get(run_id).global_step for run_id in active), "their first steps")
+    cancelled = mosaic(workspace, "cancel", "exp", "--json")
+    assert sorted(view["run_id"] for view in cancelled.json) == sorted(active), "one had ended already"
+    assert mosaic(workspace, "tag", "exp", "good").code == 0
+    assert [view.tags for view in trainer.runs(group="exp")] == [("good",)] * 3
+    rows = mosaic(workspace, "metrics", "exp", "--csv").out.splitlines()
+    assert rows[0] == "run,tag,step,at,value"
+    assert {row.partition(",")[0] for row in rows[1:]} == {done, *active}
+    exported = mosaic(workspace, "export", "exp", "--csv", str(tmp_path / "all.csv"), "--json")
+    assert [Path(entry["files"][0]).name for entry in exported.json] == [
+        f"all-{run_id[-6:]}.csv" for run_id in (done, *active)
+    ]
+    assert "3 runs: 1 succeeded, 2 cancelled." in mosaic(workspace, "runs", "--group", "exp").err
+    assert mosaic(workspace, "archive", "exp").code == 0
+    assert list(trainer.runs(group="exp")) == []
+    refused = mosaic(workspace, "cancel", "exp")
+    assert (refused.code, "No run 'exp'" in refused.err) == (2, True)
+
+
+# --- before a run starts
+
+
+def test_warnings_of_the_dry_run_are_printed_by_train_and_kept(trainer: TrainerClient, workspace: Workspace) -> None:
+    result = mosaic(workspace, "train", "ppo", "--env-id", "CartPole-v1", *TINY[2:], "--total-timesteps", "80")
+    warning = "total_timesteps: 80 is not a multiple of the 32 steps of an update, so 64 steps are trained."
+    assert f"Warning: {warning}" in result.err
+    assert result.code == 0
+    assert trainer.get("last").warnings == (warning,)
+    assert "64 steps are trained" in " ".join(mosaic(workspace, "show", "last").out.split())
+
+
+def test_a_script_without_its_interpreter_is_refused_with_the_command(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "my_script.py").write_text("print(1)\n")
+    result = mosaic(workspace, "run", "--", str(tmp_path / "my_script.py"), "--seed", "1")
+    assert result.code == 2
+    assert f"mosaic run -- python {tmp_path / 'my_script.py'} --seed 1" in result.err
+
+
+def test_a_daemon_gets_the_options_of_daemon_start(workspace: Workspace) -> None:
+    started = mosaic(workspace, "daemon", "start", "--max-runs", "3", "--port", "0", "--idle-s", "300", "--json")
+    assert started.json["slots"]["runs"] == 3
+    again = mosaic(workspace, "daemon", "start", "--max-runs", "5")
+    assert (again.code, "--max-runs has no effect" in again.err) == (2, True)
+    assert mosaic(workspace, "daemon", "stop").code == 0
+
+
+def test_a_daemon_of_another_version_is_reported(trainer: TrainerClient, workspace: Workspace) -> None:
+    import json
+
+    content = json.loads(workspace.daemon_file.read_text())
+    workspace.daemon_file.write_text(json.dumps(content | {"version": "0.0.1"}))
+    assert "The daemon is of MOSAIC 0.0.1" in mosaic(workspace, "runs").err
+
+
+# --- output
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_sentence(trainer: TrainerClient, workspace: Workspace) -> None:
+    import subprocess
+
+    ended(trainer, trainer.submit(scripted(steps=2)).run_id)
+    environment = {**os.environ, "MOSAIC_VAR": str(workspace.root)}
+    for arguments in (("runs",), ("show", "last"), ("metrics", "last"), ("metrics", "last", "--csv"), ("algorithms",)):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [MOSAIC, *arguments], env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            )
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1] == "The output cannot be written: No space left on device."
+        assert "Traceback" not in done.stderr
+
+
+def test_a_workspace_whose_path_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    import subprocess
+
+    folder = os.fsencode(tmp_path) + b"/\xff\xfe"
+    done = subprocess.run([MOSAIC, "runs"], env={**os.environb, b"MOSAIC_VAR": folder}, capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert b"is not valid UTF-8" in done.stderr
+    assert b"Traceback" not in done.stderr
