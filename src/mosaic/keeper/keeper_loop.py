@@ -21,6 +21,7 @@ from mosaic.keeper.console_metrics import ConsoleMetrics
 from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
 from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
 from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
+from mosaic.keeper.visibility import WARN_AFTER_S, missing_records_warning
 from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
 from mosaic.keeper.worker import (
     ProgramStartError,
@@ -123,6 +124,7 @@ class Keeper:
         self._sampled_at, self._sampled_cpu_s = self._started, 0.0
         self._sample_at = self._started + SAMPLE_FIRST_S
         self._memory_check_at = self._started
+        self._visibility_check_at = None if self._console is None else self._started + WARN_AFTER_S
         reports.report("worker_started", process=identify(self._worker_pid))
         if can_see_gpus(launch["env"]):
             self._gpus.start()
@@ -139,6 +141,8 @@ class Keeper:
             self._wakeup.sleep(_TICK_S)
         if self._console is not None:
             self._console.close()
+            if self._status == 0:  # otherwise the reason of its failure is what counts
+                self._check_visibility()
         self._reports.report("exited", **self._exit_report())
 
     def _tick(self, now: float) -> None:
@@ -149,11 +153,20 @@ class Keeper:
         self._reports.try_flush()
         if self._console is not None:
             self._console.poll(now)
+        if self._visibility_check_at is not None and now >= self._visibility_check_at:
+            self._check_visibility()
         if now >= self._sample_at:
             self._sample_at = now + next_sample_s(now - self._started)
             self._sample(now, self._read(now))
         elif self._has_memory_limit and now >= self._memory_check_at:
             self._read(now)
+
+    def _check_visibility(self) -> None:
+        """Warn if nothing of the program is recorded; only the first call checks that."""
+        warning = None if self._visibility_check_at is None else missing_records_warning(self._folder)
+        self._visibility_check_at = None
+        if warning is not None:
+            self._reports.report("warning", **warning)
 
     def _read_inbox(self, now: float) -> None:
         with suppress(OSError):  # It is read again at the next tick.

@@ -58,6 +58,11 @@ class EnvironmentReported(LifecycleEvent):
     seed: int | None
 
 
+@dataclass(frozen=True)
+class WarningReported(LifecycleEvent):
+    text: str
+
+
 class Paused(LifecycleEvent):
     pass
 
@@ -181,6 +186,13 @@ def _set_environment(record: RunRecord, event: EnvironmentReported) -> RunRecord
     if record.seed is None and event.seed is not None:
         changes["seed"] = event.seed
     return record.model_copy(update=changes)
+
+
+def _add_warning(record: RunRecord, event: WarningReported) -> RunRecord:
+    message = f"Warning: {event.text}"
+    if len(record.history) >= _MAX_HISTORY or any(entry.message == message for entry in record.history):
+        return record
+    return _with_history_entry(record, event.at, record.stage, message)
 
 
 def _move_to(stage: Stage, message: str) -> Callable[[RunRecord, LifecycleEvent], RunRecord]:
@@ -307,6 +319,8 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
+_MAX_HISTORY = 100
+"""Further warnings are in the run's events only."""
 _LIVE_STAGES = (Stage.STARTING, Stage.RUNNING, Stage.PAUSED)
 _SLOT_STAGES = (*_LIVE_STAGES, Stage.STOPPING)
 _TABLE: tuple[tuple[type[LifecycleEvent], Callable[[RunRecord, Any], RunRecord], tuple[Stage, ...]], ...] = (
@@ -315,6 +329,7 @@ _TABLE: tuple[tuple[type[LifecycleEvent], Callable[[RunRecord, Any], RunRecord],
     (WorkerUp, _set_worker, _SLOT_STAGES),
     (HandshakeReceived, _accept_handshake, (Stage.STARTING,)),
     (EnvironmentReported, _set_environment, _SLOT_STAGES),
+    (WarningReported, _add_warning, _SLOT_STAGES),
     (Paused, _move_to(Stage.PAUSED, "It was paused."), (Stage.RUNNING,)),
     (Unpaused, _move_to(Stage.RUNNING, "Resumed."), (Stage.PAUSED,)),
     (StopRequested, _cancel_queued, (Stage.QUEUED,)),

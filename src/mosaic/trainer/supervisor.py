@@ -27,6 +27,7 @@ from mosaic.contracts.events import (
     PausedBySignal,
     ResumedBySignal,
     SidecarStarted,
+    WarningLogged,
     WorkerNotStarted,
     WorkerPaused,
     WorkerResumed,
@@ -37,7 +38,7 @@ from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
 from mosaic.keeper.survivors import kill_survivors
-from mosaic.store.ingest import JOURNAL, KEEPER, IngestedEvent
+from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.adoption import Adoption
 from mosaic.trainer.executor import LocalExecutor
@@ -172,8 +173,11 @@ class Supervisor:
             record = self._records.active.get(folder.run_id)
             if record is None or not record.attempts:
                 continue
-            if source not in (KEEPER, JOURNAL) and not isinstance(event, EnvironmentSeeded):
+            is_further = source not in (KEEPER, JOURNAL)
+            if is_further and (source == SIDECAR or not isinstance(event, (EnvironmentSeeded, WarningLogged))):
                 continue  # further processes of a run report telemetry, but not the run's state
+            if is_further and isinstance(event, EnvironmentSeeded) and event.env:
+                continue  # of the environments of a vector, the first has the seed that the script named
             attempt = record.attempts[-1]
             if begin < {KEEPER: attempt.keeper_from, JOURNAL: attempt.journal_from}.get(source, 0):
                 continue  # of an earlier attempt
@@ -361,6 +365,7 @@ _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] 
     EnvironmentSeeded: lambda event, _: life.EnvironmentReported(
         at=event.at, env_id=event.env_id, seed=event.seed if isinstance(event.seed, int) else None
     ),
+    WarningLogged: lambda event, _: life.WarningReported(at=event.at, text=event.text),
     WorkerPaused: lambda event, _: life.Paused(at=event.at),
     WorkerResumed: lambda event, _: life.Unpaused(at=event.at),
     Finished: lambda event, _: life.FinishReported(
