@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from mosaic.cli.script_command import flag_value, script_config, script_name
-from mosaic.cli.train_commands import parse_own_cleanrl
-from mosaic.contracts.errors import BadInput
+import click
+import pytest
+from tests.helpers.probe_cleanrl import make_checkout
+from tests.helpers.probe_scripts import write_script
+
+from mosaic.cli.script_command import flag_value, run, script_config, script_name
+from mosaic.cli.train_commands import parse_own_cleanrl, train
+from mosaic.contracts.errors import BadInput, UnknownName
 
 
 @pytest.mark.parametrize(
@@ -61,3 +66,29 @@ def test_the_users_own_cleanrl_is_read_from_the_arguments() -> None:
         "cleanrl_python": "/v/bin/python",
     }
     assert parse_own_cleanrl(["ppo", "--seed", "1"]) == {}
+
+
+def test_a_cleanrl_script_without_args_is_named_with_the_command_that_starts_it(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "their cleanrl")
+    script = write_script(checkout / "cleanrl", "import argparse\n", "older.py")
+    context = click.Context(train)
+    with pytest.raises(BadInput, match=r"has no class Args") as raised:
+        train.resolve_command(context, ["cleanrl:older", "--cleanrl", str(checkout), "--cleanrl-python", "/v/python"])
+    assert str(raised.value).endswith(f"mosaic run -- /v/python '{script}'")
+    with pytest.raises(UnknownName, match="Did you mean 'cleanrl:walk'"):
+        train.resolve_command(context, ["cleanrl:wlak", "--cleanrl", str(checkout)])
+
+
+def test_the_help_of_train_names_scripts_of_cleanrl() -> None:
+    assert "cleanrl:ppo --cleanrl" in train.get_help(click.Context(train))
+
+
+@pytest.mark.parametrize("flag", ["--name", "--run-name"])
+def test_a_run_is_named_by_the_same_flags_in_run_and_train(flag: str) -> None:
+    own = train.get_command(click.Context(train), "ppo")
+    assert own is not None
+    for command in (run, own):
+        context = click.Context(command)
+        arguments = [flag, "mine", *(["true"] if command is run else [])]
+        command.parse_args(context, arguments)
+        assert context.params["run_name"] == "mine"

@@ -32,6 +32,8 @@ COMPLETION_HELP = "Prints the script that completes commands, settings and runs 
     f"{shell + ':':<5} {line}" for shell, line in INSTALL_COMMANDS.items()
 )
 MAX_RUNS_OFFERED = 50
+FURTHER_FLAGS = {"run_name": ("--name",)}
+"""By option: other spellings of its flag."""
 
 
 # --- completion
@@ -148,7 +150,8 @@ def build_flag(field: SettingField, section: str = "") -> click.Option:
         )
     else:
         complete = _complete_env_id if field.name == "env_id" else None
-        option = SettingOption([field.name, flag], type=SettingType(field), help=help_text, shell_complete=complete)
+        flags = [flag, *FURTHER_FLAGS.get(field.name, ())]
+        option = SettingOption([field.name, *flags], type=SettingType(field), help=help_text, shell_complete=complete)
     option.section = section
     return option
 

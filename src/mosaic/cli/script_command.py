@@ -24,7 +24,6 @@ SEED_FLAGS = ("seed",)
 
 
 @command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--name", metavar="NAME", help="A name for the run.")
 @click.option("--env-id-from", metavar="FLAG", help="Which of the script's arguments names its environment.")
 @click.option("--total-timesteps", metavar="N", type=click.IntRange(1), help="How many steps it will take, if known.")
 @click.option("--compat", is_flag=True, help="It was written for gymnasium 0.29: give it that behavior on 1.x.")
@@ -35,14 +34,13 @@ SEED_FLAGS = ("seed",)
     type=click.Choice((*PROBE_PARTS, "probe")),
     help=f"Leave a part of the probe out: {', '.join(PROBE_PARTS)}, or the whole probe.",
 )
-@run_options("tags", "notes", "group", "priority", "max_seconds", "memory_mb", "cpus", "gpus")
+@run_options("run_name", "tags", "notes", "group", "priority", "max_seconds", "memory_mb", "cpus", "gpus")
 @click.option("--detach", is_flag=True, help="Do not wait; the run continues in the background.")
 @click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_context
 def run(
     context: CliContext,
     /,
-    name: str | None,
     env_id_from: str | None,
     total_timesteps: int | None,
     compat: bool,
@@ -70,7 +68,7 @@ def run(
     config["probe"] = {**parts, "compat": compat and not is_bare}
     if total_timesteps is not None:
         config["total_timesteps"] = total_timesteps
-    payload = build_payload({"id": "script", "config": config}, {"run_name": name, **options})
+    payload = build_payload({"id": "script", "config": config}, options)
     return submit_run(context, payload, detach, environment)
 
 

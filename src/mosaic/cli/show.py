@@ -38,18 +38,20 @@ def show(context: CliContext, run: str, follow: bool) -> None:
         trainer = context.trainer()
     last = {series.tag: series.values[-1] for series in trainer.metrics(view.run_id, last_only=True) if series.values}
     files = list_artifacts(trainer, view)
+    saved_files = files_saved_by_script(trainer, view)
     wandb = next(iter(trainer.wandb(view.run_id)), None)
     push = PushState.parse(trainer.read_json(view.run_id, "hub/push.json"))
     if context.is_json:
         shown = {
             "files": files,
+            "saved_files": saved_files,
             "metrics": last,
             "wandb": None if wandb is None else wandb.model_dump(mode="json"),
             "hub": None if push is None else push.to_json(),
         }
         output.print_json({**view.model_dump(mode="json"), **shown})
         return
-    _print_run(view, files, last, {"W&B": _format_wandb_status(wandb), "Hub": _format_push(push)})
+    _print_run(view, files, saved_files, last, {"W&B": _format_wandb_status(wandb), "Hub": _format_push(push)})
 
 
 def list_artifacts(trainer: TrainerClient, view: RunView) -> dict[str, str]:
@@ -77,7 +79,11 @@ def list_artifacts(trainer: TrainerClient, view: RunView) -> dict[str, str]:
 
 
 def _print_run(
-    view: RunView, files: dict[str, str], last_metrics: dict[str, float], services: dict[str, str | None]
+    view: RunView,
+    files: dict[str, str],
+    saved_files: list[str],
+    last_metrics: dict[str, float],
+    services: dict[str, str | None],
 ) -> None:
     output.print_run_heading(view)
     output.print_fields(_run_fields(view, services), "  ")
@@ -87,6 +93,7 @@ def _print_run(
         "Attempts": [(str(one.number), _format_attempt(one)) for one in view.attempts if len(view.attempts) > 1],
         "Last metrics": [(tag, formatting.format_number(value)) for tag, value in sorted(last_metrics.items())],
         f"Files in {view.run_dir}": [(name, path.removeprefix(root)) for name, path in files.items()],
+        "Files that the script saved": [(str(number), path) for number, path in enumerate(saved_files, 1)],
     }
     for title, rows in sections.items():
         if rows:

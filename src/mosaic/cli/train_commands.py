@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
 from mosaic.cli.parameters import build_flag
 from mosaic.cli.script_command import flag_value
-from mosaic.contracts.errors import BadInput, unknown_name_error
+from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import (
@@ -138,6 +139,19 @@ def parse_own_cleanrl(args: Sequence[str]) -> dict[str, str]:
     return own if "cleanrl" in own else {}
 
 
+def _unknown_script_error(algo: str, known: Mapping[str, Algorithm], own: Mapping[str, str]) -> MosaicError:
+    """A script that states no settings is there, but cannot be started by its name."""
+    name = f"{algo.rpartition(':')[2]}.py"
+    for path in (Path(own["cleanrl"], "cleanrl", name), Path(own["cleanrl"], name)):
+        if path.is_file():
+            python = own.get("cleanrl_python", "python")
+            return BadInput(
+                f"{algo}: {path} has no class Args that declares its settings, so MOSAIC cannot set them. "
+                f"Start it as a script: {shlex.join(['mosaic', 'run', '--', python, str(path)])}"
+            )
+    return unknown_name_error("algorithm", algo, known, own["cleanrl"])
+
+
 def normalize_bool_flags(args: Sequence[str], bool_flags: Iterable[str]) -> list[str]:
     """`--anneal-lr False` and `--anneal-lr=false`, as older CleanRL scripts take them, become `--no-anneal-lr`."""
     known = set(bool_flags)
@@ -183,7 +197,7 @@ class AlgorithmGroup(click.Group):
         if own and args[0] in (known := load_algorithms_from(own["cleanrl"])):
             return args[0], AlgorithmCommand(known[args[0]], self._handler, self._is_check, own), args[1:]
         if own and ":" in args[0]:
-            raise unknown_name_error("algorithm", args[0], known, own["cleanrl"])
+            raise _unknown_script_error(args[0], known, own)
         if ":" in args[0] and not ctx.resilient_parsing and args[0] not in load_algorithms():
             raise BadInput(
                 f"{args[0]} is a script from your own CleanRL, and no installed package cleanrl has it. "
@@ -270,8 +284,10 @@ train = AlgorithmGroup(
     \b
     mosaic train ppo --env-id CartPole-v1 --total-timesteps 50000
     mosaic train ppo --env-id CartPole-v1 --seeds 1-5 --detach
+    mosaic train cleanrl:ppo --cleanrl ~/cleanrl
 
-    `mosaic train ALGORITHM --help` shows every setting.""",
+    `mosaic train ALGORITHM --help` shows every setting. `cleanrl:NAME` is the script NAME.py of a CleanRL of your own;
+    `mosaic run` starts any other script.""",
 )
 
 
