@@ -8,7 +8,9 @@ never see an episode end.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import sys
 import types
 from typing import Any
 
@@ -17,7 +19,44 @@ from mosaic.probe.inside.hooks import call_before, report_failure
 
 _ATARI_ID = re.compile(r"^(ALE/.*|.*(NoFrameskip|Deterministic)-v\d+)$")
 _VERSIONED_ID = re.compile(r"^(.*)-v(\d+)$")
+_OLD_KEY = re.compile(r"""["'](final_info|final_observation)["']""")
 _EPISODE_TYPES = {"r": "float32", "l": "int32", "t": "float32"}
+
+
+def warn_if_needed(envs: Any, autoreset_mode: Any) -> None:
+    """Warn of a script without this layer that reads infos which its vector environment never returns."""
+    probe = current_probe()
+    version = getattr(sys.modules.get(type(envs).__module__.partition(".")[0]), "__version__", "0")
+    is_same_step = "compat" in probe.parts or "SAME_STEP" in str(autoreset_mode).upper()
+    if probe.has_checked_infos or is_same_step or "gymnasium" not in type(envs).__module__ or version.startswith("0."):
+        return
+    probe.has_checked_infos = True
+    for path in _script_files():
+        with open(path, encoding="utf-8", errors="replace") as file:
+            match = _OLD_KEY.search(file.read())
+        if match is not None:
+            probe.warn(
+                f"{os.path.basename(path)} reads {match.group(1)}, which gymnasium {version} returns with same-step "
+                "autoreset only: it may never see an episode end. If it was written for gymnasium 0.29, start it with "
+                "mosaic run --compat.",
+                "needs_compat",
+            )
+            return
+
+
+def _script_files() -> list[str]:
+    """Return the script and the modules next to it that it has imported."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is None:
+        return []
+    folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
+    paths = [os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())]
+    installed = ("site-packages", os.path.dirname(__file__))
+    return sorted(
+        path
+        for path in set(paths)
+        if path.startswith(folder) and path.endswith(".py") and not any(part in path for part in installed)
+    )
 
 
 def patch_gymnasium(gymnasium: Any) -> None:

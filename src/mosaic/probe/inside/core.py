@@ -83,6 +83,8 @@ class Probe:
         self.next_index = LANES_PER_RANK * int(os.environ.get("LOCAL_RANK", 0))
         """Index of the next environment. Parallel processes must not use the same ones."""
         self.has_writer = False
+        self.has_checked_infos = False
+        """Whether the script was checked for infos of gymnasium 0.29."""
         self.has_environments = False
         self.num_envs = 1
         """Total number of environments, if this process is one of several that step them."""

@@ -1,7 +1,7 @@
-"""Records environments from their creation: episodes, seeds, and a lane for their frames.
+"""Records environments from `make` or their first reset on: episodes, seeds, and a lane for their frames.
 
 Nothing is wrapped: the methods of their classes are patched, and a table by identity holds the recorded instances. So
-an environment keeps its type and can be copied and pickled; a copy is not recorded.
+an environment keeps its type and can be copied and pickled.
 """
 
 from __future__ import annotations
@@ -14,16 +14,25 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from mosaic.probe.inside.compat import warn_if_needed
 from mosaic.probe.inside.core import Counter, Probe, current_probe
-from mosaic.probe.inside.groups import EnvGroup, current_group, read_mark
-from mosaic.probe.inside.hooks import call_after, call_before, report_failure
+from mosaic.probe.inside.discovery import (
+    calling_objects,
+    forget_creation,
+    is_in_constructor,
+    is_part_of_recorded,
+    taps,
+    watch_class,
+)
+from mosaic.probe.inside.groups import EnvGroup, Place, calling_place, group_at, read_mark
+from mosaic.probe.inside.hooks import call_after, call_before, replace_method, report_failure
 
 POLL_S = 0.05
 WATCHED_POLL_S = 0.002
 MAX_LANES = 64
 """Further environments have no lane."""
 
-_taps: dict[int, EnvTap] = {}
+_taps: dict[int, EnvTap] = taps
 _patched_classes: set[type] = set()
 _env_creation = threading.local()
 _vectors: weakref.WeakKeyDictionary[Any, Vector] = weakref.WeakKeyDictionary()
@@ -49,6 +58,7 @@ class EnvTap:
         "reference",
         "total",
         "vector_size",
+        "was_reset",
     )
 
     def __init__(self, env: Any, index: int, num_envs: int, group: EnvGroup | None, vector_size: int) -> None:
@@ -73,10 +83,16 @@ class EnvTap:
         self.next_poll_at = 0.0
         """When to check again whether a frame is due or values are to be written."""
         self.frames: Any = None
+        self.was_reset = False
         identity = id(env)
         self.reference = weakref.ref(env, lambda _: _remove_tap(identity, self))
         if "frames" in self.probe.parts and index < MAX_LANES:
             self.frames = make_frame_tap(env, index, num_envs, self.probe)
+
+    @staticmethod
+    def patch_step(kind: Any) -> None:
+        """Patch the method of a class that takes a step, to record it."""
+        _patch_step(kind)
 
     def join_vector(self, vector_size: int) -> None:
         self.vector_size = vector_size
@@ -129,8 +145,7 @@ class EnvTap:
         if seed is not None and seed == self._seed:
             return
         self._seed = seed
-        spec = getattr(env, "spec", None)
-        self.probe.write_event("environment", env=self.index, env_id=getattr(spec, "id", None), seed=_json_seed(seed))
+        self.probe.write_event("environment", env=self.index, env_id=env_id_of(env), seed=json_seed(seed))
 
     def close(self) -> None:
         if self.frames is not None:
@@ -149,7 +164,15 @@ def make_frame_tap(env: Any, index: int, num_envs: int, probe: Probe) -> Any:
         return None
 
 
-def _json_seed(seed: Any) -> Any:
+def env_id_of(env: Any) -> str:
+    """Return the registered id, the name that PettingZoo gives, or the class of an environment."""
+    core = getattr(env, "unwrapped", env)
+    registered_id = getattr(getattr(env, "spec", None), "id", None)
+    name = (getattr(core, "metadata", None) or {}).get("name")
+    return str(registered_id or name or type(core).__name__)
+
+
+def json_seed(seed: Any) -> Any:
     try:
         return None if seed is None else int(seed)
     except (TypeError, ValueError):
@@ -168,13 +191,23 @@ def _remove_tap(identity: int, tap: EnvTap) -> None:
 # --- classes
 
 
-def tap_env(env: Any, index: int, num_envs: int, group: EnvGroup | None, vector_size: int = 0) -> None:
+def tap_env(
+    env: Any,
+    index: int,
+    num_envs: int,
+    group: EnvGroup | None,
+    vector_size: int = 0,
+    *,
+    seed: Any = None,
+    tap_class: type[EnvTap] = EnvTap,
+) -> None:
     """Start recording an environment. One without `step` is ignored."""
     if not hasattr(type(env), "step") or id(env) in _taps:
         return
-    _patch_class(type(env))
-    tap = _taps[id(env)] = EnvTap(env, index, num_envs, group, vector_size)
-    tap.report_environment(env)
+    _patch_class(type(env), tap_class)
+    tap = _taps[id(env)] = tap_class(env, index, num_envs, group, vector_size)
+    forget_creation(getattr(env, "unwrapped", env))
+    tap.report_environment(env, seed)
     current_probe().has_environments = True
 
 
@@ -187,13 +220,15 @@ def _find_tap(env: Any) -> EnvTap | None:
     return None
 
 
-def _patch_class(kind: type) -> None:
+def _patch_class(kind: type, tap_class: type[EnvTap]) -> None:
     if kind in _patched_classes:
         return
     _patched_classes.add(kind)
-    _patch_step(kind)
+    tap_class.patch_step(kind)
     if hasattr(kind, "reset"):
         call_before(kind, "reset", "environments", _on_reset)
+    if callable(getattr(kind, "seed", None)):
+        call_before(kind, "seed", "environments", _on_seed)
     if hasattr(kind, "close"):
         call_before(kind, "close", "frames", _on_close)
 
@@ -229,15 +264,27 @@ def _patch_step(kind: Any) -> None:
 
     code = getattr(original, "__code__", None)
     is_plain = code is not None and code.co_argcount == 2 and code.co_varnames[1] == "action" and not code.co_flags & 12
-    kind.step = functools.wraps(original)(step if is_plain else any_step)
+    replace_method(kind, "step", functools.wraps(original)(step if is_plain else any_step))
 
 
 def _on_reset(env: Any, *args: Any, **kwargs: Any) -> None:
     tap = _taps.get(id(env))
-    if tap is not None:
-        tap.start_episode()
-        if kwargs.get("seed") is not None:
-            tap.report_environment(env, kwargs["seed"])
+    if tap is None:
+        return
+    if not tap.was_reset and not is_in_constructor():
+        tap.was_reset = True
+        if is_part_of_recorded(env):
+            _on_close(env)
+            return
+    tap.start_episode()
+    _on_seed(env, kwargs.get("seed"))
+
+
+def _on_seed(env: Any, seed: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Handle `reset(seed=…)`, and `seed(…)` of gym before 0.26."""
+    tap = _taps.get(id(env))
+    if tap is not None and seed is not None:
+        tap.report_environment(env, seed)
 
 
 def _on_close(env: Any, *args: Any, **kwargs: Any) -> None:
@@ -287,10 +334,10 @@ class IndexedEnvFactory:
             report_failure("environments", error)
         return env
 
-    def tap(self, env: Any) -> None:
+    def tap(self, env: Any, seed: Any = None) -> None:
         vector = self._vector
         group, vector_size = (None, 0) if vector is None else (vector.group, self.num_envs)
-        tap_env(env, self.index, self.num_envs, group, vector_size)
+        tap_env(env, self.index, self.num_envs, group, vector_size, seed=seed)
 
     def _adopt(self, env: Any) -> None:
         """Record an environment that was created before or without gymnasium.make."""
@@ -306,39 +353,41 @@ class IndexedEnvFactory:
 
 def patch_registration(module: Any) -> None:
     """Patch gymnasium.make, or gym.make; make_vec creates its environments with it."""
-    call_after(module, "make", "environments", _tap_created)
-    if hasattr(module, "make_vec"):
-        _patch_make_vec(module)
+    call_after(module, "make", "environments", lambda env, *args, **kwargs: _tap_new(env, calling_place()))
 
 
-def _tap_created(env: Any, *args: Any, **kwargs: Any) -> None:
+def patch_core(module: Any) -> None:
+    """Patch gymnasium.Env, or gym.Env, for environments that are created without `make`."""
+    watch_class(module.Env, module.Wrapper, functools.partial(_tap_direct, module.Wrapper))
+
+
+def _tap_direct(wrapper: Any, env: Any, place: Place, seed: Any) -> None:
+    """Record an environment, or the TimeLimit around it, which ends its episodes."""
+    if int(getattr(env, "num_envs", None) or 1) > 1:
+        from mosaic.probe.inside.vectors import tap_vector
+
+        tap_vector(env, place, seed)
+        return
+    wrappers = [caller for caller in calling_objects() if isinstance(caller, wrapper) and caller.unwrapped is env]
+    if not any(map(_find_tap, wrappers)):
+        limits = [caller for caller in wrappers if type(caller).__name__ == "TimeLimit"]
+        _tap_new((limits or [env])[-1], place, seed)
+
+
+def _tap_new(env: Any, place: Place, seed: Any = None) -> None:
     factory = getattr(_env_creation, "factory", None)
     if factory is not None:
         _env_creation.count += 1
-        factory.tap(env)
+        factory.tap(env, seed)
         return
+    tap_env(env, take_index(), 1, group_at(place), seed=seed)
+
+
+def take_index(count: int = 1) -> int:
+    """Return the first of the next indices of environments."""
     probe = current_probe()
-    index, probe.next_index = probe.next_index, probe.next_index + 1
-    tap_env(env, index, 1, current_group())
-
-
-def _patch_make_vec(module: Any) -> None:
-    original = module.make_vec
-
-    @functools.wraps(original)
-    def make_vec(*args: Any, **kwargs: Any) -> Any:
-        before = current_probe().next_index
-        envs = original(*args, **kwargs)
-        try:
-            if current_probe().next_index == before:  # not built from single environments
-                from mosaic.probe.inside.vectors import tap_vector
-
-                tap_vector(envs)
-        except Exception as error:
-            report_failure("environments", error)
-        return envs
-
-    module.make_vec = make_vec
+    first, probe.next_index = probe.next_index, probe.next_index + count
+    return first
 
 
 def patch_vector(module: Any) -> None:
@@ -353,9 +402,11 @@ def patch_vector(module: Any) -> None:
 def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
     """Bind each environment factory of a vector environment to its index."""
     make_functions = list(env_fns)
-    count, probe = len(make_functions), current_probe()
-    first, probe.next_index = probe.next_index, probe.next_index + count
-    vector = _vectors[envs] = Vector(current_group())
+    count = len(make_functions)
+    first = take_index(count)
+    vector = _vectors[envs] = Vector(group_at(calling_place()))
+    forget_creation(envs)
+    warn_if_needed(envs, kwargs.get("autoreset_mode"))
     if type(envs).__name__ in _PROCESS_VECTORS:
         vector.group.child_indices += range(first, first + count)
     factories = [IndexedEnvFactory(make, first + index, count, vector) for index, make in enumerate(make_functions)]

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any
+from typing import Any, Tuple
 
 from mosaic.probe.inside.core import Probe, current_probe
 
 _EVALUATING_FUNCTION = re.compile(r"(?:^|_)(?:eval|test|valid)", re.IGNORECASE)
 _MAX_FRAMES = 50
 
-_groups: dict[tuple[tuple[int, int], ...], EnvGroup] = {}
+Place = Tuple[Tuple[int, int], ...]
+"""The code and the position in it of every calling frame."""
+_groups: dict[Place, EnvGroup] = {}
 
 
 class EnvGroup:
@@ -133,9 +135,12 @@ def read_mark(probe: Probe, index: int) -> int | None:
         return None
 
 
-def current_group() -> EnvGroup:
-    """Return the group of an environment that is being created."""
-    place = tuple((id(frame.f_code), frame.f_lasti) for frame in _calling_frames())
+def calling_place() -> Place:
+    return tuple((id(frame.f_code), frame.f_lasti) for frame in _calling_frames())
+
+
+def group_at(place: Place) -> EnvGroup:
+    """Return the group of environments that were created at a place."""
     if place not in _groups:
         probe = current_probe()
         group = _groups[place] = EnvGroup(probe)

@@ -20,6 +20,12 @@ FIRST_PROCESS_VARIABLE = "MOSAIC_PROBE_FIRST"
 
 # By module: the part of the probe it belongs to, and `our module:function`, which is called with the module.
 PATCHES = {
+    "gymnasium.core": ("", "environments:patch_core"),
+    "gym.core": ("", "environments:patch_core"),
+    "gymnasium.vector.vector_env": ("", "vectors:patch_vector_base"),
+    "gym.vector.vector_env": ("", "vectors:patch_vector_base"),
+    "pettingzoo.utils.env": ("", "agents:patch_pettingzoo"),
+    "cloudpickle.cloudpickle": ("", "hooks:patch_cloudpickle"),
     "gymnasium.envs.registration": ("", "environments:patch_registration"),
     "gymnasium.vector.sync_vector_env": ("", "environments:patch_vector"),
     "gymnasium.vector.async_vector_env": ("", "environments:patch_vector"),
@@ -139,7 +145,7 @@ def call_before(owner: Any, name: str, part: str, prepare: Any) -> None:
             report_failure(part, error)
         return original(*args, **kwargs)
 
-    setattr(owner, name, patched)
+    replace_method(owner, name, patched)
 
 
 def call_after(owner: Any, name: str, part: str, record: Any) -> None:
@@ -157,7 +163,24 @@ def call_after(owner: Any, name: str, part: str, record: Any) -> None:
             report_failure(part, error)
         return result
 
+    replace_method(owner, name, patched)
+
+
+def replace_method(owner: Any, name: str, patched: Any) -> None:
+    """Set a patch of `owner.name`, and remember what it replaces."""
+    patched._mosaic_original = getattr(owner, name)
     setattr(owner, name, patched)
+
+
+def patch_cloudpickle(module: Any) -> None:
+    """Leave our patches out of pickled classes, which other processes may load without the probe."""
+    call_after(module, "_extract_class_dict", "cloudpickle", _restore_originals)
+
+
+def _restore_originals(attributes: Any, *args: Any) -> None:
+    for name, value in list(attributes.items()):
+        while hasattr(value, "_mosaic_original"):
+            value = attributes[name] = value._mosaic_original
 
 
 class PatchFinder:

@@ -4,49 +4,91 @@ from __future__ import annotations
 
 import atexit
 import functools
+import time
+import weakref
 from typing import Any
 
 from mosaic.probe.inside.core import current_probe
-from mosaic.probe.inside.groups import current_group
-from mosaic.probe.inside.hooks import call_after, report_failure
+from mosaic.probe.inside.discovery import forget_creation, taps, watch_class
+from mosaic.probe.inside.environments import (
+    POLL_S,
+    WATCHED_POLL_S,
+    env_id_of,
+    json_seed,
+    make_frame_tap,
+    take_index,
+)
+from mosaic.probe.inside.groups import Place, calling_place, group_at
+from mosaic.probe.inside.hooks import call_after, call_before, replace_method, report_failure
 
-_taps: dict[int, VectorTap] = {}
 _patched_classes: set[type] = set()
 
 
 class VectorTap:
-    def __init__(self, envs: Any) -> None:
+    """Records all environments of a vector environment. If it renders, the last of them is shown."""
+
+    def __init__(self, envs: Any, place: Place) -> None:
         import numpy
 
         probe = current_probe()
-        self._group = current_group()
+        self.group = group_at(place)
+        self.kind = type(envs)
         self._numpy = numpy
         self._count = int(getattr(envs, "num_envs", None) or len(envs))
-        self._first, probe.next_index = probe.next_index, probe.next_index + self._count
+        self._first = take_index(self._count)
         self._totals = numpy.zeros(self._count)
         self._lengths = numpy.zeros(self._count, dtype=int)
         mode = str((getattr(envs, "metadata", None) or {}).get("autoreset_mode", ""))
         self._has_reset_step = "NEXT_STEP" in mode.upper()
         self._ended = numpy.zeros(self._count, dtype=bool)
+        self._episode = 1
+        """Of the last environment."""
+        self._next_poll_at = 0.0
+        self._frames = make_frame_tap(envs, self._first, 1, probe) if "frames" in probe.parts else None
+        if self._frames is not None:
+            atexit.register(self._frames.close)
+        identity = id(envs)
+        self.reference = weakref.ref(envs, lambda _: taps.pop(identity, None))
         probe.has_environments = True
+
+    def report_environment(self, env_id: str, seed: Any) -> None:
+        first_seed = seed[0] if isinstance(seed, (list, tuple)) and seed else seed
+        current_probe().write_event("environment", env=self._first, env_id=env_id, seed=json_seed(first_seed))
+
+    def start_episodes(self) -> None:
+        self._totals[:] = 0.0
+        self._lengths[:] = 0
+        self._ended[:] = False
 
     def record_step(self, result: tuple[Any, ...]) -> None:
         probe = current_probe()
         stepping = ~self._ended if self._has_reset_step else True
         self._totals += result[1]
         self._lengths += stepping
-        self._group.count_vector_step(self._count)
+        self.group.count_vector_step(self._count)
+        now = time.monotonic()
+        if self._frames is not None and now >= self._next_poll_at:
+            self._next_poll_at = now + (WATCHED_POLL_S if self._frames.lane.is_watched else POLL_S)
+            if self._frames.is_due():
+                self._frames.publish_frame(self._episode, int(self._lengths[-1]), result[1][-1], self._totals[-1])
         ended = self._numpy.array(result[2], dtype=bool)
         if len(result) == 5:
             ended |= self._numpy.asarray(result[3], dtype=bool)
         if ended.any():
             for index in self._numpy.flatnonzero(ended) if "metrics" in probe.parts else ():
                 episodic_return, length = float(self._totals[index]), int(self._lengths[index])
-                self._group.add_episode(self._first + int(index), episodic_return, length, probe.steps)
+                self.group.add_episode(self._first + int(index), episodic_return, length, probe.steps)
             self._totals[ended] = 0.0
             self._lengths[ended] = 0
+            self._episode += int(ended[-1])
         self._ended = ended
         probe.tick()
+
+
+def patch_vector_base(module: Any) -> None:
+    """Patch gymnasium's VectorEnv, or gym's, for those that a class implements as a whole."""
+    wrapper = getattr(module, "VectorWrapper", None) or getattr(module, "VectorEnvWrapper", ())
+    watch_class(module.VectorEnv, wrapper, tap_vector)
 
 
 def patch_envpool(module: Any) -> None:
@@ -57,26 +99,19 @@ def patch_envpool(module: Any) -> None:
 
 
 def _tap_envpool(envs: Any, *args: Any, **kwargs: Any) -> None:
-    if id(envs) not in _taps:  # one make function may call another
-        tap_vector(envs)
-        report_no_frames()
+    forget_creation(envs)
+    if id(envs) not in taps:  # one make function may call another
+        env_id = args[0] if args else kwargs.get("task_id", "")
+        tap_vector(envs, calling_place(), kwargs.get("seed"), str(env_id))
 
 
-def report_no_frames() -> None:
-    """Create a lane that reports to viewers that there are no frames."""
-    probe = current_probe()
-    if "frames" in probe.parts:
-        from mosaic.fastlane import LaneWriter, lanes_folder
-        from mosaic.fastlane.tap import NO_FRAME_REASON
-
-        lane = LaneWriter(lanes_folder(probe.run_dir), 0)
-        lane.mark_unavailable(NO_FRAME_REASON)
-        atexit.register(lane.close)
+def tap_vector(envs: Any, place: Place, seed: Any, env_id: str = "") -> None:
+    _patch_class(type(envs))
+    tap = taps[id(envs)] = VectorTap(envs, place)
+    tap.report_environment(env_id or env_id_of(envs), seed)
 
 
-def tap_vector(envs: Any) -> None:
-    kind: Any = type(envs)
-    _taps[id(envs)] = VectorTap(envs)
+def _patch_class(kind: Any) -> None:
     if kind in _patched_classes:
         return
     _patched_classes.add(kind)
@@ -85,13 +120,20 @@ def tap_vector(envs: Any) -> None:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        tap = _taps.get(id(self))
-        if tap is not None:
+        tap = taps.get(id(self))
+        if tap is not None and tap.kind is kind:
             try:
                 tap.record_step(result)
             except Exception as error:
-                _taps.pop(id(self), None)
+                taps.pop(id(self), None)
                 report_failure("environments", error)
         return result
 
-    kind.step = step
+    replace_method(kind, "step", step)
+    call_before(kind, "reset", "environments", _on_reset)
+
+
+def _on_reset(envs: Any, *args: Any, **kwargs: Any) -> None:
+    tap = taps.get(id(envs))
+    if tap is not None and not args:  # envpool resets single environments by their numbers
+        tap.start_episodes()
