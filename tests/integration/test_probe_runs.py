@@ -35,7 +35,7 @@ ENVPOOL = """
         def step(self, actions):
             self.step_count += 1
             return np.zeros(3), np.full(3, 2.0), np.full(3, self.step_count % 5 == 0), {}
-    def make(name, num_envs): return Pool()
+    def make(name, num_envs, seed=42): return Pool()
 """
 ENDLESS = """
     import time, gymnasium as gym
@@ -471,7 +471,7 @@ def test_environments_that_cannot_be_rendered_are_unavailable_and_counted(traine
     write_script(folder / "envpool", ENVPOOL, "registration.py")
     code = """
         import envpool, os, time
-        envs = envpool.make("Count", num_envs=3)
+        envs = envpool.make("Count", num_envs=3, seed=8)
         for _ in range(10):
             envs.step(None)
         while not os.path.exists("seen"):
@@ -486,6 +486,7 @@ def test_environments_that_cannot_be_rendered_are_unavailable_and_counted(traine
     (folder / "seen").touch()
     view = ended(trainer, run_id)
     assert (view.outcome, view.episodes, view.global_step) == ("succeeded", 6, 30)
+    assert (view.env_id, view.seed) == ("Count", 8)
     assert [row.episodic_return for row in trainer.episodes(run_id)] == [10.0] * 6
 
 

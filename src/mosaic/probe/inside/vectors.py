@@ -102,7 +102,8 @@ def _tap_envpool(envs: Any, *args: Any, **kwargs: Any) -> None:
     forget_creation(envs)
     if id(envs) not in taps:  # one make function may call another
         env_id = args[0] if args else kwargs.get("task_id", "")
-        tap_vector(envs, calling_place(), kwargs.get("seed"), str(env_id))
+        seed = kwargs.get("seed", (getattr(envs, "config", None) or {}).get("seed"))
+        tap_vector(envs, calling_place(), seed, str(env_id))
 
 
 def tap_vector(envs: Any, place: Place, seed: Any, env_id: str = "") -> None:
