@@ -131,7 +131,8 @@ def _patch_class(kind: Any) -> None:
         return result
 
     replace_method(kind, "step", step)
-    call_before(kind, "reset", "environments", _on_reset)
+    if hasattr(kind, "reset"):
+        call_before(kind, "reset", "environments", _on_reset)
 
 
 def _on_reset(envs: Any, *args: Any, **kwargs: Any) -> None:
