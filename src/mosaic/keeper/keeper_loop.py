@@ -163,10 +163,11 @@ class Keeper:
 
     def _check_visibility(self) -> None:
         """Warn if nothing of the program is recorded; only the first call checks that."""
-        warning = None if self._visibility_check_at is None else missing_records_warning(self._folder)
-        self._visibility_check_at = None
-        if warning is not None:
-            self._reports.report("warning", **warning)
+        is_first, self._visibility_check_at = self._visibility_check_at is not None, None
+        with suppress(OSError):  # Its end must be reported, whatever its files are.
+            warning = missing_records_warning(self._folder) if is_first else None
+            if warning is not None:
+                self._reports.report("warning", **warning)
 
     def _read_inbox(self, now: float) -> None:
         with suppress(OSError):  # It is read again at the next tick.
