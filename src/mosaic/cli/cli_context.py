@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -49,7 +50,8 @@ class CliContext:
 
     def log(self, event: str, level: str = "info", **fields: object) -> None:
         """Write a line to the log of the command line, if the workspace exists."""
-        append_log(Workspace.resolve(self.workspace_dir).cli_log, event, level, pid=os.getpid(), **fields)
+        with suppress(BadInput):  # no valid path, which is what the error says that is being logged
+            append_log(Workspace.resolve(self.workspace_dir).cli_log, event, level, pid=os.getpid(), **fields)
 
     def print_workspace(self) -> None:
         """Printed by commands that create or change something."""
