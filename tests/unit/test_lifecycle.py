@@ -57,6 +57,16 @@ def test_events_that_do_not_fit_the_state_are_ignored() -> None:
         assert life.advance(finished, happening) is finished
 
 
+def test_a_warning_is_added_to_the_history_once_and_their_number_is_limited() -> None:
+    warned = life.advance(running(), life.WarningReported(at=4.0, text="Mind the gap."))
+    assert (warned.stage, warned.history[-1].message) == (Stage.RUNNING, "Warning: Mind the gap.")
+    assert life.advance(warned, life.WarningReported(at=5.0, text="Mind the gap.")) is warned
+    for number in range(300):
+        warned = life.advance(warned, life.WarningReported(at=6.0, text=f"Warning {number}"))
+    assert len(warned.history) == 100
+    assert ending(warned, code=0).history[-1].stage == Stage.FINISHED
+
+
 def test_repeated_events_give_the_same_history() -> None:
     happenings: list[life.LifecycleEvent] = [
         life.Dispatched(at=2.0, attempt=attempt()),
