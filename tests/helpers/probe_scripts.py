@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.daemons import wait_for
+
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
+from mosaic.fastlane import Frame, LaneReader, lanes_folder
 from mosaic.journal import read_all
 
 MOSAIC_PREFIXES = ("MOSAIC_", "PYTHON")
@@ -91,6 +94,16 @@ def points(folder: RunFolder) -> dict[str, list[list[Any]]]:
         for tag, rows in event["series"].items():
             by_tag.setdefault(tag, []).extend(rows)
     return by_tag
+
+
+def wait_for_frame(run_dir: str) -> Frame:
+    """Watch the first environment of a run until there is a frame."""
+    lanes = lanes_folder(run_dir)
+    wait_for(lambda: os.path.isdir(lanes) and any(name.endswith(".lane") for name in os.listdir(lanes)), "a lane")
+    reader = LaneReader(lanes, 0)
+    frame: Frame = wait_for(reader.read_newest, "a frame")
+    reader.close()
+    return frame
 
 
 def interpreters() -> Iterator[str]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.helpers.daemons import ended, wait_for
-from tests.helpers.probe_scripts import caller_environment, episodes, events, points, start_script, write_script
+from tests.helpers.daemons import ended
+from tests.helpers.probe_scripts import (
+    caller_environment,
+    episodes,
+    events,
+    points,
+    start_script,
+    wait_for_frame,
+    write_script,
+)
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
-from mosaic.fastlane import LaneReader, lanes_folder
 
 WALK = """
     import hashlib, os, random, sys
@@ -92,11 +98,7 @@ def test_an_environment_without_make_has_frames(trainer: TrainerClient, tmp_path
     """
     )
     run_id = start_script(trainer, tmp_path / "w", code)
-    lanes = lanes_folder(trainer.get(run_id).run_dir)
-    wait_for(lambda: os.path.isdir(lanes) and any(name.endswith(".lane") for name in os.listdir(lanes)), "a lane")
-    reader = LaneReader(lanes, 0)
-    frame = wait_for(reader.read_newest, "a frame")
-    reader.close()
+    frame = wait_for_frame(trainer.get(run_id).run_dir)
     (tmp_path / "w" / "seen").touch()
     assert frame.image.shape[:2] == (40, 60)
     assert ended(trainer, run_id).outcome == "succeeded"
@@ -182,11 +184,7 @@ def test_vector_environments_have_an_id_a_seed_and_the_same_count(trainer: Train
     modes = {"sync": "CartPole-v1", "async": "CartPole-v1", "vector_entry_point": "CartPole-v1"}
     ids = {mode: start_script(trainer, tmp_path / mode, code, mode) for mode in modes}
     shown = start_script(trainer, tmp_path / "class", code, "class")
-    lanes = lanes_folder(trainer.get(shown).run_dir)
-    wait_for(lambda: os.path.isdir(lanes) and any(name.endswith(".lane") for name in os.listdir(lanes)), "a lane")
-    reader = LaneReader(lanes, 0)
-    frame = wait_for(reader.read_newest, "a frame")
-    reader.close()
+    frame = wait_for_frame(trainer.get(shown).run_dir)
     assert frame.image.shape[:2] == (400, 600)
     (tmp_path / "class" / "seen").touch()
     for mode, env_id in modes.items():

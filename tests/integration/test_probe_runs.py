@@ -19,6 +19,7 @@ from tests.helpers.probe_scripts import (
     points,
     script_payload,
     start_script,
+    wait_for_frame,
     write_script,
 )
 
@@ -495,10 +496,7 @@ def test_frames_are_published_to_a_reader(trainer: TrainerClient, folder: Path) 
     run_id = start_script(trainer, folder, ENDLESS)
     wait_until_running(trainer, run_id)
     lanes = lanes_folder(trainer.get(run_id).run_dir)
-    wait_for(lambda: os.path.isdir(lanes) and any(name.endswith(".lane") for name in os.listdir(lanes)), "a lane")
-    reader = LaneReader(lanes, 0)
-    frame = wait_for(reader.read_newest, "a frame")
-    reader.close()
+    frame = wait_for_frame(trainer.get(run_id).run_dir)
     assert frame.image.shape[:2] == (400, 600)
     assert frame.step >= 1
     trainer.cancel(run_id)

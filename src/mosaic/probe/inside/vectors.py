@@ -45,8 +45,7 @@ class VectorTap:
         """Of the last environment."""
         self._next_poll_at = 0.0
         self._frames = make_frame_tap(envs, self._first, 1, probe) if "frames" in probe.parts else None
-        if self._frames is not None:
-            atexit.register(self._frames.close)
+        atexit.register(self.close)
         identity = id(envs)
         self.reference = weakref.ref(envs, lambda _: taps.pop(identity, None))
         probe.has_environments = True
@@ -54,6 +53,11 @@ class VectorTap:
     def report_environment(self, env_id: str, seed: Any) -> None:
         first_seed = seed[0] if isinstance(seed, (list, tuple)) and seed else seed
         current_probe().write_event("environment", env=self._first, env_id=env_id, seed=json_seed(first_seed))
+
+    def close(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
 
     def start_episodes(self) -> None:
         self._totals[:] = 0.0
@@ -131,11 +135,18 @@ def _patch_class(kind: Any) -> None:
         return result
 
     replace_method(kind, "step", step)
-    if hasattr(kind, "reset"):
-        call_before(kind, "reset", "environments", _on_reset)
+    for name, handle in (("reset", _on_reset), ("close", _on_close)):
+        if hasattr(kind, name):
+            call_before(kind, name, "environments", handle)
 
 
 def _on_reset(envs: Any, *args: Any, **kwargs: Any) -> None:
     tap = taps.get(id(envs))
     if tap is not None and not args:  # envpool resets single environments by their numbers
         tap.start_episodes()
+
+
+def _on_close(envs: Any, *args: Any, **kwargs: Any) -> None:
+    tap = taps.pop(id(envs), None)
+    if tap is not None:
+        tap.close()
