@@ -52,6 +52,7 @@ def test_without_a_token_the_error_names_its_file(tmp_path: Path, monkeypatch: p
 
 
 def test_without_a_display_the_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F24: `mosaic gui`."""
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)

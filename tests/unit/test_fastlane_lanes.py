@@ -290,6 +290,7 @@ def slot_at(number: int) -> int:
 
 @pytest.mark.parametrize("word", [layout.BEGIN_WORD, layout.END_WORD])
 def test_a_frame_that_is_being_written_is_not_returned(lane: LaneWriter, folder: str, word: int) -> None:
+    """F37: either counter of its slot differs."""
     publish(lane, solid(1))
     corrupt(lane_path(folder, 0), lambda data: struct.pack_into("=Q", data, slot_at(1) + 8 * word, 5))
     reader = LaneReader(folder)
@@ -298,6 +299,7 @@ def test_a_frame_that_is_being_written_is_not_returned(lane: LaneWriter, folder:
 
 
 def test_a_checksum_detects_what_the_counters_cannot(folder: str) -> None:
+    """F37: on a machine that reorders writes."""
     lane = LaneWriter(folder, 0, has_checksum=True)
     publish(lane, solid(1))
     good = LaneReader(folder).read_newest()
