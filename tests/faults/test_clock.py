@@ -12,7 +12,7 @@ from ulid import ULID
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.store import Index
-from mosaic.trainer.records import Records
+from mosaic.trainer.records import STALLED_AFTER_S, Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.scheduler import start_order
 
@@ -48,6 +48,18 @@ def test_the_queue_keeps_its_order_when_the_clock_is_set_back(records: Records) 
     first = add_run(records, records.new_id(), time.time() + 3600.0)
     second = add_run(records, records.new_id(), records.queue_time())
     assert [record.run_id for record in start_order([second, first], [])] == [first.run_id, second.run_id]
+
+
+def test_a_clock_that_jumps_stalls_no_run(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15: how long a run has made no progress is measured by the monotonic clock."""
+    record = add_run(records, records.new_id(), time.time())
+    records.put(record.model_copy(update={"stage": Stage.RUNNING, "started_at": time.time()}))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + DAY_S)
+    assert not records.view(record.run_id).is_stalled
+    started_at = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: started_at + STALLED_AFTER_S + 1.0)
+    assert records.view(record.run_id).is_stalled
 
 
 def test_a_clock_that_is_ahead_empties_no_trash(records: Records) -> None:

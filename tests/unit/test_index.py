@@ -183,12 +183,15 @@ def test_an_incomplete_line_is_reported_and_the_others_are_ingested(index: Index
     assert kinds.count("event_malformed") == 3
 
 
-@pytest.mark.parametrize("damage", ["header", "pages", "version", "text"])
+@pytest.mark.parametrize("damage", ["header", "pages", "table", "version", "text"])
 def test_a_damaged_index_is_moved_aside_and_recreated(tmp_path: Path, damage: str) -> None:
+    """F13: nothing of the bad file is overwritten."""
     path = tmp_path / "index.sqlite"
     index = Index(path)
     for number in range(200):
         index.save(RunRecord(run_id=f"R{number}", worker="w", submitted_at=1.0, queued_at=1.0, notes="x" * 500), 1)
+    if damage == "table":
+        index._db.execute("DROP TABLE point")
     if damage == "version":
         index._db.execute("PRAGMA user_version=99")
     index.close()

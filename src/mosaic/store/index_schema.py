@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-VERSION = 2
+VERSION = 3
 
 TABLES = """
 CREATE TABLE run (
@@ -20,7 +20,6 @@ CREATE TABLE run (
     stage TEXT NOT NULL, outcome TEXT, algo TEXT, env_id TEXT, run_group TEXT, is_archived INTEGER NOT NULL,
     global_step INTEGER, sps REAL, total_timesteps INTEGER,
     mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0,
-    heard_at REAL,                      -- last sign of progress
     hardware TEXT, checkpoint_step INTEGER,
     last_point INTEGER NOT NULL DEFAULT 0,  -- number of the newest point or episode; never used twice
     generation INTEGER NOT NULL         -- changes when points that may have been read no longer count
@@ -57,7 +56,6 @@ class RunProgress(NamedTuple):
     total_timesteps: int | None
     mean_return: float | None
     episodes: int
-    heard_at: float | None
     hardware: dict[str, Any] | None
     checkpoint_step: int | None
 

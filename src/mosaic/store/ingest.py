@@ -83,18 +83,17 @@ def _hello(index: Index, run_id: str, event: Hello) -> None:
         index.update_progress(run_id, global_step=event.resumed_from)
     elif event.attempt > 1:
         index.delete_above_step(run_id, -1)
-    index.update_progress(run_id, heard_at=event.at)
 
 
 def _progress(index: Index, run_id: str, event: ProgressReported) -> None:
     reported = {"global_step": event.global_step, "sps": event.sps, "total_timesteps": event.total_timesteps}
     known = {name: value for name, value in reported.items() if value is not None}
-    index.update_progress(run_id, heard_at=event.at, **known)
+    if known:
+        index.update_progress(run_id, **known)
 
 
 def _metrics(index: Index, run_id: str, event: Metrics) -> None:
     index.add_points(run_id, event.series)
-    index.update_progress(run_id, heard_at=event.at)
 
 
 def _episodes(index: Index, run_id: str, event: Episodes) -> None:

@@ -58,6 +58,9 @@ class Records:
         """Those of active runs, as they were accepted."""
         self.environments: dict[str, dict[str, str]] = {}
         """Of the callers of queued runs. In memory only: an environment holds secrets."""
+        self.progress_times: dict[str, float] = {}
+        """By active run: when it last made progress, on the monotonic clock, which does not jump."""
+        self._created_at = time.monotonic()
         self._last_id = _ulid_number(index.newest_run_id())
 
     def new_id(self) -> str:
@@ -159,6 +162,7 @@ class Records:
             self.active.pop(record.run_id, None)
             self.environments.pop(record.run_id, None)
             self.payloads.pop(record.run_id, None)
+            self.progress_times.pop(record.run_id, None)
 
     def read(self, folder: RunFolder) -> RunRecord | None:
         """None where the file is missing or damaged; a damaged one is left as it is."""
@@ -235,7 +239,7 @@ class Records:
             seconds_left = max(0.0, total - progress.global_step) / progress.sps
         folder = self.folder(record.run_id)
         position = queue_positions.get(record.run_id)
-        silent_since = progress.heard_at or record.started_at or time.time()
+        silent_since = self.progress_times.get(record.run_id, self._created_at)
         progress_fields = {
             "total_timesteps": total,
             "run_dir": str(folder.path),
@@ -244,7 +248,7 @@ class Records:
             "sps": progress.sps,
             "episodic_return": progress.mean_return,
             "episodes": progress.episodes,
-            "is_stalled": is_running and time.time() - silent_since > STALLED_AFTER_S,
+            "is_stalled": is_running and time.monotonic() - silent_since > STALLED_AFTER_S,
             "seconds_left": seconds_left,
             "hardware": progress.hardware,
             "checkpoint_step": progress.checkpoint_step,

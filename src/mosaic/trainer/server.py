@@ -237,7 +237,7 @@ class Servicer(TrainerServicer):
     def Heartbeat(self, request: pb.RunRequest, context: Context) -> pb.RegisterReply:
         is_known = request.run in self._records.active
         if is_known:
-            self._records.index.update_progress(request.run, heard_at=time.time())
+            self._records.progress_times[request.run] = time.monotonic()
         return pb.RegisterReply(is_known=is_known)
 
     async def PublishTelemetry(

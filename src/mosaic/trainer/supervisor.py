@@ -24,7 +24,9 @@ from mosaic.contracts.events import (
     Finished,
     Hello,
     KeeperStarted,
+    Metrics,
     PausedBySignal,
+    ProgressReported,
     ResumedBySignal,
     SidecarStarted,
     WarningLogged,
@@ -55,6 +57,8 @@ IDLE_TICK_S = 1.0
 """While none is."""
 YIELD_S = 0.002
 """Between batches of a long journal."""
+PROGRESS_EVENTS = (WorkerStarted, Hello, ProgressReported, Metrics, WorkerResumed, ResumedBySignal)
+"""After one of these, a run is not stalled for some time."""
 LANE_REAP_WINDOW_S = 30.0
 KEEPER_CLAIM_TIMEOUT_S = 3.0
 """A keeper that was started before a crash reports within this time, or it never started."""
@@ -168,6 +172,8 @@ class Supervisor:
 
     def _apply(self, folder: RunFolder, source: str, lines: Iterable[IngestedEvent]) -> None:
         for event, begin in lines:
+            if isinstance(event, PROGRESS_EVENTS) and folder.run_id in self._records.active:
+                self._records.progress_times[folder.run_id] = time.monotonic()
             if isinstance(event, SidecarStarted) and source == KEEPER:
                 self._sidecars[folder.run_id] = event.process
             record = self._records.active.get(folder.run_id)
