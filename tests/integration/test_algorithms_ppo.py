@@ -340,6 +340,7 @@ def test_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[str,
 
 
 def test_a_checkpoint_of_another_kind_is_refused_by_name(place: Path) -> None:
+    """F12: another algorithm, environment or shape."""
     train_run(place / "run", "ppo", config_of("ppo"))
     checkpoint = latest_checkpoint(place / "run")
     cases: list[tuple[str, dict[str, Any], str]] = [

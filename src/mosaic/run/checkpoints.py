@@ -61,6 +61,20 @@ class Checkpoint:
     parts: dict[str, CheckpointPart] = field(default_factory=dict)
 
 
+class _Entries(dict[str, Any]):
+    """Arrays or facts of a checkpoint. One that is missing, such as a normalizer, is damage and named."""
+
+    def __init__(self, path: Path, entries: Mapping[str, Any]) -> None:
+        super().__init__(entries)
+        self._path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise CheckpointDamaged(
+            f"Checkpoint {self._path} has no {key!r}, which the algorithm needs. "
+            "Use another checkpoint, or start the run again."
+        )
+
+
 class _DamagedError(Exception):
     """One checkpoint is damaged; the message is part of a sentence."""
 
@@ -130,7 +144,7 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
     try:
         weights: dict[str, Array] = load((path / WEIGHTS).read_bytes())
         with np.load(path / STATE, allow_pickle=False) as archive:
-            arrays: dict[str, Array] = dict(archive)
+            arrays = _Entries(path, archive)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
         raise _DamagedError(str(error)) from None
     parts = {
@@ -138,7 +152,7 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
         for name, entry in manifest["files"].items()
         if with_parts and name not in (WEIGHTS, STATE)
     }
-    return Checkpoint(path, manifest["step"], weights, arrays, manifest["facts"], manifest, parts)
+    return Checkpoint(path, manifest["step"], weights, arrays, _Entries(path, manifest["facts"]), manifest, parts)
 
 
 def _verify_files(path: Path, with_parts: bool = True) -> dict[str, Any]:
