@@ -44,15 +44,15 @@ class LiveDaemon:
         self.workspace = workspace
         self._environment = environment(plugins)
         self._options = options
+        self.command = [sys.executable, "-m", "mosaic.trainer"]
+        """Replaced by tests that change a constant of the daemon."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> TrainerClient:
         self.workspace.root.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "mosaic.trainer", "--var", str(self.workspace.root), "--port", "0"]
+        command = [*self.command, "--var", str(self.workspace.root), "--port", "0", *self._options]
         with open(self.workspace.root / "daemon.out", "ab") as output:
-            self.process = subprocess.Popen(
-                [*command, *self._options], env=self._environment, stderr=output, stdout=output
-            )
+            self.process = subprocess.Popen(command, env=self._environment, stderr=output, stdout=output)
         wait_for(lambda: self._is_up(), "the daemon to start")
         return connect(self.workspace, may_start=False)
 

@@ -35,6 +35,7 @@ def script_environment(
         # Not all cores for one run: with two runs, spinning barriers would slow both a hundredfold.
         environment.setdefault(name, str(threads))
     environment.setdefault("PYTHONUNBUFFERED", "1")  # or its log would lag by kilobytes of buffer
+    environment.setdefault("PYTHONFAULTHANDLER", "1")  # a crash in C code prints the Python stack
     environment[RUN_DIR_VARIABLE] = str(folder.path)
     environment[TENSORBOARD_VARIABLE] = str(folder.tensorboard)
     if any(parts.values()):
