@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QPlainTextEdit, QTabWidget
 from tests.helpers.commands import MOSAIC
@@ -18,7 +15,7 @@ from tests.helpers.daemons import ended, wait_for
 from tests.helpers.gui import click, find, finish_calls, press, pump, type_text
 from tests.helpers.gui_fixtures import make_program, program, qapp, settings_path, the_window_is_quiet
 
-from mosaic.client import TrainerClient, connect
+from mosaic.client import connect
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.views import RunView
@@ -171,41 +168,6 @@ def offscreen(tmp_path: Path) -> dict[str, str]:
     platform = os.environ.get("QT_QPA_PLATFORM", "offscreen")
     path = os.pathsep.join((os.getcwd(), os.environ.get("PYTHONPATH", "")))
     return {**os.environ, "QT_QPA_PLATFORM": platform, "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": path}
-
-
-def short_run(trainer: TrainerClient) -> str:
-    settings = {"env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
-    run_id: str = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
-    ended(trainer, run_id)
-    return run_id
-
-
-@pytest.mark.usefixtures("live")
-def test_a_killed_window_reopens_in_the_same_state(
-    workspace: Workspace,
-    trainer: TrainerClient,
-    settings_path: Path,
-    tmp_path: Path,
-    make_program: Callable[[], Application],
-) -> None:
-    first, _ = short_run(trainer), short_run(trainer)
-    script = Path(__file__).parents[1] / "helpers" / "gui_child.py"
-    command = [sys.executable, str(script), str(workspace.root), str(settings_path), first, "logs"]
-    with subprocess.Popen(command, env=offscreen(tmp_path), stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "chosen\n"
-            wait_for(lambda: settings_path.exists() and first in settings_path.read_text(), "it to remember")
-        finally:
-            child.kill()
-    again = make_program()
-    again.start()
-    pump(lambda: len(again.workbench.runs) == 2, "the runs")
-    assert again.workbench.selection == first
-    assert again.window.current_page == "run"
-    assert (again.window.width(), again.window.height()) == (1300, 765)
-    tabs = find(again.window, "run.tabs", QTabWidget)
-    pump(lambda: current_tab(tabs) == "logs", "the tab")
 
 
 def test_closing_the_window_does_not_affect_the_run(workspace: Workspace, tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
@@ -28,6 +32,7 @@ from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServic
 from mosaic.journal import read_all
 
 FALSE_PROOF = ((NONCE_KEY, "0" * 32), (PROOF_KEY, "0" * 64))
+KILLS = 3
 
 
 def keeper_pid(attempt: Attempt) -> int:
@@ -55,19 +60,53 @@ def workers_of(run_dir: str) -> list[int]:
     return found
 
 
-def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, trainer: TrainerClient) -> None:
-    """R6.3: nothing is lost."""
+def test_a_killed_daemon_changes_nothing_for_its_runs(
+    daemon: LiveDaemon, trainer: TrainerClient, chance: random.Random, record_property: Callable[[str, object], None]
+) -> None:
+    """R6.3, F1: killed at random times; the next daemon has the run with the same process, and no line is missing."""
     view = trainer.submit(scripted(steps=1_000_000, dt=0.01))
-    run_id = view.run_id
-    pid = some_steps(trainer, run_id, 5)
-    for _ in range(4):
+    run_id, recovery_s = view.run_id, []
+    pid = some_steps(trainer, run_id, 1)
+    for _ in range(KILLS):
+        time.sleep(chance.uniform(0.0, 0.3))
         daemon.kill()
         trainer.close()
+        started_at = time.monotonic()
         trainer = daemon.start()
         wait_for(lambda: trainer.get(run_id).pid == pid, "the same worker")  # noqa: B023
+        recovery_s.append(time.monotonic() - started_at)
         assert trainer.get(run_id).stage == "running"
         assert workers_of(view.run_dir) == [pid]
-        some_steps(trainer, run_id, (trainer.get(run_id).global_step or 0) + 5)
+    record_property("tries", KILLS)
+    record_property("worst_s", max(recovery_s))
+    assert_nothing_is_missing(trainer, run_id)
+    trainer.close()
+
+
+def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: TrainerClient) -> None:
+    """F2: by SIGTERM or `mosaic daemon stop`; stopping the runs, too, is another option."""
+    view = trainer.submit(scripted(steps=1_000_000, dt=0.01))
+    pid = some_steps(trainer, view.run_id, 1)
+    for is_signal in (True, False):
+        if is_signal:
+            daemon.stop()
+        else:
+            assert mosaic(daemon.workspace, "daemon", "stop").code == 0
+            assert daemon.process is not None
+            daemon.process.wait(timeout=20)
+        trainer.close()
+        length = RunFolder(view.run_dir).journal.stat().st_size
+        wait_for(lambda: RunFolder(view.run_dir).journal.stat().st_size > length, "steps without a daemon")  # noqa: B023
+        trainer = daemon.start()
+        assert (trainer.get(view.run_id).stage, trainer.get(view.run_id).pid) == ("running", pid)
+        assert workers_of(view.run_dir) == [pid]
+    assert_nothing_is_missing(trainer, view.run_id)
+    trainer.close()
+
+
+def assert_nothing_is_missing(trainer: TrainerClient, run_id: str) -> None:
+    """Cancel the run, which must have had one attempt and still make steps, and compare its journal with the index."""
+    some_steps(trainer, run_id, (trainer.get(run_id).global_step or 0) + 5)
     trainer.cancel(run_id)
     view = ended(trainer, run_id)
     assert (view.outcome, len(view.attempts)) == ("cancelled", 1)
@@ -76,7 +115,6 @@ def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, traine
     (series,) = trainer.metrics(run_id, ["scripted/step"])
     assert list(series.steps) == list(range(1, (view.global_step or 0) + 1))
     assert told_metrics(trainer, run_id) == len(series.steps)
-    trainer.close()
 
 
 def told_metrics(trainer: TrainerClient, run_id: str) -> int:
@@ -92,6 +130,7 @@ def told_metrics(trainer: TrainerClient, run_id: str) -> int:
 def test_a_run_that_ends_without_a_daemon_is_reported_by_the_next_one(
     daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
+    """F1: the keeper has recorded how it ended; queued runs start."""
     run_id = trainer.submit(scripted(steps=30, dt=0.01, exit=3)).run_id
     queued = [trainer.submit(scripted(steps=30, dt=0.01)).run_id for _ in range(6)]
     some_steps(trainer, run_id, 1)
@@ -106,6 +145,7 @@ def test_a_run_that_ends_without_a_daemon_is_reported_by_the_next_one(
 
 
 def test_a_run_whose_keeper_is_killed_is_lost_and_leaves_no_process(trainer: TrainerClient) -> None:
+    """F3: its end was not observed, so it is lost."""
     view = trainer.submit(scripted(steps=10_000, dt=0.01))
     some_steps(trainer, view.run_id, 2)
     os.kill(keeper_pid(trainer.get(view.run_id).attempts[-1]), signal.SIGKILL)
@@ -119,6 +159,7 @@ def test_a_run_whose_keeper_is_killed_is_lost_and_leaves_no_process(trainer: Tra
 def test_the_index_is_rebuilt_from_the_folders(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace, damage: str
 ) -> None:
+    """F13: with the process of an active run; a bad file is kept."""
     done = ended(trainer, trainer.submit(scripted(steps=5)).run_id)
     trainer.annotate(done.run_id, add_tags=["kept"])
     active = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
@@ -140,6 +181,7 @@ def test_the_index_is_rebuilt_from_the_folders(
 
 
 def test_a_port_in_use_is_skipped(workspace: Workspace, plugins: Path) -> None:
+    """F16: the daemon listens on another one."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -154,6 +196,7 @@ def test_a_port_in_use_is_skipped(workspace: Workspace, plugins: Path) -> None:
 
 
 def test_a_missing_daemon_is_reported(workspace: Workspace) -> None:
+    """F17: no address is left to try."""
     with pytest.raises(NoDaemon, match="mosaic daemon start"):
         connect(workspace, may_start=False)
 
@@ -187,6 +230,7 @@ def test_every_call_needs_the_token(trainer: TrainerClient, workspace: Workspace
 
 
 def test_a_forged_daemon_learns_nothing(workspace: Workspace) -> None:
+    """F17: the client refuses it before it sends the token."""
     heard = []
 
     class Forged(TrainerServicer):
@@ -247,6 +291,7 @@ def test_the_token_is_not_in_logs_or_command_lines(trainer: TrainerClient, works
 
 
 def test_a_watcher_continues_at_its_cursor_after_a_restart(daemon: LiveDaemon, trainer: TrainerClient) -> None:
+    """F1: each event is received once."""
     run_id = trainer.submit(scripted(steps=100, dt=0.01)).run_id
     seen: list[int] = []
     cursor = 0
