@@ -13,6 +13,7 @@ from typing import Any
 
 from cleanrl_worker import launcher
 from cleanrl_worker.evaluation_policy import LoadedPolicy, load_for_evaluation
+from cleanrl_worker.step_recorder import StepRecorder
 from cleanrl_worker.worker_config import WorkerRequest
 from mosaic.arena import Episode, evaluate, pool_summaries, summarize
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
@@ -115,7 +116,9 @@ class EvaluationBatches:
         self.header = _summary_header(request, loaded, run)
         self._batch_size = request.eval_batch_size
         self._captures_video = request.artifacts.video.capture_evaluation
-        self._process_count = process_count(request.payload.resources.cpus)
+        self._steps = StepRecorder(run) if request.evaluation.record_steps else None
+        # Helper processes could not write to the journal.
+        self._process_count = 1 if self._steps else process_count(request.payload.resources.cpus)
         self._loaded = loaded
         self._run = run
         self._is_evaluation_run = is_evaluation_run
@@ -171,6 +174,8 @@ class EvaluationBatches:
                 make_helper_env=loaded.make_env,
             )
         finally:
+            if self._steps is not None:
+                self._steps.flush()
             if camera is not None:
                 self._videos += [str(path.relative_to(run.folder.path)) for path in sorted(camera.close())]
         if episodes:
@@ -180,6 +185,8 @@ class EvaluationBatches:
 
     def _on_step(self, steps: int) -> bool:
         self._step_count = steps
+        if self._steps is not None:
+            self._steps.flush_if_due()
         self._run.update(steps if self._is_evaluation_run else self._run.global_step)
         return not self._run.stop_requested
 
@@ -222,6 +229,8 @@ class EvaluationBatches:
 
         def make_env() -> Any:
             env = loaded.make_env()
+            if self._steps is not None:
+                env = self._steps.wrap(env)
             tap = frames.tap(env, next(indices), min(BATCH_SIZE, self._batch_size)) if frames else None
             return env if tap is None else TappedEnv(env, tap)
 

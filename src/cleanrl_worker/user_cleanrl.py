@@ -35,7 +35,7 @@ SECTION_FLAGS = {
 """By path in the payload: the flag of CleanRL's scripts that means the same."""
 OPTIONS_WITHOUT_EFFECT = (
     *("tensorboard", "tensorboard_dir", "wandb_run_name", "grid_limit", "eval_capture_video"),
-    *("keep_checkpoints", "eval_batch_size", "eval_repeat", "eval_stochastic", "seed_override"),
+    *("keep_checkpoints", "eval_batch_size", "eval_repeat", "eval_stochastic", "seed_override", "record_steps"),
 )
 """Options of a run that a script of its own cannot follow: it writes event files and models, and logs, by itself."""
 _COMPUTED_AT_RUNTIME = "computed in runtime"

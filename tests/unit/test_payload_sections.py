@@ -27,6 +27,7 @@ EXAMPLES: dict[str, Any] = {
     "eval_episodes": 7,
     "eval_repeat": True,
     "eval_stochastic": True,
+    "record_steps": True,
     "seed_override": 9,
     "tensorboard_dir": "curves",
     "track_wandb": True,

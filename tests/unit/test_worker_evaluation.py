@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,7 @@ from cleanrl_worker.worker_config import parse_request
 from mosaic.arena import Episode, evaluate, pool_summaries, summarize
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
+from mosaic.contracts.events import Steps
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
 from mosaic.run import checkpoints, last_good_checkpoint
@@ -419,6 +421,27 @@ def test_analytics_are_written_at_each_batch(
     monkeypatch.setattr(policy_evaluation.EvaluationBatches, "play_batch", note_analytics)
     train_here(folder, evaluation(trained.path, extras={"eval_repeat": True}))
     assert seen == [1, 2, 3]
+
+
+def test_single_steps_are_recorded_on_request_and_reproduce_the_episode(trained: RunFolder, tmp_path: Path) -> None:
+    """R6.1: an evaluation records its single steps where asked; their seed and actions are the episode."""
+    plain = train_here(RunFolder(tmp_path / "plain"), evaluation(trained.path))
+    assert events(plain, "step") == []
+    folder = train_here(RunFolder(tmp_path / "steps"), evaluation(trained.path, extras={"record_steps": True}))
+    batch = json.loads(folder.eval_summary.read_text())["batches"][0]
+    assert batch["returns"] == json.loads(plain.eval_summary.read_text())["batches"][0]["returns"]
+    rows = [row for event in events(folder, "step") for row in Steps.model_validate(event).rows]
+    for seed, length, episodic_return in zip(batch["seeds"], batch["lengths"], batch["returns"], strict=True):
+        own = [row for row in rows if row[0] == seed]
+        assert [row[1] for row in own] == list(range(1, length + 1))
+        env = gymnasium.make("CartPole-v1")
+        env.reset(seed=seed)
+        assert [env.step(row[4])[1] for row in own] == [row[3] for row in own]
+        assert sum(row[3] or 0.0 for row in own) == episodic_return
+        env.close()
+    contradictory = {"record_steps": True, "fastlane_only": True}
+    with pytest.raises(ConfigRefused, match="fastlane_only asks for no records of steps"):
+        parse_request(evaluation(trained.path, extras=contradictory))
 
 
 def test_a_further_attempt_appends_to_the_earlier_summary(trained: RunFolder, tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ class Episodes(Event):
     """Episode number (from 1), environment index, step, time, return (null: not finite), length."""
 
 
+class Steps(Event):
+    """Single steps, which are recorded on request only."""
+
+    KIND = "step"
+    rows: list[tuple[Int64 | None, Int64, float, float | None, Any]]
+    """Seed of the episode, step in it (from 1), time, reward (null: not finite), action."""
+
+
 class CheckpointSaved(Event):
     KIND = "checkpoint"
     step: Int64

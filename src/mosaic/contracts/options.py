@@ -130,6 +130,8 @@ _OPTIONS = (
            path="evaluation.repeat", extras=("eval_repeat",), has_flag=False),
     Option("eval_stochastic", "bool", False, "Sample actions as in training, instead of taking the best one.",
            label="Stochastic", path="evaluation.stochastic", extras=("eval_stochastic",), has_flag=False),
+    Option("record_steps", "bool", False, "Record every step of the evaluation: its seed, reward and action.",
+           label="Record steps", path="evaluation.record_steps", extras=("record_steps",), has_flag=False),
     Option("seed_override", "int", None, "Seed of the first episode; unset: seeds that training never uses.",
            {"ge": 0}, is_optional=True, label="First seed", path="evaluation.seed",
            extras=("seed_override",), has_flag=False),

@@ -88,6 +88,7 @@ class EvaluationOptions(Contract):
     repeat: bool = _option("evaluation.repeat")
     stochastic: bool = _option("evaluation.stochastic")
     seed: Seed | None = _option("evaluation.seed")
+    record_steps: bool = _option("evaluation.record_steps")
 
 
 class TensorBoardArtifacts(Contract):
@@ -191,10 +192,18 @@ class Payload(Contract):
                 policy_path, f"only an evaluation takes it; set {kind_path} to {str(RunKind.POLICY_EVAL)!r}."
             )
         video = payload.artifacts.video
-        if video.fastlane_only and video.mode == "off":
-            paths = [translated.written_path(f"artifacts.video.{key}") for key in ("fastlane_only", "mode")]
-            message = "{} asks for live frames, but {} is 'off'. Change one of them.".format(*paths)
-            raise ConfigRefused(f"LOG705 {message}", [FieldProblem(path, message) for path in paths])
+        contradictions = {
+            "artifacts.video.mode": ("{} asks for live frames, but {} is 'off'.", video.mode == "off"),
+            "evaluation.record_steps": (
+                "{} asks for no records of steps, but {} is set.",
+                payload.evaluation.record_steps,
+            ),
+        }
+        for path, (text, is_contradiction) in contradictions.items():
+            if video.fastlane_only and is_contradiction:
+                paths = [translated.written_path(one) for one in ("artifacts.video.fastlane_only", path)]
+                message = f"{text.format(*paths)} Change one of them."
+                raise ConfigRefused(f"LOG705 {message}", [FieldProblem(one, message) for one in paths])
         return payload
 
     @property

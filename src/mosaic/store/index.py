@@ -12,13 +12,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.events import Deleted
+from mosaic.contracts.events import Deleted, Steps
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import MetricsCursor, MetricSeries
 from mosaic.store.index_schema import IndexedEvent, RunProgress, connect_index, move_aside, open_index
 
-BULK_KINDS = ("metrics", "episodes", "step")
+BULK_KINDS = ("metrics", "episodes", Steps.KIND)
 """Events that carry points: they are many and large, and readers get their points from the index."""
 MAX_RECENT_EVENTS = 4000
 MIN_SUFFIX_LENGTH = 4

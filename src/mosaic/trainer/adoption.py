@@ -35,8 +35,10 @@ class Adoption:
         self._records = records
         self._modified_ns = 0
         self._next_check_at = 0.0
+        self._known = set(records.index.modification_times())
+        """Runs with a record; their folders are not looked at again."""
         self._candidates: list[RunFolder] = []
-        """Folders that the index does not know, until their run has ended."""
+        """Folders without a record, until their run has ended."""
 
     def adopt_ended_runs(self) -> list[str]:
         """Add the runs that have ended since the last call to the index; return their ids."""
@@ -50,15 +52,17 @@ class Adoption:
             return []  # the workspace is being deleted or moved
         if modified_ns != self._modified_ns:
             self._modified_ns = modified_ns
-            unknown = set(os.listdir(runs)) - self._records.index.modification_times().keys()
-            self._candidates = [self._records.folder(name) for name in sorted(unknown) if not name.startswith(".")]
-        adopted = [folder for folder in self._candidates if self._adopt(folder)]
-        self._candidates = [folder for folder in self._candidates if folder not in adopted]
-        return [folder.run_id for folder in adopted]
+            names = {name for name in os.listdir(runs) if not name.startswith(".")}
+            self._known &= names
+            self._candidates = [self._records.folder(name) for name in sorted(names - self._known)]
+        adopted = [folder.run_id for folder in self._candidates if not folder.record.exists() and self._adopt(folder)]
+        self._known.update(folder.run_id for folder in self._candidates if folder.record.exists())
+        self._candidates = [folder for folder in self._candidates if folder.run_id not in self._known]
+        return adopted
 
     def _adopt(self, folder: RunFolder) -> bool:
         """Add a run to the index unless it is still active or not one at all."""
-        if folder.record.exists() or not folder.config.is_file():
+        if not folder.config.is_file():
             return False
         try:
             record = build_record(folder)
@@ -67,6 +71,8 @@ class Adoption:
         if record is None:
             return False
         with self._records.lock:
+            if self._records.index.get_record(folder.run_id) is not None:
+                return False  # its folder was deleted and is being restored
             self._records.put(record)
         log.info("run_adopted", run_id=folder.run_id, outcome=record.outcome)
         return True

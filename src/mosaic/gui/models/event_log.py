@@ -20,7 +20,7 @@ from mosaic import formatting
 from mosaic.common.app_log import append_log
 from mosaic.contracts import semconv
 from mosaic.contracts.errors import ConfigRefused, MosaicError
-from mosaic.contracts.events import EvalSummaryUpdate, Event
+from mosaic.contracts.events import EvalSummaryUpdate, Event, Steps
 from mosaic.formatting import format_eval_line
 from mosaic.gui.bridge import Bridge
 
@@ -28,7 +28,7 @@ Index = QModelIndex | QPersistentModelIndex
 _ROOT = QModelIndex()
 COLUMN_TITLES = ("Time", "Run", "Kind", "What")
 MAX_EVENT_LINES = 5000
-HIDDEN_KINDS = ("progress", "sample", "step")
+HIDDEN_KINDS = ("progress", "sample", Steps.KIND)
 """Frequent kinds that are shown elsewhere."""
 
 
