@@ -179,6 +179,15 @@ def test_a_users_loop_is_a_run_with_curves_checkpoints_and_frames(client: mosaic
         other.cancel().wait()
 
 
+def test_a_metric_is_unknown_only_when_its_run_has_ended(client: mosaic.Client) -> None:
+    run = client.submit(scripted(steps=100_000, dt=0.01))
+    wait_for(lambda: len(run.metrics("scripted/step")) > 0, "the first point")
+    assert len(run.metrics("scripted/later")) == 0, "An active run may still log it."
+    run.cancel().wait()
+    with pytest.raises(mosaic.UnknownName, match="scripted/step"):
+        run.metrics("scripted/later")
+
+
 def test_a_loop_that_raises_is_a_failed_run_and_a_cancelled_one_stops(client: mosaic.Client) -> None:
     with pytest.raises(ZeroDivisionError), client.start_run("bad") as failing:
         failing.log({"x": 1 / 0}, step=1)

@@ -124,15 +124,19 @@ class Run:
     def metrics(self, tag: str) -> MetricSeries: ...
 
     def metrics(self, tag: str | None = None) -> MetricSeries | Metrics:
-        """Return the points of one metric, such as `charts/episodic_return`, or all metrics by tag."""
-        tags = [] if tag is None else [tag]
-        series = self._connection.call(lambda trainer: join_series(trainer.metrics(self.id, tags)))
+        """Return the points of one metric, such as `charts/episodic_return`, or all metrics by tag.
+
+        A metric that an active run has not logged yet has no points; one that an ended run has not logged is an error.
+        """
         if tag is None:
-            return Metrics(series)
+            return Metrics(self._connection.call(lambda trainer: join_series(trainer.metrics(self.id))))
+        # Asked before the points are read: those of a run that has ended have all arrived.
+        has_ended = self.is_finished or not self._connection.call(lambda trainer: trainer.get(self.id)).is_active
+        series = self._connection.call(lambda trainer: join_series(trainer.metrics(self.id, [tag])))
         if tag in series:
             return series[tag]
         known = self._connection.call(lambda trainer: {p.tag for p in trainer.metrics(self.id, last_only=True)})
-        if known:
+        if known and has_ended:
             raise unknown_name_error("metric", tag, known, f"run {short_id(self.id)}")
         return empty_series(tag)
 
