@@ -53,7 +53,7 @@ def test_a_payload_beyond_the_limits_is_refused_and_leaves_nothing(
 ) -> None:
     for verb in ("SubmitRun", "CheckRun"):
         with pytest.raises(BadInput) as refusal:
-            trainer._call(verb, pb.PayloadRequest(payload_json=text))
+            trainer._daemon.call(verb, pb.PayloadRequest(payload_json=text))
         assert expected in str(refusal.value)
         assert len(str(refusal.value)) < 6000
     assert list(trainer.runs()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.streams import raw_stub
 
-from mosaic.client import TrainerClient, trainer_client
+from mosaic.client import TrainerClient, daemon_channel, trainer_client
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
@@ -66,7 +67,7 @@ def test_a_call_to_a_stopped_daemon_ends_with_a_sentence(
 ) -> None:
     """F44: every call has a deadline; a stream must begin before it, and a finite one must not fall silent."""
     run_id = ended(trainer, trainer.submit(scripted(steps=3)).run_id).run_id
-    monkeypatch.setattr(trainer_client, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(daemon_channel, "REPLY_TIMEOUT_S", 0.5)
     monkeypatch.setattr(trainer_client, "CHECK_TIMEOUT_S", 0.5)
     calls: list[Callable[[], object]] = [
         lambda: trainer.status(),
@@ -87,3 +88,21 @@ def test_a_call_to_a_stopped_daemon_ends_with_a_sentence(
         os.kill(daemon.process.pid, signal.SIGCONT)
     monkeypatch.undo()
     assert trainer.status().pid == daemon.process.pid
+
+
+def test_the_time_that_a_reader_takes_is_not_a_silence(
+    trainer: TrainerClient, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F44: only the wait for a reply counts, and one thread measures it for the whole stream."""
+    run_id = ended(trainer, trainer.submit(scripted(steps=3)).run_id).run_id
+    log = workspace.run(run_id).stdout_log("scripted")
+    log.write_bytes(b"x" * 4_000_000)
+    monkeypatch.setattr(daemon_channel, "REPLY_TIMEOUT_S", 1.0)
+    chunks = trainer.log(run_id)
+    size = len(next(chunks).data)
+    guards = [thread for thread in threading.enumerate() if thread.name == "silence-guard"]
+    threading.Event().wait(1.5)
+    for chunk in chunks:
+        size += len(chunk.data)
+        assert [thread for thread in threading.enumerate() if thread.name == "silence-guard"] == guards
+    assert (size, len(guards)) == (4_000_000, 1)

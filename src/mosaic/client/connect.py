@@ -32,7 +32,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
 )
 START_TIMEOUT_S = 20.0
-ANSWER_TIMEOUT_S = 10.0
+IDENTIFY_TIMEOUT_S = 10.0
 RETRY_S = 0.1
 
 Result = TypeVar("Result")
@@ -72,7 +72,7 @@ def connect(workspace: Workspace, may_start: bool = True, daemon_arguments: Sequ
 
     A daemon that ends or dies meanwhile is replaced: only what the newest daemon.json says counts.
     """
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline = time.monotonic() + IDENTIFY_TIMEOUT_S
     while True:
         address = read_daemon_address(workspace)
         if address is None:
@@ -118,7 +118,7 @@ def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_labe
         reply = TrainerStub(channel).Identify(
             pb.IdentifyRequest(nonce=nonce),
             metadata=identify_metadata(token, nonce),
-            timeout=ANSWER_TIMEOUT_S,
+            timeout=IDENTIFY_TIMEOUT_S,
         )
     except grpc.RpcError as error:
         if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):

@@ -5,20 +5,17 @@ from __future__ import annotations
 import glob
 import json
 import queue
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
+from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, UnknownName, decode_problems, error_class
+from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.semconv import EVENTS_SKIPPED
-from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.contracts.views import (
     CheckpointInfo,
     DaemonStatus,
@@ -41,10 +38,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-ANSWER_TIMEOUT_S = 30.0
-"""Every call is answered within this time, and every stream accepted; else the daemon hangs."""
 CHECK_TIMEOUT_S = 300.0
-"""The same for calls that wait for a worker's checker, which may have to start first, or that copy files."""
+"""For calls that wait for a worker's checker, which may have to start first, or that copy files."""
 
 
 class MetricsUpdate(NamedTuple):
@@ -101,55 +96,6 @@ class RunFile(NamedTuple):
     """Of a symbolic link, such as `checkpoints/last`; else empty."""
 
 
-def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
-    """The error as it was raised in the daemon."""
-    details = error.details() or ""
-    name, colon, message = details.partition(": ")
-    kind = error_class(name)
-    if colon and kind.__name__ == name:
-        return kind(message, _problems(error))
-    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return NoDaemon(f"The connection to the daemon broke ({details}). The next command starts it again.")
-    return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
-
-
-def _no_answer(timeout_s: float) -> NoDaemon:
-    return NoDaemon(
-        f"The daemon did not answer within {timeout_s:g} s. Try again, or restart it: "
-        "mosaic daemon stop && mosaic daemon start"
-    )
-
-
-def _problems(error: grpc.RpcError) -> list[FieldProblem]:
-    for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
-        if key == PROBLEMS_KEY:
-            return decode_problems(json.loads(value))
-    return []
-
-
-@contextmanager
-def _cancelled_after(call: Any, timeout_s: float) -> Iterator[None]:
-    """Cancels the call where the block takes longer, and raises NoDaemon then."""
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        call.cancel()
-
-    timer = threading.Timer(timeout_s, expire)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except grpc.RpcError:
-        if not expired.is_set():
-            raise
-    finally:
-        timer.cancel()
-    if expired.is_set():
-        raise _no_answer(timeout_s)
-
-
 class TrainerClient:
     """`run` is an id, a unique beginning or end of one, or `last`.
 
@@ -159,50 +105,16 @@ class TrainerClient:
     def __init__(self, channel: grpc.Channel, token: str, is_local: bool = True) -> None:
         """`is_local`: the daemon's files can be opened on this machine."""
         self.is_local = is_local
-        self._channel = channel
-        self._metadata = ((TOKEN_KEY, token),)
-        self._stub = TrainerStub(channel)
+        self._daemon = DaemonChannel(channel, token)
 
     def close(self) -> None:
-        self._channel.close()
+        self._daemon.close()
 
     def __enter__(self) -> TrainerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _call(self, verb: str, request: Any, timeout_s: float | None = None) -> Any:
-        timeout_s = timeout_s or ANSWER_TIMEOUT_S
-        try:
-            return getattr(self._stub, verb)(request, metadata=self._metadata, timeout=timeout_s)
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise _no_answer(timeout_s) from None
-            raise _to_mosaic_error(error) from None
-
-    def _stream(self, verb: str, request: Any, is_endless: bool = False) -> Iterator[Any]:
-        """Yields the replies; the call is cancelled when the caller stops reading.
-
-        Each reply must come in time; of an endless stream, only the acceptance of the call.
-        """
-        call = getattr(self._stub, verb)(request, metadata=self._metadata)
-        try:
-            if is_endless:
-                with _cancelled_after(call, ANSWER_TIMEOUT_S):
-                    call.initial_metadata()
-                yield from call
-                return
-            while True:
-                with _cancelled_after(call, ANSWER_TIMEOUT_S):
-                    reply = next(call, None)
-                if reply is None:
-                    return
-                yield reply
-        except grpc.RpcError as error:
-            raise _to_mosaic_error(error) from None
-        finally:
-            call.cancel()
 
     # --- runs
 
@@ -215,12 +127,12 @@ class TrainerClient:
         config would execute is executed.
         """
         request = self._payload_request(without_import_mark(payload) if is_trusted else payload, environment)
-        return _parse_view(self._call("SubmitRun", request, CHECK_TIMEOUT_S))
+        return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
         request = self._payload_request(payload, environment)
-        return Verdict.model_validate_json(self._call("CheckRun", request, CHECK_TIMEOUT_S).json)
+        return Verdict.model_validate_json(self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
 
     def _payload_request(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None) -> pb.PayloadRequest:
         return pb.PayloadRequest(
@@ -234,24 +146,24 @@ class TrainerClient:
 
     def cancel(self, run: str) -> RunView:
         """Requests a stop and returns at once; watch the run for its end."""
-        return _parse_view(self._call("CancelRun", pb.RunRequest(run=run)))
+        return _parse_view(self._daemon.call("CancelRun", pb.RunRequest(run=run)))
 
     def pause(self, run: str) -> RunView:
-        return _parse_view(self._call("PauseRun", pb.RunRequest(run=run)))
+        return _parse_view(self._daemon.call("PauseRun", pb.RunRequest(run=run)))
 
     def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
         """Unpauses a run, or continues it from its last checkpoint; `is_trusted` as in `submit`."""
         request = pb.ResumeRequest(
             run=run, total_timesteps=total_timesteps, is_trusted=is_trusted, env_modules=self._env_modules()
         )
-        return _parse_view(self._call("ResumeRun", request, CHECK_TIMEOUT_S))
+        return _parse_view(self._daemon.call("ResumeRun", request, CHECK_TIMEOUT_S))
 
     def get(self, run: str) -> RunView:
-        return _parse_view(self._call("GetRun", pb.RunRequest(run=run)))
+        return _parse_view(self._daemon.call("GetRun", pb.RunRequest(run=run)))
 
     def config(self, run: str) -> Json:
         """The payload as it was accepted, to be shown or submitted again."""
-        return _parse_json(self._call("GetConfig", pb.RunRequest(run=run)))
+        return _parse_json(self._daemon.call("GetConfig", pb.RunRequest(run=run)))
 
     def payload(self, run: str) -> Payload:
         """The same, to read fields of it."""
@@ -279,7 +191,7 @@ class TrainerClient:
             include_archived=include_archived,
             limit=limit,
         )
-        return [RunView.model_validate_json(view) for view in self._call("ListRuns", request).views_json]
+        return [RunView.model_validate_json(view) for view in self._daemon.call("ListRuns", request).views_json]
 
     def annotate(
         self,
@@ -299,15 +211,15 @@ class TrainerClient:
             is_archived=is_archived,
             priority=priority,
         )
-        return _parse_view(self._call("AnnotateRun", request))
+        return _parse_view(self._daemon.call("AnnotateRun", request))
 
     def delete(self, run: str) -> RunView:
         """Moves the folder of a finished run to `trainer/trash/`; an active one is refused."""
-        return _parse_view(self._call("DeleteRun", pb.RunRequest(run=run)))
+        return _parse_view(self._daemon.call("DeleteRun", pb.RunRequest(run=run)))
 
     def import_run(self, path: str) -> RunView:
         """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
-        return _parse_view(self._call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
+        return _parse_view(self._daemon.call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
 
     # --- telemetry
 
@@ -319,26 +231,26 @@ class TrainerClient:
         Of the kinds `metrics` and `episodes` a batch only names the runs (`runs_with_points`).
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
-        for reply in self._stream("WatchRuns", request, is_endless=True):
+        for reply in self._daemon.stream("WatchRuns", request, is_endless=True):
             batch = _parse_batch(reply)
             yield batch._replace(events=[*batch.events, _skipped_warning(batch, run)]) if batch.skipped else batch
 
     def telemetry(self, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
         """Streams a run's events of the kinds `step`, `episodes` and `metrics` with their content, as `watch` does."""
         request = pb.TelemetryFilter(run=run, kinds=kinds, after=after)
-        for reply in self._stream("StreamTelemetry", request, is_endless=True):
+        for reply in self._daemon.stream("StreamTelemetry", request, is_endless=True):
             yield _parse_batch(reply)
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         """Yields all points by tag, in parts of some thousand."""
         request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
-        for reply in self._stream("ReadMetrics", request):
+        for reply in self._daemon.stream("ReadMetrics", request):
             yield from map(_parse_series, reply.series)
 
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         """Reads the points that were logged after `cursor`; all points, where a resume has dropped some before it."""
         request = pb.MetricsRequest(run=run, tags=tags, generation=cursor.generation, last_point=cursor.last_point)
-        replies = list(self._stream("ReadMetrics", request))
+        replies = list(self._daemon.stream("ReadMetrics", request))
         now = MetricsCursor(replies[0].generation, replies[0].last_point)
         series = [_parse_series(series) for reply in replies for series in reply.series]
         return MetricsUpdate(now, now.generation != cursor.generation, series)
@@ -348,12 +260,12 @@ class TrainerClient:
         from pydantic import TypeAdapter
 
         rows = TypeAdapter(list[EpisodeRow])
-        for reply in self._stream("ReadEpisodes", pb.RunRequest(run=run)):
+        for reply in self._daemon.stream("ReadEpisodes", pb.RunRequest(run=run)):
             yield from rows.validate_json(reply.json)
 
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         """Newest first, without evaluations that have no complete batch yet."""
-        for reply in self._stream("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
+        for reply in self._daemon.stream("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
             yield Evaluation.model_validate_json(reply.json)
 
     def newest_evaluation(self, run: str) -> Evaluation | None:
@@ -362,23 +274,23 @@ class TrainerClient:
 
     def wandb(self, run: str = "") -> Iterator[WandbStatus]:
         """Newest first, without runs that W&B has nothing of."""
-        for reply in self._stream("ReadWandb", pb.RunRequest(run=run)):
+        for reply in self._daemon.stream("ReadWandb", pb.RunRequest(run=run)):
             yield WandbStatus.model_validate_json(reply.json)
 
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
         """The log's bytes from `offset` (negative: counted from its end); with `follow`, until the run has ended."""
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
-        for reply in self._stream("ReadLog", request, is_endless=follow):
+        for reply in self._daemon.stream("ReadLog", request, is_endless=follow):
             yield LogChunk(reply.data, reply.offset)
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         """Lists the files below a run's folder whose name matches; `*` also matches `/`."""
-        reply = self._call("ListFiles", pb.FilesRequest(run=run, pattern=pattern))
+        reply = self._daemon.call("ListFiles", pb.FilesRequest(run=run, pattern=pattern))
         return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in reply.files]
 
     def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
         """The content of a file below a run's folder, in parts."""
-        for reply in self._stream("ReadFile", pb.FileRequest(run=run, name=name, offset=offset)):
+        for reply in self._daemon.stream("ReadFile", pb.FileRequest(run=run, name=name, offset=offset)):
             yield reply.data
 
     def read_json(self, run: str, name: str) -> Any:
@@ -412,7 +324,7 @@ class TrainerClient:
         requests.put(pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget))
         seen = 0
         try:
-            for reply in self._stream("StreamFrames", iter(requests.get, None), is_endless=True):
+            for reply in self._daemon.stream("StreamFrames", iter(requests.get, None), is_endless=True):
                 info = json.loads(reply.hud_json or "{}")
                 huds = [FrameHud(**hud) for hud in info.get("envs", ())]
                 grid = (info.get("rows", 1), info.get("columns", 1), info.get("torn", 0))
@@ -428,7 +340,7 @@ class TrainerClient:
     def ask_worker(self, worker: str, question: Json) -> Json:
         """A question to the worker's checker, such as `{"ask": "environments"}`."""
         request = pb.AskRequest(worker=worker, question_json=json.dumps(question))
-        return _parse_json(self._call("AskWorker", request, CHECK_TIMEOUT_S))
+        return _parse_json(self._daemon.call("AskWorker", request, CHECK_TIMEOUT_S))
 
     def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
         """The environments of a worker, also those that are not installed; all, or those of one family."""
@@ -441,19 +353,19 @@ class TrainerClient:
 
     def status(self) -> DaemonStatus:
         """The daemon's own state."""
-        return _parse_status(self._call("GetStatus", pb.StatusRequest()))
+        return _parse_status(self._daemon.call("GetStatus", pb.StatusRequest()))
 
     def set_cap(self, runs: int) -> DaemonStatus:
         """Sets how many runs may be active at a time, until this daemon stops."""
-        return _parse_status(self._call("SetCap", pb.CapRequest(runs=runs)))
+        return _parse_status(self._daemon.call("SetCap", pb.CapRequest(runs=runs)))
 
     def continue_queue(self) -> DaemonStatus:
         """Continues a queue that was paused after several fast failures."""
-        return _parse_status(self._call("ContinueQueue", pb.StatusRequest()))
+        return _parse_status(self._daemon.call("ContinueQueue", pb.StatusRequest()))
 
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> DaemonStatus:
         """Stops the daemon; its runs continue unless `cancel_runs`. `drain`: it stops after the last run."""
-        return _parse_status(self._call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
+        return _parse_status(self._daemon.call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
 
 
 def _parse_batch(reply: pb.EventBatch) -> WatchBatch:

@@ -30,7 +30,8 @@ from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
 
-ANSWER_TIMEOUT_S = 120.0
+CHECKER_TIMEOUT_S = 120.0
+"""A checker that takes longer for one answer is killed."""
 LOCK_POLL_S = 0.1
 MAX_CACHED_VERDICTS = 256
 
@@ -78,7 +79,7 @@ class Checker:
         assert stdout is not None
         self._count += 1
         # A checker that hangs is killed, which ends the read.
-        alarm = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
+        alarm = threading.Timer(CHECKER_TIMEOUT_S, process.kill)
         alarm.start()
         try:
             stdin.write(json.dumps({**question, "id": self._count}).encode() + b"\n")

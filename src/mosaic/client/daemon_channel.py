@@ -1,0 +1,129 @@
+"""Calls to the daemon over one gRPC channel: the token, the deadlines, and its errors as MosaicError."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import grpc
+
+from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
+from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
+from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+
+REPLY_TIMEOUT_S = 30.0
+"""Every call is answered within this time, and every stream accepted; else the daemon hangs."""
+
+
+class DaemonChannel:
+    def __init__(self, channel: grpc.Channel, token: str) -> None:
+        self._channel = channel
+        self._metadata = ((TOKEN_KEY, token),)
+        self._stub = TrainerStub(channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def call(self, verb: str, request: Any, timeout_s: float | None = None) -> Any:
+        timeout_s = timeout_s or REPLY_TIMEOUT_S
+        try:
+            return getattr(self._stub, verb)(request, metadata=self._metadata, timeout=timeout_s)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise _no_answer(timeout_s) from None
+            raise _to_mosaic_error(error) from None
+
+    def stream(self, verb: str, request: Any, is_endless: bool = False) -> Iterator[Any]:
+        """Yield the replies; the call is cancelled when the caller stops reading.
+
+        Each reply must come in time; of an endless stream, only the acceptance of the call.
+        """
+        call = getattr(self._stub, verb)(request, metadata=self._metadata)
+        guard = SilenceGuard(call, REPLY_TIMEOUT_S)
+        try:
+            if is_endless:
+                with guard.awaiting():
+                    call.initial_metadata()
+                guard.close()
+                yield from call
+                return
+            while True:
+                with guard.awaiting():
+                    reply = next(call, None)
+                if reply is None:
+                    return
+                yield reply
+        except grpc.RpcError as error:
+            raise _to_mosaic_error(error) from None
+        finally:
+            guard.close()
+            call.cancel()
+
+
+class SilenceGuard:
+    """Cancels a stream when one of its replies is awaited for too long. The reader's own time does not count."""
+
+    def __init__(self, call: Any, timeout_s: float) -> None:
+        self._call = call
+        self._timeout_s = timeout_s
+        self._waiting_since: float | None = None
+        self._has_expired = False
+        self._is_closed = threading.Event()
+        threading.Thread(target=self._watch, name="silence-guard", daemon=True).start()
+
+    def close(self) -> None:
+        self._is_closed.set()
+
+    @contextmanager
+    def awaiting(self) -> Iterator[None]:
+        """Raise NoDaemon where the block takes longer than the timeout."""
+        self._waiting_since = time.monotonic()
+        try:
+            yield
+        except grpc.RpcError:
+            if not self._has_expired:
+                raise
+        finally:
+            self._waiting_since = None
+        if self._has_expired:
+            raise _no_answer(self._timeout_s)
+
+    def _watch(self) -> None:
+        pause_s = self._timeout_s
+        while not self._is_closed.wait(pause_s):
+            since = self._waiting_since
+            pause_s = self._timeout_s if since is None else since + self._timeout_s - time.monotonic()
+            if pause_s <= 0:
+                self._has_expired = True
+                self._call.cancel()
+                return
+
+
+def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
+    """The error as it was raised in the daemon."""
+    details = error.details() or ""
+    name, colon, message = details.partition(": ")
+    kind = error_class(name)
+    if colon and kind.__name__ == name:
+        return kind(message, _problems(error))
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return NoDaemon(f"The connection to the daemon broke ({details}). The next command starts it again.")
+    return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
+
+
+def _no_answer(timeout_s: float) -> NoDaemon:
+    return NoDaemon(
+        f"The daemon did not answer within {timeout_s:g} s. Try again, or restart it: "
+        "mosaic daemon stop && mosaic daemon start"
+    )
+
+
+def _problems(error: grpc.RpcError) -> list[FieldProblem]:
+    for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
+        if key == PROBLEMS_KEY:
+            return decode_problems(json.loads(value))
+    return []
