@@ -32,7 +32,7 @@ os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
 
 from PySide6.QtCore import QEventLoop, QObject, Qt, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
-from tests.bench.many_runs import make_runs
+from tests.bench.load import make_runs
 from tests.helpers.daemons import LiveDaemon, scripted
 from tests.helpers.gui import close, pump
 

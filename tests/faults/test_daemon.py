@@ -7,9 +7,11 @@ import os
 import random
 import signal
 import socket
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import Attempt
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 from mosaic.journal import read_all
+from mosaic.store.index_schema import MAX_CHECKED_BYTES
 
 FALSE_PROOF = ((NONCE_KEY, "0" * 32), (PROOF_KEY, "0" * 64))
 KILLS = 3
@@ -177,6 +180,37 @@ def test_the_index_is_rebuilt_from_the_folders(
     (series,) = trainer.metrics(active, ["scripted/step"])
     assert list(series.steps) == list(range(1, (steps or 0) + 1))
     assert bool(list(workspace.trainer.glob("index.sqlite.bad-*"))) == (damage == "overwritten")
+    trainer.close()
+
+
+@pytest.mark.may_log("index_rebuilt", "index_damaged")
+def test_damage_in_a_large_index_is_found_while_the_daemon_answers(
+    daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
+) -> None:
+    """F13: the daemon rebuilds the index by itself, and its runs continue."""
+    active = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    pid = some_steps(trainer, active, 5)
+    trainer.close()
+    daemon.stop()
+    with closing(sqlite3.connect(workspace.index, isolation_level=None)) as db:
+        db.execute(
+            "INSERT INTO event (run, source, seq, at, kind, body) VALUES (0, 'daemon', 1, 0, 'x', zeroblob(?))",
+            (MAX_CHECKED_BYTES,),
+        )
+    with open(workspace.index, "r+b") as file:
+        file.seek(MAX_CHECKED_BYTES // 2)
+        file.write(b"\xaa" * 8192)
+    daemon.start().close()
+    wait_for(lambda: list(workspace.trainer.glob("index.sqlite.bad-*")), "the damaged index to be moved aside")
+    wait_for(lambda: read_daemon_address(workspace), "the daemon to serve again")
+    trainer = connect(workspace, may_start=False)
+    assert daemon.process is not None
+    assert trainer.status().pid == daemon.process.pid
+    assert trainer.get(active).pid == pid
+    trainer.cancel(active)
+    steps = ended(trainer, active).global_step
+    (series,) = trainer.metrics(active, ["scripted/step"])
+    assert list(series.steps) == list(range(1, (steps or 0) + 1))
     trainer.close()
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.helpers.daemons import LiveDaemon, ended, wait_for
+from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient
 from mosaic.common.processes import identify, is_alive, own_identity
@@ -88,3 +88,13 @@ def test_strangers_are_not_survivors() -> None:
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_survivor_that_writes_without_end_is_killed_before_its_journal_is_read(trainer: TrainerClient) -> None:
+    """F43: its journal grows faster than the daemon reads it; other calls are answered meanwhile (F44)."""
+    run_id = trainer.submit(scripted(steps=1_000_000_000, tags=200)).run_id
+    wait_for(lambda: trainer.get(run_id).global_step, "its first step")
+    keeper = trainer.get(run_id).attempts[-1].keeper
+    assert keeper is not None
+    os.kill(keeper["pid"], signal.SIGKILL)
+    assert ended(trainer, run_id).outcome == "lost"

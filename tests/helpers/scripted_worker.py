@@ -2,7 +2,8 @@
 
 Config: `steps`, `dt` (seconds per step), `exit` (code), `kill` (signal to itself), `deaf` (ignores stop and SIGTERM),
 `reject` (a sentence), `say` (to stderr), `child` (starts a daemonised child), `allocate_mb`,
-`diverges_at` (the step from which returns are not finite: null in the journal), `contract` (in its handshake).
+`diverges_at` (the step from which returns are not finite: null in the journal), `contract` (in its handshake),
+`tags` (how many metrics it logs).
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def main() -> int:
             time.sleep(0.02)
             continue
         step += 1
-        write("metrics", series={"scripted/step": [[step, time.time(), float(step)]]})
+        tags = ["scripted/step", *(f"scripted/{number}" for number in range(1, config.get("tags", 1)))]
+        write("metrics", series={tag: [[step, time.time(), float(step)]] for tag in tags})
         episodic_return = None if step >= config.get("diverges_at", total + 1) else float(step)
         write("episodes", rows=[[step, 0, step, time.time(), episodic_return, 1]])
         write("progress", global_step=step, total_timesteps=total, sps=1.0)

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
 from tests.helpers.worker_runs import run_worker, small
 
-from mosaic.client import TrainerClient
+from mosaic.client import TrainerClient, trainer_client
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
 from mosaic.contracts.events import EVENT_TYPES
@@ -159,7 +159,7 @@ def test_published_telemetry_is_stored_and_streamed(trainer: TrainerClient) -> N
         pb.TelemetryRequest(run=run_id, kind="metrics", fields_json=json.dumps(facts)),
         pb.TelemetryRequest(run=run_id, kind="step", fields_json='{"step": 7}'),
     ]
-    assert trainer._call("PublishTelemetry", iter(messages)).accepted == 2
+    assert trainer._daemon.call("PublishTelemetry", iter(messages)).accepted == 2
     published: list[dict[str, Any]] = []
     for batch in trainer.telemetry(run_id):
         events = [event.model_dump(mode="json") for event in batch.events]
@@ -213,6 +213,24 @@ def test_runs_are_found_by_id_beginning_end_and_last(trainer: TrainerClient) -> 
         trainer.get(first[-3:])
     with pytest.raises(UnknownName, match="No run"):
         trainer.get("01ZZZZ")
+
+
+def test_a_long_list_comes_in_several_replies(trainer: TrainerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F31: a reply, and so the time of a call, does not grow with the number of runs."""
+    ids = [trainer.submit(scripted(steps=100_000, dt=0.5)).run_id for _ in range(7)][::-1]
+    calls: list[int] = []
+    call = trainer._daemon.call
+    monkeypatch.setattr(trainer_client, "RUNS_PER_REPLY", 3)
+
+    def count(verb: str, request: Any) -> Any:
+        calls.append(request.limit)
+        return call(verb, request)
+
+    monkeypatch.setattr(trainer._daemon, "call", count)
+    assert [view.run_id for view in trainer.runs()] == ids
+    assert [view.run_id for view in trainer.runs(limit=5)] == ids[:5]
+    assert [view.run_id for view in trainer.runs(limit=2)] == ids[:2]
+    assert calls == [3, 3, 3, 3, 2, 2]
 
 
 def test_last_is_the_newest_run_that_fits_the_command(trainer: TrainerClient) -> None:
@@ -380,11 +398,11 @@ def test_registration_stores_version_and_capabilities_and_refuses_another_contra
     stage(trainer, run_id, "running")
     assert (trainer.get(run_id).worker_version, len(trainer.get(run_id).capabilities)) == ("1", 4)
     request = pb.RegisterRequest(run=run_id, worker="scripted", version="1.2", capabilities=["inbox"])
-    assert trainer._call("RegisterWorker", request).is_known
+    assert trainer._daemon.call("RegisterWorker", request).is_known
     assert (trainer.get(run_id).worker_version, trainer.get(run_id).capabilities) == ("1.2", ("inbox",))
     request.contract = 99
     with pytest.raises(NotAllowed, match="writes version 99 of the journal; this trainer reads version 1"):
-        trainer._call("RegisterWorker", request)
+        trainer._daemon.call("RegisterWorker", request)
     trainer.cancel(run_id)
     ended(trainer, run_id)
     short = ended(trainer, trainer.submit(scripted()).run_id)
@@ -403,7 +421,7 @@ def test_telemetry_of_an_ended_run_is_refused(trainer: TrainerClient) -> None:
     run_id = ended(trainer, trainer.submit(scripted()).run_id).run_id
     message = pb.TelemetryRequest(run=run_id, kind="step", fields_json="{}")
     with pytest.raises(NotAllowed, match="has ended and accepts no more telemetry"):
-        trainer._call("PublishTelemetry", iter([message]))
+        trainer._daemon.call("PublishTelemetry", iter([message]))
 
 
 def test_a_run_sees_the_gpus_that_it_holds_and_no_others(

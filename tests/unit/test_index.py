@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import MetricsCursor
 from mosaic.journal import Journal
-from mosaic.store import Index
+from mosaic.store import Index, find_damage
+from mosaic.store.index_schema import MAX_CHECKED_BYTES
 from mosaic.store.ingest import JOURNAL, ingest
 
 
@@ -209,3 +212,35 @@ def test_a_damaged_index_is_moved_aside_and_recreated(tmp_path: Path, damage: st
     again.close()
     kept = [file for file in tmp_path.iterdir() if ".bad-" in file.name and not file.name.endswith(("-wal", "-shm"))]
     assert [file.read_bytes() for file in kept] == [bytes(data)]
+
+
+def test_readers_do_not_wait_for_a_transaction_and_the_writer_sees_its_own(index: Index, folder: RunFolder) -> None:
+    """F44: a journal that is being read delays no other call."""
+    with ThreadPoolExecutor(1) as other, index.transaction():
+        index.update_progress(folder.run_id, global_step=7)
+        assert index.get_progress(folder.run_id).global_step == 7
+        assert other.submit(index.get_progress, folder.run_id).result(timeout=30).global_step is None
+    assert index.get_progress(folder.run_id).global_step == 7
+
+
+def test_a_large_index_is_opened_unchecked_and_its_damage_is_found_later(tmp_path: Path) -> None:
+    """F13: a daemon must not start late because its index is large."""
+    path = tmp_path / "index.sqlite"
+    Index(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "INSERT INTO event (run, source, seq, at, kind, body) VALUES (0, 'daemon', 1, 0, 'x', zeroblob(?))",
+            (MAX_CHECKED_BYTES,),
+        )
+    assert find_damage(path) is None
+    with open(path, "r+b") as file:
+        file.seek(MAX_CHECKED_BYTES // 2)
+        file.write(b"\xaa" * 8192)
+    opened = Index(path)
+    assert opened.recreate_reason is None
+    problem = find_damage(path)
+    assert problem == "damaged"
+    opened.close()
+    again = Index(path, problem)
+    assert "The index was damaged" in (again.recreate_reason or "")
+    again.close()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+RUNS_PER_REPLY = 500
 CHECK_TIMEOUT_S = 300.0
 """For calls that wait for a worker's checker, which may have to start first, or that copy files."""
 
@@ -181,7 +182,7 @@ class TrainerClient:
         include_archived: bool = False,
         limit: int = 0,
     ) -> list[RunView]:
-        """Newest first. `status` takes stages and outcomes."""
+        """Newest first. `status` takes stages and outcomes. Long lists come in several replies."""
         request = pb.ListRequest(
             status=status,
             tag=tags,
@@ -189,9 +190,15 @@ class TrainerClient:
             env_id=env_id,
             group=group,
             include_archived=include_archived,
-            limit=limit,
         )
-        return [RunView.model_validate_json(view) for view in self._daemon.call("ListRuns", request).views_json]
+        views: list[RunView] = []
+        while True:
+            request.limit = min(RUNS_PER_REPLY, limit - len(views)) if limit else RUNS_PER_REPLY
+            part = self._daemon.call("ListRuns", request).views_json
+            views += map(RunView.model_validate_json, part)
+            if len(part) < request.limit or len(views) == limit:
+                return views
+            request.before = views[-1].run_id
 
     def annotate(
         self,

@@ -1,4 +1,4 @@
-"""Queries over the index. One writing connection, guarded by a lock; long reads use connections of their own."""
+"""Queries over the index. One writing connection, guarded by a lock; readers have others and never wait for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,14 @@ from mosaic.contracts.events import Deleted, Steps
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import MetricsCursor, MetricSeries
-from mosaic.store.index_schema import IndexedEvent, RunProgress, connect_index, move_aside, open_index
+from mosaic.store.index_schema import (
+    IndexedEvent,
+    RunProgress,
+    connect_index,
+    connect_reader,
+    move_aside,
+    open_index,
+)
 
 BULK_KINDS = ("metrics", "episodes", Steps.KIND)
 """Events that carry points: they are many and large, and readers get their points from the index."""
@@ -34,18 +41,24 @@ _PROGRESS_COLUMNS = ", ".join(RunProgress._fields)
 
 
 class Index:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, problem: str | None = None) -> None:
+        """`problem`: what is wrong with the file, which is then moved aside."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.RLock()
-        self._db, self.recreate_reason = open_index(path)
+        self._db, self.recreate_reason = open_index(path, problem)
         self._opened_inode = self._inode()
+        self._writer_thread: int | None = None
+        """The thread whose transaction is open."""
+        self._idle_readers: list[sqlite3.Connection] = []
         self._keys: dict[str, int] = {}
         self._tags: dict[str, int] = dict(self._db.execute("SELECT name, id FROM tag"))
         self._recent_events: OrderedDict[int, str] = OrderedDict()
         """By cursor: encoded once for all watchers."""
 
     def close(self) -> None:
+        while self._idle_readers:
+            self._idle_readers.pop().close()
         with self._lock:
             self._db.close()
 
@@ -65,6 +78,7 @@ class Index:
             copy.rename(self.path)
             self._db = connect_index(self.path)
             self._opened_inode = self._inode()
+            self._idle_readers = []  # those of the deleted file
             return True
 
     def _inode(self) -> int | None:
@@ -81,6 +95,7 @@ class Index:
                 yield
                 return
             self._db.execute("BEGIN IMMEDIATE")
+            self._writer_thread = threading.get_ident()
             try:
                 yield
             except BaseException:
@@ -89,15 +104,36 @@ class Index:
                 self._recent_events.clear()  # their cursors will be used for other events
                 self._tags = dict(self._db.execute("SELECT name, id FROM tag"))
                 raise
-            self._db.execute("COMMIT")
+            else:
+                self._db.execute("COMMIT")
+            finally:
+                self._writer_thread = None
+
+    def _is_writing(self) -> bool:
+        """Whether the calling thread has a transaction open."""
+        return self._writer_thread == threading.get_ident()
 
     def _rows(self, sql: str, args: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
-        with self._lock:
+        """Read what has been committed, without waiting for a transaction; inside of one, also what it has written."""
+        if not self._is_writing():
+            with suppress(sqlite3.DatabaseError), self._reader() as db:
+                return db.execute(sql, args).fetchall()
+        with self._lock:  # also where the file was deleted or overwritten, until it is restored
             return self._db.execute(sql, args).fetchall()
 
-    def _reader(self) -> sqlite3.Connection:
-        """A connection that one thread at a time may use: a reply's parts are read by different threads."""
-        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        idle = self._idle_readers
+        try:
+            db = idle.pop()
+        except IndexError:
+            db = connect_reader(self.path)
+        try:
+            yield db
+        except BaseException:
+            db.close()  # it may still be within a statement
+            raise
+        idle.append(db)
 
     # --- runs
 
@@ -112,6 +148,7 @@ class Index:
             "env_id": record.env_id,
             "run_group": record.group,
             "is_archived": record.is_archived,
+            "last_slot": record.attempts[-1].slot if record.attempts else 0,
             "total_timesteps": record.total_timesteps,
         }
         updates = ", ".join(f"{name}=excluded.{name}" for name in columns if name != "total_timesteps")
@@ -139,7 +176,9 @@ class Index:
     def _key(self, run_id: str) -> int:
         key = self._keys.get(run_id)
         if key is None:
-            key = self._keys[run_id] = int(self._rows("SELECT id FROM run WHERE run_id=?", (run_id,))[0][0])
+            key = int(self._rows("SELECT id FROM run WHERE run_id=?", (run_id,))[0][0])
+            if self._is_writing():  # else the run may have been deleted meanwhile
+                self._keys[run_id] = key
         return key
 
     def modification_times(self) -> dict[str, int]:
@@ -155,10 +194,7 @@ class Index:
         return RunRecord.model_validate_json(rows[0][0]) if rows else None
 
     def highest_slot(self) -> int:
-        rows = self._rows(
-            "SELECT max(json_extract(attempt.value, '$.slot')) FROM run, json_each(run.record, '$.attempts') AS attempt"
-        )
-        return int(rows[0][0] or 0)
+        return int(self._rows("SELECT coalesce(max(last_slot), 0) FROM run")[0][0])
 
     def find_run_ids(self, part: str, limit: int = 8) -> list[str]:
         """Return the run with this id, else the runs whose id starts or ends with it, in any case of letters.
@@ -175,12 +211,17 @@ class Index:
         )
         return [run_id for (run_id,) in rows]
 
+    def list_run_ids(self) -> list[str]:
+        """Newest first, without archived runs."""
+        return [run_id for (run_id,) in self._rows("SELECT run_id FROM run WHERE NOT is_archived ORDER BY run_id DESC")]
+
     def newest_run_id(self) -> str | None:
         rows = self._rows("SELECT run_id FROM run ORDER BY run_id DESC LIMIT 1")
         return rows[0][0] if rows else None
 
     def count_by_status(self) -> dict[str, int]:
-        return dict(self._rows("SELECT coalesce(outcome, stage), count(*) FROM run GROUP BY 1"))
+        rows = self._rows("SELECT coalesce(outcome, stage), count(*) FROM run GROUP BY stage, outcome")
+        return dict(rows)
 
     def list_runs(
         self,
@@ -191,9 +232,10 @@ class Index:
         tags: Sequence[str] = (),
         include_archived: bool = False,
         run_id: str = "",
+        before: str = "",
         limit: int = 0,
     ) -> Iterator[tuple[RunRecord, RunProgress]]:
-        """Records with their progress, newest first."""
+        """Records with their progress, newest first; `before`: only those older than this run."""
         marks = ",".join("?" * len(status))
         conditions = {
             f"(stage IN ({marks}) OR outcome IN ({marks}))": [*status, *status] if status else None,
@@ -201,6 +243,7 @@ class Index:
             "env_id = ?": [env_id] if env_id else None,
             "run_group = ?": [group] if group else None,
             "run_id = ?": [run_id] if run_id else None,
+            "run_id < ?": [before] if before else None,
             "NOT is_archived": None if include_archived or run_id else [],
         }
         chosen = {sql: args for sql, args in conditions.items() if args is not None}
@@ -276,9 +319,8 @@ class Index:
             f"body FROM event LEFT JOIN run ON run.id=event.run WHERE event.id > ? {of_run} {of_kind} "
             "ORDER BY event.id LIMIT ?"
         )
-        with self._lock:
-            rows = self._rows(sql, (cursor, *([run_id] if run_id else []), *kinds, limit))
-            return [IndexedEvent._make((*row, self._recent_events.get(row[0]))) for row in rows]
+        rows = self._rows(sql, (cursor, *([run_id] if run_id else []), *kinds, limit))
+        return [IndexedEvent._make((*row, self._recent_events.get(row[0]))) for row in rows]
 
     # --- points and episodes
 
@@ -361,12 +403,13 @@ class Index:
         generation, what was read up to it no longer counts: all points are returned.
         """
         key = self._key(run_id)
-        with closing(self._reader()) as db:
+        with self._reader() as db:
             db.execute("BEGIN")  # one snapshot for the cursor and all parts
             row = db.execute("SELECT generation, last_point FROM run WHERE id=?", (key,)).fetchone()
             now = MetricsCursor(*row) if row else NO_METRICS  # it may just have been deleted
             begin = after.last_point if after.generation == now.generation else 0
             yield now, self._read_series(db, key, tags, last_only, begin)
+            db.execute("COMMIT")
 
     def _read_series(
         self, db: sqlite3.Connection, key: int, tags: Sequence[str], last_only: bool, after: int
@@ -391,7 +434,7 @@ class Index:
 
     def episodes(self, run_id: str) -> Iterator[list[dict[str, Any]]]:
         names = ("number", "env", "step", "at", "return", "length")
-        with closing(self._reader()) as db:
+        with self._reader() as db:
             rows = db.execute(
                 "SELECT number, env, step, at, episodic_return, length FROM episode WHERE run=? ORDER BY number",
                 (self._key(run_id),),

@@ -9,7 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-VERSION = 3
+from mosaic.common.files import file_size
+
+VERSION = 4
+MAX_CHECKED_BYTES = 32 << 20
+"""A larger index is checked for damage after the daemon has started: that takes about 6 seconds per GB."""
 
 TABLES = """
 CREATE TABLE run (
@@ -18,13 +22,15 @@ CREATE TABLE run (
     record TEXT NOT NULL,               -- the record as JSON
     record_mtime INTEGER NOT NULL,      -- of record.json when it was read or written, in ns
     stage TEXT NOT NULL, outcome TEXT, algo TEXT, env_id TEXT, run_group TEXT, is_archived INTEGER NOT NULL,
+    last_slot INTEGER NOT NULL,         -- of its last attempt; 0 where it has none
     global_step INTEGER, sps REAL, total_timesteps INTEGER,
     mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0,
     hardware TEXT, checkpoint_step INTEGER,
     last_point INTEGER NOT NULL DEFAULT 0,  -- number of the newest point or episode; never used twice
     generation INTEGER NOT NULL         -- changes when points that may have been read no longer count
 );
-CREATE INDEX run_by_stage ON run (stage);
+CREATE INDEX run_by_status ON run (stage, outcome);
+CREATE INDEX run_by_slot ON run (last_slot);
 CREATE TABLE source (                   -- how far each file of a run has been read
     run INTEGER NOT NULL, name TEXT NOT NULL, offset INTEGER NOT NULL, garbage INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run, name)
@@ -75,20 +81,26 @@ class IndexedEvent(NamedTuple):
     """The event as watchers get it, where it is recent; else its line must be read from the run's file."""
 
 
-def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
-    """Opens the index; also returns why it had to be created again. A bad file is renamed, never overwritten."""
-    problem = None
+def open_index(path: Path, problem: str | None = None) -> tuple[sqlite3.Connection, str | None]:
+    """Opens the index; also returns why it had to be created again. A bad file is renamed, never overwritten.
+
+    `problem` is what is known to be wrong with the file. A large one is not checked here: `find_damage` does that.
+    """
     connection: sqlite3.Connection | None = None
     try:
         connection = connect_index(path)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        is_sound = version == VERSION and connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
-        if is_sound and _schema(connection) == _expected_schema():
-            return connection, None
         if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             _create(connection)
             return connection, None
-        problem = "damaged" if version == VERSION else f"of another version ({version}, expected {VERSION})"
+        if version != VERSION:
+            problem = f"of another version ({version}, expected {VERSION})"
+        elif problem is None and _schema(connection) != _expected_schema():
+            problem = "damaged"
+        elif problem is None and file_size(path) < MAX_CHECKED_BYTES:
+            problem = _check_pages(connection)
+        if problem is None:
+            return connection, None
     except sqlite3.DatabaseError as error:
         problem = f"damaged ({error})"
     if connection is not None:
@@ -119,6 +131,32 @@ def _expected_schema() -> set[tuple[str, ...]]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         _create(connection)
         return _schema(connection)
+
+
+def find_damage(path: Path) -> str | None:
+    """Return what is wrong with an index that is large and in use; reading all of it may take a while."""
+    if file_size(path) < MAX_CHECKED_BYTES:
+        return None  # `open_index` has checked it
+    try:
+        with closing(connect_reader(path)) as connection:
+            return _check_pages(connection)
+    except sqlite3.DatabaseError as error:
+        return f"damaged ({error})"
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the error comes from a damaged file, not from a full disk and the like."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _check_pages(connection: sqlite3.Connection) -> str | None:
+    return None if connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok" else "damaged"
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that one thread at a time may use: a reply's parts are read by different threads."""
+    place = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(place, uri=True, check_same_thread=False, isolation_level=None)
 
 
 def connect_index(path: Path) -> sqlite3.Connection:

@@ -31,7 +31,7 @@ from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotUsage
-from mosaic.store import Index
+from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
@@ -77,6 +77,8 @@ class Daemon:
         self._is_draining = False
         self._is_ready = False
         """Whether daemon.json invites callers."""
+        self._index_problem: str | None = None
+        """What is wrong with the index: it has to be rebuilt."""
 
     def run(self) -> None:
         """Runs until a stop is requested, it has been idle for long, or its workspace is gone."""
@@ -86,16 +88,34 @@ class Daemon:
         _adjust_reserve(workspace)
         checkers = Checkers(discover_workers(), workspace)
         try:
-            index = Index(workspace.index)
-            self._records = Records(workspace, index)
-            try:
-                asyncio.run(self._serve(checkers, recover(self._records)))
-            finally:
-                index.close()
+            self._serve_index(checkers)
+            while self._index_problem:
+                self._serve_index(checkers)
         finally:
             self._lock.release()  # from here on the next daemon may start
             checkers.close()
         log.info("daemon_ended")
+
+    def _serve_index(self, checkers: Checkers) -> None:
+        """Serves until a shutdown is requested, or until the index is found to be damaged."""
+        index = Index(self._workspace.index, self._index_problem)
+        self._index_problem = None
+        try:
+            self._records = Records(self._workspace, index)
+            asyncio.run(self._serve(checkers, recover(self._records)))
+        except sqlite3.DatabaseError as error:
+            if index.recreate_reason or not is_damage(error):
+                raise
+            self._index_problem = f"damaged ({error})"
+        finally:
+            index.close()
+
+    def _check_index(self) -> None:
+        problem = find_damage(self._workspace.index)
+        if problem and self._is_ready:
+            log.warning("index_damaged", problem=problem)
+            self._index_problem = problem
+            self._request_shutdown()
 
     async def _serve(self, checkers: Checkers, backlog: list[str]) -> None:
         threads = CallThreads()
@@ -128,6 +148,7 @@ class Daemon:
         self._write_daemon_file()
         self._is_ready = True
         checkers.warm_up()
+        threading.Thread(target=self._check_index, name="index-check", daemon=True).start()
         log.info("daemon_started", address=self._address, workspace=str(self._workspace.root), version=__version__)
         try:
             while not self._shutdown_requested.is_set():

@@ -27,9 +27,9 @@ MAX_BACKLOG_EVENTS = 4000
 REPLACEABLE_KINDS = ("progress", "sample")
 POLL_S = 0.5
 """How often the index is read when no change is reported."""
-MIN_INTERVAL_S = 0.01
-INTERVAL_PER_WATCHER_S = 0.0005
-"""Events are delivered in turns, and these are rarer the more watchers there are: a turn costs each a message."""
+WATCHERS_PER_TURN = 20
+TURN_S = 0.01
+"""Watchers get new events in turns, so that other calls are answered in between, however many watch."""
 
 
 class EventFeed:
@@ -42,9 +42,8 @@ class EventFeed:
         """Cursors: of the newest event read, and of the last one that is older than all in memory."""
         self._events: deque[IndexedEvent] = deque(maxlen=MAX_BACKLOG_EVENTS)
         self._has_news = asyncio.Event()
-        self._arrival = asyncio.Event()
-        """Set once, when further events have arrived; then it is replaced."""
-        self._watcher_count = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        """Of the watchers that have sent all events so far."""
         self._is_closed = False
 
     async def run(self) -> None:
@@ -55,19 +54,32 @@ class EventFeed:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._has_news.wait(), POLL_S)
                 self._has_news.clear()
+                newest = self._newest
                 try:
-                    self._append(await run_in(self._pool, self._read_next, self._newest))
+                    self._append(await run_in(self._pool, self._read_next, newest))
                 except Exception:  # such as a full disk: the watchers wait, and the next turn tries again
                     log.exception("events_not_read")
-                await asyncio.sleep(MIN_INTERVAL_S + INTERVAL_PER_WATCHER_S * self._watcher_count)
+                if self._newest == newest:
+                    await asyncio.sleep(TURN_S)
+                else:
+                    await self._wake_watchers()
         finally:
             self._records.on_change = lambda: None
+            await self._wake_watchers()
+
+    async def _wake_watchers(self) -> None:
+        """Let the watchers send what is new, some at a time. Those that start to wait meanwhile have sent it."""
+        waiting, self._waiting = self._waiting, []
+        for at in range(0, max(1, len(waiting)), WATCHERS_PER_TURN):
+            for future in waiting[at : at + WATCHERS_PER_TURN]:
+                if not future.done():  # else its call was cancelled
+                    future.set_result(None)
+            await asyncio.sleep(0 if self._is_closed else TURN_S)
 
     def close(self) -> None:
         """Ends all watches."""
         self._is_closed = True
         self._has_news.set()
-        self._arrival.set()
 
     def _read_next(self, cursor: int) -> list[IndexedEvent]:
         events = self._records.index.events_after(cursor, "", (), MAX_BACKLOG_EVENTS)
@@ -90,8 +102,6 @@ class EventFeed:
         self._newest = events[-1].cursor
         if len(events) == MAX_BACKLOG_EVENTS:
             self._has_news.set()  # there may be more
-        arrival, self._arrival = self._arrival, asyncio.Event()
-        arrival.set()
 
     async def follow(
         self, after: int, run_id: str, kinds: Sequence[str]
@@ -102,29 +112,26 @@ class EventFeed:
         is_thinned = not kinds or not set(kinds).issubset(REPLACEABLE_KINDS)
         # History comes from the index, where a deleted run has none.
         is_live = after < 0
-        self._watcher_count += 1
-        try:
-            yield cursor, (), 0
-            while not self._is_closed:
-                arrival, newest = self._arrival, self._newest
-                if is_live and cursor >= self._before:
-                    events = self._recent_after(cursor, run_id, kinds)
-                else:
-                    read = self._records.index.events_after
-                    events = await run_in(self._pool, read, cursor, run_id, kinds, MAX_BACKLOG_EVENTS)
-                    is_live = len(events) < MAX_BACKLOG_EVENTS
-                if events:
-                    cursor = events[-1].cursor
-                if is_live:
-                    cursor = max(cursor, newest)  # events that do not match are not read again
-                sent = _without_replaced(events) if is_thinned and len(events) == MAX_BACKLOG_EVENTS else events
-                for at in range(0, len(sent), EVENTS_PER_BATCH):
-                    part = sent[at : at + EVENTS_PER_BATCH]
-                    yield part[-1].cursor, part, len(events) - len(sent) if at == 0 else 0
-                if not events:
-                    await arrival.wait()
-        finally:
-            self._watcher_count -= 1
+        yield cursor, (), 0
+        while not self._is_closed:
+            newest = self._newest
+            if is_live and cursor >= self._before:
+                events = self._recent_after(cursor, run_id, kinds)
+            else:
+                read = self._records.index.events_after
+                events = await run_in(self._pool, read, cursor, run_id, kinds, MAX_BACKLOG_EVENTS)
+                is_live = len(events) < MAX_BACKLOG_EVENTS
+            if events:
+                cursor = events[-1].cursor
+            if is_live:
+                cursor = max(cursor, newest)  # events that do not match are not read again
+            sent = _without_replaced(events) if is_thinned and len(events) == MAX_BACKLOG_EVENTS else events
+            for at in range(0, len(sent), EVENTS_PER_BATCH):
+                part = sent[at : at + EVENTS_PER_BATCH]
+                yield part[-1].cursor, part, len(events) - len(sent) if at == 0 else 0
+            if newest == self._newest and not self._is_closed and is_live:
+                self._waiting.append(asyncio.get_running_loop().create_future())
+                await self._waiting[-1]
 
     def _recent_after(self, cursor: int, run_id: str, kinds: Sequence[str]) -> list[IndexedEvent]:
         events = []

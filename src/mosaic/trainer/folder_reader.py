@@ -14,6 +14,7 @@ from mosaic.common.files import path_inside
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import Evaluation, EvaluationSummary, TrainedRun, WandbStatus
 from mosaic.sidecar import sync_state
 from mosaic.trainer.records import Records
@@ -60,8 +61,7 @@ def read_evaluations(records: Records, run_id: str = "", env_id: str = "") -> It
 
     A training run that ended with an evaluation counts as one.
     """
-    for record, _ in records.index.list_runs(run_id=run_id):
-        folder = records.folder(record.run_id)
+    for record, folder in _runs_with_entry(records, run_id, "eval_summary.json"):
         summary = _read_summary(folder)
         if summary is None or (env_id and summary.env_id != env_id):
             continue
@@ -73,6 +73,18 @@ def read_evaluations(records: Records, run_id: str = "", env_id: str = "") -> It
             summary=summary,
             trained=_find_trained_run(records, summary.policy_path or ""),
         )
+
+
+def _runs_with_entry(records: Records, run_id: str, name: str) -> Iterator[tuple[RunRecord, RunFolder]]:
+    """Yield the runs, newest first, or the one run, whose folder has a file or folder of this name.
+
+    Most runs have none, which costs one system call each.
+    """
+    for candidate in [run_id] if run_id else records.index.list_run_ids():
+        if os.path.exists(f"{records.workspace.runs}/{candidate}/{name}"):
+            record = records.index.get_record(candidate)
+            if record is not None:  # else it has just been deleted
+                yield record, records.folder(candidate)
 
 
 def _read_summary(folder: RunFolder) -> EvaluationSummary | None:
@@ -98,10 +110,8 @@ def _find_trained_run(records: Records, policy_path: str) -> TrainedRun | None:
 
 def read_wandb_statuses(records: Records, run_id: str = "") -> Iterator[WandbStatus]:
     """Newest first, without runs that W&B has nothing of."""
-    for record, _ in records.index.list_runs(run_id=run_id):
-        folder = records.folder(record.run_id)
-        # Most runs have no such folder, which costs one stat call.
-        state = _read_sync_state(records, folder) if os.path.isdir(folder.wandb) else None
+    for record, folder in _runs_with_entry(records, run_id, "wandb"):
+        state = _read_sync_state(records, folder)
         if state is not None:
             yield WandbStatus.model_validate(dict(record) | state.to_json())
 

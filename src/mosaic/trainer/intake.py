@@ -17,6 +17,9 @@ from mosaic.trainer.records import Records
 
 log = structlog.get_logger("mosaic.trainer.intake")
 
+YIELD_S = 0.002
+"""Time between two parts of a long journal, in which others can write to the index."""
+
 OnEvents = Callable[[RunFolder, str, list[IngestedEvent]], None]
 """Called with the folder, the file's name in the index and its new events, in the transaction that stores them."""
 
@@ -36,7 +39,7 @@ class Intake:
         folder = self._records.folder(run_id)
         return self._read_journals(folder) or self._read_file(folder, KEEPER, folder.keeper)
 
-    def read_all(self, run_id: str, deadline: float = float("inf")) -> bool:
+    def read_all(self, run_id: str, deadline: float) -> bool:
         """Ingest a run's files to their end, or until the deadline; returns whether the end was reached."""
         while time.monotonic() < deadline:
             if not self.read_next(run_id):

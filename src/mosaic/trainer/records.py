@@ -23,7 +23,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.contracts.views import RunView
+from mosaic.contracts.views import HardwareSample, RunView
 from mosaic.journal import Follower, Journal
 from mosaic.store import Index, RunProgress
 from mosaic.trainer.scheduler import start_order
@@ -237,12 +237,12 @@ class Records:
         seconds_left = None
         if is_running and total and progress.sps and progress.global_step is not None:
             seconds_left = max(0.0, total - progress.global_step) / progress.sps
-        folder = self.folder(record.run_id)
+        run_dir = f"{self.workspace.runs}/{record.run_id}"
         position = queue_positions.get(record.run_id)
         silent_since = self.progress_times.get(record.run_id, self._created_at)
         progress_fields = {
             "total_timesteps": total,
-            "run_dir": str(folder.path),
+            "run_dir": run_dir,
             "pid": _live_worker_pid(record),
             "global_step": progress.global_step,
             "sps": progress.sps,
@@ -250,13 +250,14 @@ class Records:
             "episodes": progress.episodes,
             "is_stalled": is_running and time.monotonic() - silent_since > STALLED_AFTER_S,
             "seconds_left": seconds_left,
-            "hardware": progress.hardware,
+            "hardware": None if progress.hardware is None else HardwareSample.model_validate(progress.hardware),
             "checkpoint_step": progress.checkpoint_step,
             "queue_position": position,
             "wait_reason": ", ".join(filter(None, (self.queue_note, f"place {position}"))) if position else None,
-            "has_wandb": _has_wandb(folder),
+            "has_wandb": _has_wandb(run_dir),
         }
-        return RunView.model_validate(dict(record) | progress_fields)
+        # Not validated again, as lists are long.
+        return RunView.model_construct(**dict(record) | progress_fields)
 
 
 def _ulid_number(run_id: str | None) -> int:
@@ -279,10 +280,10 @@ def _live_worker_pid(record: RunRecord) -> int | None:
     return int(worker["pid"]) if worker and is_alive(worker) else None
 
 
-def _has_wandb(folder: RunFolder) -> bool:
+def _has_wandb(run_dir: str) -> bool:
     """Whether W&B has created a run's folder there: `run-…`, or `offline-run-…`."""
     try:
-        with os.scandir(folder.wandb) as entries:
+        with os.scandir(f"{run_dir}/wandb") as entries:
             return any(entry.name.startswith(("run-", "offline-run-")) for entry in entries)
     except OSError:
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -35,7 +36,11 @@ def recover(records: Records) -> list[str]:
     folders: set[str] = set()
     unread: list[str] = []
     with index.transaction():
-        for path in sorted(workspace.runs.iterdir()):
+        for name in sorted(os.listdir(workspace.runs)):
+            if _is_read(f"{workspace.runs}/{name}/record.json", known.get(name, UNREAD)):
+                folders.add(name)
+                continue
+            path = workspace.runs / name
             try:
                 record = _read_folder(records, path, known)
             except (OSError, ValueError, ArithmeticError):
@@ -76,17 +81,22 @@ def recover(records: Records) -> list[str]:
     return sorted(set(unread) - set(done))
 
 
+def _is_read(record_path: str, known_mtime: int) -> bool:
+    """Return whether the index has this record; it costs one system call, as there may be thousands of runs."""
+    try:
+        return known_mtime != UNREAD and os.stat(record_path).st_mtime_ns == known_mtime
+    except OSError:
+        return False
+
+
 def _read_folder(records: Records, path: Path, known: dict[str, int]) -> RunRecord | None:
-    """Return the record of a run's folder, unless the index has it already."""
+    """Return the record of a run's folder that the index has not read; None where it is not one."""
     if path.name.startswith(".making-"):
         shutil.rmtree(path, ignore_errors=True)  # never acknowledged
     if path.name.startswith(".") or not path.is_dir():
         return None
     folder = RunFolder(path)
-    mtime = folder.record.stat().st_mtime_ns if folder.record.is_file() else 0
-    if mtime and known.get(path.name) == mtime:
-        return None
-    if not mtime and path.name not in known:
+    if not folder.record.is_file() and path.name not in known:
         if not folder.config.exists():  # with one, it is a run that was started by hand and is adopted when it ends
             log.warning("run_folder_without_record", path=str(path))
         return None

@@ -29,7 +29,7 @@ from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.secrets import redact_secrets, store_secrets
-from mosaic.trainer.intake import Intake
+from mosaic.trainer.intake import YIELD_S, Intake
 from mosaic.trainer.records import Records
 
 log = structlog.get_logger("mosaic.trainer.run_import")
@@ -90,7 +90,9 @@ def import_run(records: Records, source: str) -> RunView:
             write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
             staging.rename(target.path)
             records.put(record)
-        Intake(records).read_all(record.run_id)
+        intake = Intake(records)
+        while intake.read_next(record.run_id):
+            time.sleep(YIELD_S)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     if is_restored:

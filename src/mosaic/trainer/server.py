@@ -105,6 +105,7 @@ class Servicer(TrainerServicer):
             request.group,
             list(request.tag),
             request.include_archived,
+            before=request.before,
             limit=request.limit,
         )
         positions = self._records.queue_positions()

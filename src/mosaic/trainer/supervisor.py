@@ -34,17 +34,19 @@ from mosaic.contracts.events import (
     WorkerPaused,
     WorkerResumed,
     WorkerStarted,
+    decode_event,
 )
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
+from mosaic.journal import Follower
 from mosaic.keeper.survivors import kill_survivors
 from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.adoption import Adoption
 from mosaic.trainer.executor import LocalExecutor
-from mosaic.trainer.intake import Intake
+from mosaic.trainer.intake import YIELD_S, Intake
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose, describe_busy
 from mosaic.workers import get_worker
@@ -55,8 +57,8 @@ TICK_S = 0.03
 """While runs are active: a tick costs a stat for each of their files."""
 IDLE_TICK_S = 1.0
 """While none is."""
-YIELD_S = 0.002
-"""Between batches of a long journal."""
+BACKLOG_S = 0.1
+"""Time per tick for runs that have ended."""
 PROGRESS_EVENTS = (WorkerStarted, Hello, ProgressReported, Metrics, WorkerResumed, ResumedBySignal)
 """After one of these, a run is not stalled for some time."""
 LANE_REAP_WINDOW_S = 30.0
@@ -82,6 +84,8 @@ class Supervisor:
         """Finished runs, and until when to check for lanes that they left in shared memory."""
         self._sidecars: dict[str, ProcessIdentity] = {}
         """By run; sidecars may report after their runs have ended."""
+        self._survivors: dict[str, list[int]] = {}
+        """By run whose keeper is gone and whose files are still being read: processes that could not be killed."""
         self._intake = Intake(records, self._apply)
         self._adoption = Adoption(records)
         self.backlog = set(backlog)
@@ -154,8 +158,12 @@ class Supervisor:
         self.backlog.update(self._adoption.adopt_ended_runs())
 
     def ingest_backlog(self) -> None:
-        """Read on in the files of finished runs whose index was rebuilt."""
+        """Read on in the files of finished runs whose index was rebuilt; not for long, as active runs come first."""
+        deadline = time.monotonic() + BACKLOG_S
         for run_id in list(self.backlog):
+            if time.monotonic() > deadline:
+                self._has_backlog = True
+                return
             if not self._follow_next(run_id):
                 self.backlog.discard(run_id)
                 self._records.mark_read(self._records.get(run_id))
@@ -224,12 +232,22 @@ class Supervisor:
                 self._end_without_keeper(record.run_id, attempt.keeper)
 
     def _end_without_keeper(self, run_id: str, keeper: ProcessIdentity) -> None:
-        with self._records.lock:
-            self._intake.read_all(run_id)  # the keeper may have reported the end
-            record = self._records.active.get(run_id)
-        if record is None:
+        """End a run whose keeper is gone, once all that the keeper and the worker wrote has been read, in parts."""
+        if run_id not in self._survivors:
+            offset = self._records.index.get_offset(run_id, KEEPER)
+            unread = [
+                decode_event(line.body) for line in Follower(self._records.folder(run_id).keeper, offset).read_rest()
+            ]
+            worker = self._records.get(run_id).attempts[-1].worker
+            worker = next((event.process for event in unread if isinstance(event, WorkerStarted)), worker)
+            # Killed before the rest is read, as they might write faster than that.
+            has_exited = any(isinstance(event, Exited) for event in unread)
+            self._survivors[run_id] = [] if has_exited else kill_survivors(keeper, worker)
+        if self._follow_next(run_id):
             return
-        left = kill_survivors(keeper, record.attempts[-1].worker)
+        left = self._survivors.pop(run_id)
+        if run_id not in self._records.active:
+            return  # the keeper had reported the end
         if left:
             log.warning("survivors_left", run_id=run_id, pids=left)
         is_reboot = keeper["boot_id"] != boot_id()

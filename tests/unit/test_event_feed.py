@@ -1,0 +1,60 @@
+"""How the daemon shares its events among watchers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from mosaic.contracts.folder import Workspace
+from mosaic.contracts.states import RunRecord
+from mosaic.store import Index
+from mosaic.trainer.event_feed import WATCHERS_PER_TURN, EventFeed
+from mosaic.trainer.records import Records
+from mosaic.trainer.rpc_calls import CallThreads
+
+WATCHERS = 5 * WATCHERS_PER_TURN
+
+
+def test_many_watchers_take_turns_so_that_other_calls_come_in_between(tmp_path: Path) -> None:
+    """F44: the event loop never serves all watchers at once."""
+    index = Index(tmp_path / "index.sqlite")
+    index.save(RunRecord(run_id="R1", worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    records = Records(Workspace(tmp_path), index)
+    threads = CallThreads()
+    try:
+        deliveries = asyncio.run(asyncio.wait_for(deliver_to_all(records, threads), 60))
+    finally:
+        threads.close()
+        index.close()
+    assert sum(deliveries.values()) == WATCHERS
+    assert max(deliveries.values()) <= WATCHERS_PER_TURN
+
+
+async def deliver_to_all(records: Records, threads: CallThreads) -> Counter[int]:
+    """Return how many watchers got the event in each pass of the event loop."""
+    feed = EventFeed(records, threads)
+    feeding = asyncio.create_task(feed.run())
+    deliveries: Counter[int] = Counter()
+    passes = 0
+    waiting = 0
+
+    async def watch() -> None:
+        nonlocal waiting
+        async for _, events, _ in feed.follow(-1, "", ()):
+            waiting += 1
+            if events:
+                deliveries[passes] += 1
+                return
+
+    watches = [asyncio.create_task(watch()) for _ in range(WATCHERS)]
+    while waiting < WATCHERS:
+        await asyncio.sleep(0.01)
+    records.index.add_daemon_event("R1", "warning", text="One event.", code="test")
+    records.notify_watchers()
+    while not all(task.done() for task in watches):
+        await asyncio.sleep(0)
+        passes += 1
+    feed.close()
+    await feeding
+    return deliveries
