@@ -4,7 +4,7 @@ JOBS ?= 2
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help run gui test setup check bench learning benchgui screenshots faults stubs constraints clean
+.PHONY: help run gui test setup check bench learning benchgui screenshots faults load soak audit stubs constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -31,6 +31,15 @@ check: setup  ## The checks without the tests: style, types, layers
 
 faults: setup  ## Kill processes, truncate files, fill disks: one line per fault: make faults [ARGS="--rows F1,F9 --tries 20 --seed 7"]
 	$(BIN)/python -m pytest -p tests.helpers.fault_table -n $(JOBS) --dist worksteal $(ARGS)
+
+load: setup  ## How fast the daemon answers with 10,000 runs, 500 watchers, 1M journal lines: make load [ARGS="--only queued"]
+	$(BIN)/python -m tests.bench.load $(ARGS)
+
+soak: setup  ## Use a daemon at random for 30 minutes and judge whether anything of it grows: make soak [ARGS="--minutes 5 --seed 7"]
+	$(BIN)/python -m tests.bench.soak $(ARGS)
+
+audit: setup  ## Ask PyPI whether a pinned dependency has a known vulnerability
+	scripts/audit.sh
 
 bench: setup  ## Speed against CleanRL: make bench CLEANRL=/path/to/cleanrl [CLEANRL_PYTHON=/path/to/python] [ARGS=…]
 	$(BIN)/python -m tests.bench.speed --cleanrl "$(CLEANRL)" $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)

@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -347,11 +348,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=("finished", *LOADS), default=("finished", *LOADS))
     parser.add_argument("--runs", nargs="+", type=int, default=(100, 1000, 10_000), help="numbers of finished runs")
     options = parser.parse_args()
-    rows = [finished_runs(count) for count in options.runs if "finished" in options.only]
-    rows += [load() for name, load in LOADS.items() if name in options.only]
-    print(HEADER)
-    for row in rows:
-        print(row.format())
+    loads: list[Callable[[], Row]] = [load for name, load in LOADS.items() if name in options.only]
+    if "finished" in options.only:
+        loads[:0] = [partial(finished_runs, count) for count in options.runs]
+    print(HEADER, flush=True)
+    for load in loads:
+        print(load().format(), flush=True)
 
 
 if __name__ == "__main__":
