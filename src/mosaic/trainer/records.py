@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import HardwareSample, RunView
 from mosaic.journal import Follower, Journal
 from mosaic.store import Index, RunProgress
+from mosaic.trainer.fair_lock import FairLock
 from mosaic.trainer.scheduler import start_order
 
 log = structlog.get_logger("mosaic.trainer.records")
@@ -46,7 +46,7 @@ class Records:
     def __init__(self, workspace: Workspace, index: Index) -> None:
         self.workspace = workspace
         self.index = index
-        self.lock = threading.RLock()
+        self.lock = FairLock()
         self.on_change: Callable[[], object] = lambda: None
         """Called, from any thread, when there is a new event for watchers."""
         self.rebuilt_index: str | None = None
