@@ -30,6 +30,8 @@ class Intake:
         self._on_events = on_events
         self._quarantined: set[tuple[str, str]] = set()
         """Runs and the files of theirs that are no longer read, because that failed."""
+        self._incomplete_sizes: dict[tuple[str, str], int] = {}
+        """By run and file: its size when it ended with an incomplete line, which is not read again before it grows."""
 
     def read_next(self, run_id: str) -> bool:
         """Ingest the next events of a run's files, a bounded number of them; returns whether there may be more.
@@ -56,7 +58,8 @@ class Intake:
         if (run_id, source) in self._quarantined:
             return False
         try:
-            if not self._has_changed(run_id, source, path):
+            size = path.stat().st_size  # at every tick, so without a transaction
+            if size in (self._incomplete_sizes.get((run_id, source)), self._records.index.get_offset(run_id, source)):
                 return False
             with self._records.index.transaction():
                 batch = ingest(self._records.index, folder, source, path)
@@ -75,11 +78,6 @@ class Intake:
             self._quarantined.add((run_id, source))
             self._records.report_problem(run_id, f"{path.name} cannot be read ({type(error).__name__}: {error})"[:300])
             return False
+        if not batch.has_more:
+            self._incomplete_sizes[run_id, source] = size
         return batch.has_more
-
-    def _has_changed(self, run_id: str, source: str, path: Path) -> bool:
-        """Whether a file was written to since it was read: this is asked at every tick, so without a transaction."""
-        try:
-            return path.stat().st_size != self._records.index.get_offset(run_id, source)
-        except FileNotFoundError:
-            return False
