@@ -29,6 +29,7 @@ POLL_S = 0.5
 """How often the index is read when no change is reported."""
 WATCHERS_PER_TURN = 20
 TURN_S = 0.01
+MAX_PAUSE_S = 0.1
 """Watchers get new events in turns, so that other calls are answered in between, however many watch."""
 
 
@@ -74,7 +75,14 @@ class EventFeed:
             for future in waiting[at : at + WATCHERS_PER_TURN]:
                 if not future.done():  # else its call was cancelled
                     future.set_result(None)
-            await asyncio.sleep(0 if self._is_closed else TURN_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next turn; twice as long as the loop was late, so that a busy machine answers calls first."""
+        if not self._is_closed:
+            due_at = asyncio.get_running_loop().time() + TURN_S
+            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(min(2 * (asyncio.get_running_loop().time() - due_at), MAX_PAUSE_S))
 
     def close(self) -> None:
         """Ends all watches."""
