@@ -40,6 +40,7 @@ from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.contracts.views import MetricsCursor
 from mosaic.journal import Journal
+from mosaic.journal.follow import MAX_LINE_BYTES
 
 CALLS = ("list", "get", "submit", "cancel")
 LISTED = 50
@@ -245,10 +246,12 @@ def long_journal(watcher_count: int = 0) -> Row:
 
 
 def unbroken_journal(watcher_count: int = 0) -> Row:
-    return _read_journal(f"{UNBROKEN_BYTES >> 20} MB without a newline", b"x" * UNBROKEN_BYTES, watcher_count)
+    # What is left may become a line.
+    content = b"x" * (UNBROKEN_BYTES + MAX_LINE_BYTES)
+    return _read_journal(f"{UNBROKEN_BYTES >> 20} MB without a newline", content, watcher_count, UNBROKEN_BYTES)
 
 
-def _read_journal(name: str, content: bytes, watcher_count: int) -> Row:
+def _read_journal(name: str, content: bytes, watcher_count: int, wanted_bytes: int = 0) -> Row:
     """A file that appears at once in the folder of an active run, and is read from its beginning to its end."""
     with _bench(name + (f", {watcher_count} watchers" if watcher_count else "")) as bench:
         (run_id,) = bench.take_slots(1, dt=0.5)
@@ -256,7 +259,7 @@ def _read_journal(name: str, content: bytes, watcher_count: int) -> Row:
             hidden = bench.workspace.run(run_id).path / ".journal"
             hidden.write_bytes(content)
             hidden.rename(hidden.with_name("journal.77.jsonl"))
-            sql = f"SELECT offset >= {len(content)} FROM source WHERE name = 'journal.77'"
+            sql = f"SELECT offset >= {wanted_bytes or len(content)} FROM source WHERE name = 'journal.77'"
             began = time.monotonic()
             bench.measure(lambda: bool(_query(bench.workspace, sql)))
             bench.row.note = f"read in {time.monotonic() - began:.0f} s"
