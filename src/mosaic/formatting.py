@@ -156,7 +156,7 @@ def progress_fraction(view: RunView) -> float | None:
     if view.outcome == "succeeded":
         return 1.0  # also where the last update would not have fitted into the steps requested
     total, step = view.total_timesteps, view.global_step
-    return min(1.0, step / total) if total and step is not None else None
+    return min(1.0, step / total) if total and step is not None else view.fraction
 
 
 def format_progress(view: RunView) -> str:

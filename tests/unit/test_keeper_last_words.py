@@ -23,6 +23,14 @@ Current thread 0x00007f5c (most recent call first):
 
 Extension modules: numpy.core (total: 1)
 """
+JAX = b"""\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+TypeError: clip() got an unexpected keyword argument 'a_max'
+--------------------
+For simplicity, JAX has removed its internal frames from the traceback of the following exception. \
+Set JAX_TRACEBACK_FILTERING=off to include these.
+"""
 
 
 @pytest.mark.parametrize(
@@ -33,6 +41,8 @@ Extension modules: numpy.core (total: 1)
         (b"-----\n=====\n", None),
         (TRACEBACK, "ValueError: learning_rate is too large"),
         (SEGFAULT, "Fatal Python error: Segmentation fault"),
+        (JAX, "TypeError: clip() got an unexpected keyword argument 'a_max'"),
+        (JAX[JAX.index(b"For") :], JAX[JAX.index(b"For") :].decode().strip()),
         (b"first\nsecond without an end", "second without an end"),
         (b"the cause\n    ^^^^^^\n-----\n\n", "the cause"),
         (b"\x1b[31mred\x1b[0m \x1b]0;title\x07alert\x00\x08\n", "red alert"),

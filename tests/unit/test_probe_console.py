@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import pytest
 
 from mosaic.common.console_parser import MAX_LINE_LENGTH, ConsoleParser, ConsoleReading
+from mosaic.contracts.folder import RunFolder
+from mosaic.keeper.console_metrics import ConsoleMetrics
+from mosaic.probe.build import build_probe
+
+HELLO = '{"seq":1,"at":1.0,"kind":"hello","worker":"script","version":"Python 3","pid":5,"capabilities":[]}\n'
+PROGRESS = '{"seq":2,"at":1.0,"kind":"progress","global_step":0,"total_timesteps":null,"sps":null}\n'
 
 TABLE = """
 ---------------------------------
@@ -84,3 +96,39 @@ def test_progress_bars_and_garbage_are_ignored() -> None:
     garbage = bytes(range(256)).decode(errors="replace")
     assert read("\r 10%|###   | 1/10", "\r 20%|####  | 2/10\n", garbage, "\n| a | b |\n| c |\n-----\n") == []
     assert [reading.step for reading in read("50%\rglobal_step=4\r60%\n")] == [4]
+
+
+@pytest.mark.parametrize(("journal", "is_parsed"), [(HELLO, True), (HELLO + PROGRESS, False)])
+def test_the_keeper_parses_the_console_until_the_probe_has_recorded_anything(
+    tmp_path: Path, journal: str, is_parsed: bool
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.stdout_log("script").parent.mkdir()
+    metrics = ConsoleMetrics(folder, "script")
+    folder.stdout_log("script").write_text("global_step=5, episodic_return=1\n")
+    folder.journal.write_text(journal)
+    metrics.close()
+    assert (folder.path / "journal.console.jsonl").exists() == is_parsed
+
+
+def test_the_probe_has_recorded_a_line_before_the_keeper_can_see_it(tmp_path: Path) -> None:
+    code = """
+        import os, sys
+        from _mosaic_probe import hooks
+        class Stream:
+            def write(self, text):
+                if text.strip():
+                    with open(os.path.join(os.environ["MOSAIC_RUN_DIR"], "journal.jsonl")) as file:
+                        sys.stderr.write(str(len(file.readlines())))
+            def flush(self):
+                pass
+        sys.stdout = Stream()
+        hooks._patch_stdout()
+        print("global_step=0, episodic_return=1")
+    """
+    variables = {"PYTHONPATH": str(build_probe(tmp_path / "probe")), "MOSAIC_RUN_DIR": str(tmp_path)}
+    environment = {**os.environ, **variables, "MOSAIC_PROBE": "console=1 metrics=1"}
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert result.stderr == "2", "the handshake and the progress"

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.states import Stage
-from mosaic.formatting import format_progress_line
+from mosaic.formatting import format_progress_line, progress_fraction
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -92,8 +92,7 @@ class _TextProgress:
 
     def __call__(self, view: RunView) -> None:
         line = format_progress_line(view)
-        total = view.total_timesteps or 0
-        share = int(100 * (view.global_step or 0) / total) // REPORT_PERCENT if total else 0
+        share = int(100 * (progress_fraction(view) or 0.0)) // REPORT_PERCENT
         key = line if self._is_rewritten else f"{view.status} {share}"
         if key == self._last:
             return

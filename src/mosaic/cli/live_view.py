@@ -67,7 +67,11 @@ class LiveRunState:
             case RecordChanged():
                 self.apply_view(event.view)
             case ProgressReported():
-                self._update(global_step=event.global_step, sps=event.sps or self.view.sps)
+                self._update(
+                    global_step=max(self.view.global_step or 0, event.global_step or 0),
+                    sps=event.sps or self.view.sps,
+                    fraction=event.fraction if "fraction" in event.model_fields_set else self.view.fraction,
+                )
             case Sample():
                 self._update(hardware=HardwareSample.model_validate(event.model_dump()))
             case WarningLogged():
@@ -87,7 +91,7 @@ class LiveRunState:
                 self._recent_returns.append(episodic_return)
                 if isfinite(episodic_return):
                     self.curve.add(self._mean_recent_return())
-            self._update(global_step=max(self.view.global_step or 0, *series.steps, 0))
+            self._update()
 
     def apply_view(self, view: RunView) -> None:
         if (view.queued_at or 0.0) >= self._queued_at:
@@ -99,8 +103,9 @@ class LiveRunState:
             fields |= {"episodes": self._episodes, "episodic_return": self._mean_recent_return()}
         view = self.view.model_copy(update=fields)
         left_s = view.seconds_left
-        if view.stage == "running" and view.sps and view.total_timesteps and view.global_step is not None:
-            left_s = max(0, view.total_timesteps - view.global_step) / view.sps
+        if view.stage == "running" and view.sps and view.global_step is not None:
+            total = view.total_timesteps or (view.global_step / view.fraction if view.fraction else None)
+            left_s = None if total is None else max(0.0, total - view.global_step) / view.sps
         self.view = view.model_copy(update={"seconds_left": None if view.is_evaluation else left_s})
 
     def _mean_recent_return(self) -> float:

@@ -58,6 +58,8 @@ class ProgressReported(Event):
     global_step: Int64 | None = None
     total_timesteps: Int64 | None = None
     sps: float | None = None
+    fraction: float | None = None
+    """How much of its work a script has done by its own progress bar, from 0 to 1."""
 
 
 class Metrics(Event):

@@ -46,6 +46,8 @@ class RunView(RunRecord):
     global_step: int | None = None
     sps: float | None = None
     """Environment steps per second, as measured by the worker."""
+    fraction: float | None = None
+    """How much of its work a script has done by its own progress bar, from 0 to 1."""
     episodic_return: float | None = None
     """Mean of the last 100 episodes."""
     episodes: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from mosaic.common.console_parser import ConsoleParser, ConsoleReading
 from mosaic.common.files import file_size
@@ -17,8 +18,6 @@ from mosaic.journal.points import finite_or_none
 
 _POLL_S = 1.0
 _CHUNK_BYTES = 1 << 20
-_HANDSHAKE_BYTES = 600
-"""A journal up to this size holds no more than the probe's handshake."""
 
 
 class ConsoleMetrics:
@@ -49,7 +48,7 @@ class ConsoleMetrics:
     def _read(self, until: int) -> None:
         if self._is_disabled or until <= self._offset:
             return
-        if any(file_size(path) > _HANDSHAKE_BYTES for path in self._folder.journals() if path != self._console_journal):
+        if any(_has_records(path) for path in self._folder.journals() if path != self._console_journal):
             self._is_disabled = True
             return
         with suppress(OSError), open(self._path, "rb") as file:
@@ -79,4 +78,15 @@ class ConsoleMetrics:
         if series:
             self._journal.append("metrics", series=series)
         last = readings[-1]
-        self._journal.append("progress", global_step=last.step, total_timesteps=last.total_timesteps)
+        total = {} if last.total_timesteps is None else {"total_timesteps": last.total_timesteps}
+        self._journal.append("progress", global_step=last.step, **total)
+
+
+def _has_records(path: Path) -> bool:
+    """Return whether a journal has more than the handshake, which is its first line."""
+    try:
+        with open(path, "rb") as file:
+            file.readline()
+            return bool(file.read(1))
+    except OSError:
+        return False

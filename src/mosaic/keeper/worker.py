@@ -26,6 +26,12 @@ _MAX_LENGTH = 300
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _LINE_END = re.compile(r"[\r\n]+")
 _FATAL = "Fatal Python error: "
+_FOOTERS = (
+    "For simplicity, JAX has removed its internal frames",
+    "Set the environment variable HYDRA_FULL_ERROR=1",
+    "Compile with `TORCH_USE_CUDA_DSA`",
+)
+"""Beginnings of hints that libraries print after the exception."""
 
 
 class ProgramStartError(Exception):
@@ -160,11 +166,12 @@ def is_process_group_alive(main: int) -> bool:
 
 
 def extract_last_words(tail: bytes) -> str | None:
-    """Return the first line of an interpreter's crash dump, otherwise the last line."""
+    """Return the first line of an interpreter's crash dump, otherwise the last line that is not a library's hint."""
     text = _ESCAPE.sub("", tail.decode(errors="replace"))
     lines = [cleaned for line in _LINE_END.split(text) if _has_content(cleaned := _clean(line))]
     fatal = [line for line in lines if line.startswith(_FATAL)]
-    return next((line[:_MAX_LENGTH] for line in reversed(fatal or lines)), None)
+    words = fatal or [line for line in lines if not line.startswith(_FOOTERS)] or lines
+    return words[-1][:_MAX_LENGTH] if words else None
 
 
 def read_last_words(path: str | os.PathLike[str], begin: int) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mosaic.common.files import file_size
 
-VERSION = 4
+VERSION = 5
 MAX_CHECKED_BYTES = 32 << 20
 """A larger index is checked for damage after the daemon has started: that takes about 6 seconds per GB."""
 
@@ -23,7 +23,7 @@ CREATE TABLE run (
     record_mtime INTEGER NOT NULL,      -- of record.json when it was read or written, in ns
     stage TEXT NOT NULL, outcome TEXT, algo TEXT, env_id TEXT, run_group TEXT, is_archived INTEGER NOT NULL,
     last_slot INTEGER NOT NULL,         -- of its last attempt; 0 where it has none
-    global_step INTEGER, sps REAL, total_timesteps INTEGER,
+    global_step INTEGER, sps REAL, total_timesteps INTEGER, fraction REAL,
     mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0,
     hardware TEXT, checkpoint_step INTEGER,
     last_point INTEGER NOT NULL DEFAULT 0,  -- number of the newest point or episode; never used twice
@@ -60,6 +60,7 @@ class RunProgress(NamedTuple):
     global_step: int | None
     sps: float | None
     total_timesteps: int | None
+    fraction: float | None
     mean_return: float | None
     episodes: int
     hardware: dict[str, Any] | None

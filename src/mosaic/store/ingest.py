@@ -83,11 +83,20 @@ def _hello(index: Index, run_id: str, event: Hello) -> None:
         index.update_progress(run_id, global_step=event.resumed_from)
     elif event.attempt > 1:
         index.delete_above_step(run_id, -1)
+        index.update_progress(run_id, global_step=None)
+
+
+_ESTIMATES = {"total_timesteps", "fraction"}
+"""Null if they are no longer known, absent if nothing is reported about them."""
 
 
 def _progress(index: Index, run_id: str, event: ProgressReported) -> None:
-    reported = {"global_step": event.global_step, "sps": event.sps, "total_timesteps": event.total_timesteps}
-    known = {name: value for name, value in reported.items() if value is not None}
+    known: dict[str, float | None] = {name: getattr(event, name) for name in _ESTIMATES & event.model_fields_set}
+    if event.sps is not None:
+        known["sps"] = event.sps
+    if event.global_step is not None:
+        # Each process of a script reports the sum of all; those lines are not read in the order of their writing.
+        known["global_step"] = max(event.global_step, index.get_progress(run_id).global_step or 0)
     if known:
         index.update_progress(run_id, **known)
 

@@ -235,8 +235,9 @@ class Records:
         total = record.total_timesteps or progress.total_timesteps
         is_running = record.stage is Stage.RUNNING
         seconds_left = None
-        if is_running and total and progress.sps and progress.global_step is not None:
-            seconds_left = max(0.0, total - progress.global_step) / progress.sps
+        if is_running and progress.sps and progress.global_step is not None:
+            expected = total or (progress.global_step / progress.fraction if progress.fraction else None)
+            seconds_left = None if expected is None else max(0.0, expected - progress.global_step) / progress.sps
         run_dir = f"{self.workspace.runs}/{record.run_id}"
         position = queue_positions.get(record.run_id)
         silent_since = self.progress_times.get(record.run_id, self._created_at)
@@ -246,6 +247,7 @@ class Records:
             "pid": _live_worker_pid(record),
             "global_step": progress.global_step,
             "sps": progress.sps,
+            "fraction": progress.fraction,
             "episodic_return": progress.mean_return,
             "episodes": progress.episodes,
             "is_stalled": is_running and time.monotonic() - silent_since > STALLED_AFTER_S,

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG, LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Journal, Outbox
@@ -26,6 +26,7 @@ from mosaic.probe.inside.hooks import (
     Instructions,
     call_before,
 )
+from mosaic.probe.inside.shared_counts import ProcessCount, SharedCounts
 
 CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources; a higher number takes precedence."""
@@ -65,6 +66,14 @@ class Counter:
         self.steps = 0
 
 
+class BarProgress(NamedTuple):
+    """What the script's own progress bar shows, as far as it is known."""
+
+    total_timesteps: int | None
+    fraction: float | None
+    """How much of its work it has done, from 0 to 1."""
+
+
 class Probe:
     """Collects the values of one process of the run."""
 
@@ -72,10 +81,8 @@ class Probe:
         self.run_dir = os.environ[RUN_DIR_VARIABLE]
         instructions = Instructions(os.environ[INSTRUCTIONS_VARIABLE])
         self.parts = instructions.parts
-        self.total_timesteps = instructions.total_timesteps
-        self.has_total_of_learn = False
-        """Whether the total is that of Stable-Baselines3's `learn`, which may be called again."""
-        self.has_training_group = False
+        self.requested_timesteps = instructions.total_timesteps
+        """The total of the run as its user has stated it."""
         self.is_evaluating = False
         """Whether a library reports that all steps are evaluation now."""
         self.groups: list[Any] = []
@@ -92,10 +99,18 @@ class Probe:
 
     def _reset_state(self) -> None:
         self.pid = os.getpid()
+        self.total_timesteps: int | None = None
+        """The number of steps that this process is going to take, as far as it has set that itself."""
+        self.bar = BarProgress(None, None)
+        self.has_bar = False
+        """Whether it has a progress bar."""
+        self.has_training_group = False
+        for group in self.groups:
+            group.forget()
         self.is_child = False
         """Whether it steps environments for another process, which reports the progress."""
-        self.read_evaluation_step: Any = lambda: None
-        """Returns the step of training if the environments of this child process are evaluated on."""
+        self.read_mark: Any = lambda: None
+        """Returns the groups.ChildMark of this process's environments, if it steps them for another process."""
         self.steps = 0
         """Environment steps of this process in training, as counted by the probe."""
         self.evaluation = Counter()
@@ -108,6 +123,8 @@ class Probe:
         self._tag_sources: dict[str, int] = {}
         self._episode_rows: dict[str, list[list[Any]]] = defaultdict(list)
         """By source: `script`, `probe` or `console`."""
+        self._is_purpose_unknown = False
+        """Whether its episodes wait for the decision whether they are training or evaluation."""
         self._episode_source: str | None = None
         self._is_episode_counter = False
         """Whether this process numbers the run's episodes."""
@@ -119,6 +136,9 @@ class Probe:
         self._speed = SpeedMeter()
         self._reported_step: int | None = None
         self._is_rank_zero = os.environ.get("RANK", "0") == "0"
+        self._shared_counts = SharedCounts(self.run_dir)
+        self._steps_elsewhere = 0
+        """Steps of the run's other processes."""
         self.saved_files: dict[str, dict[str, Any]] = {}
         self.has_unwritten_analytics = False
         """Whether analytics.json lacks something that must be in it now."""
@@ -127,8 +147,8 @@ class Probe:
 
     @property
     def global_step(self) -> int:
-        """Our count of environment steps; the script's own step only if no environment is seen."""
-        return self.steps or self._script_step or 0
+        """Environment steps of all processes; the step that the script logs with only if no environment is seen."""
+        return self.steps + self._steps_elsewhere or self._script_step or 0
 
     def mark_as_child(self, num_envs: int) -> None:
         """Mark this process as one that steps environments for another."""
@@ -176,7 +196,6 @@ class Probe:
     def add_console_reading(self, reading: Any) -> None:
         """Record a common.console_parser.ConsoleReading."""
         step = self.global_step if reading.step is None else reading.step
-        is_first = self._script_step is None and self._reported_step is None
         if reading.total_timesteps and self.total_timesteps is None:
             self.total_timesteps = reading.total_timesteps
         if not self.has_environments and not self.has_writer:
@@ -186,8 +205,8 @@ class Probe:
             self._episode_rows["console"].append(row)
         for tag, value in reading.scalars.items():
             self._points.append((CONSOLE, tag, step, _now(), value))
-        if is_first:
-            self._next_progress_at = self.next_flush_at = 0.0  # now: it shows the keeper that the console is being read
+        if self._reported_step is None:
+            self.report_now()  # it shows the keeper that the console is being read
         self.tick()
 
     def _add_script_value(self, tag: str, value: float, step: int) -> None:
@@ -216,6 +235,11 @@ class Probe:
         self._episode_rows["script"].append([0, index, half["step"], half["at"], half["return"], length])
 
     # --- writing, at intervals
+
+    def report_now(self) -> None:
+        """Write the progress without waiting for the next interval."""
+        self._next_progress_at = self.next_flush_at = 0.0
+        self.tick()
 
     def tick(self) -> None:
         now = _monotonic()
@@ -255,13 +279,15 @@ class Probe:
         for group in self.groups:
             group.settle()
         if is_last:
-            is_complete = self.total_timesteps is not None and self.steps >= self.total_timesteps
+            total = self.requested_timesteps or self.total_timesteps
+            is_complete = total is not None and self.steps >= total
             for group in self.groups:
                 group.decide(is_evaluation=is_complete)
-        step = self.read_evaluation_step() if self.is_child and self._episode_rows["probe"] else None
-        if step is not None:
+        mark = self.read_mark() if self._episode_rows["probe"] else None
+        self._is_purpose_unknown = mark is not None and mark.purpose == "unknown" and not is_last
+        if mark is not None and mark.purpose == "evaluation":
             for _, _, _, _, episodic_return, length in self._episode_rows.pop("probe"):
-                self.add_evaluation_episode(episodic_return, length, step)
+                self.add_evaluation_episode(episodic_return, length, mark.step)
 
     def _flush_points(self, is_last: bool) -> None:
         if not self._points:
@@ -295,7 +321,7 @@ class Probe:
         if self._partial_episode and (is_last or _now() - self._partial_episode["at"] > 1.0):
             self._complete_episode()
         source = self._claim_episode_source(is_last) if any(self._episode_rows.values()) else None
-        if source is None:
+        if source is None or self._is_purpose_unknown:
             return
         outbox = self._open_outbox()
         chosen = self._episode_rows[source]
@@ -335,18 +361,26 @@ class Probe:
 
     def _add_progress(self, now: float) -> None:
         self._next_progress_at = now + PROGRESS_S
-        if self.is_child or not self._is_rank_zero:
+        if self.is_child:
             return
-        step = self.global_step
-        if step == 0 and self._reported_step is None and not self.has_environments:
-            return
-        step_count = self.steps or step
+        own_step = self.steps or self._script_step or 0
         if self._reported_step is None:
-            self._speed.start(step_count, now)
-        sps = self._speed.update(step_count, now)
+            self._speed.start(own_step, now)
+        sps = self._speed.update(own_step, now) or 0.0
+        own_total = (self.total_timesteps or self.bar.total_timesteps) if self._is_rank_zero else None
+        run = self._shared_counts.exchange(ProcessCount(self.steps, own_total or 0, sps, now))
+        self._steps_elsewhere = run.steps - self.steps
+        step = self.global_step
+        is_seen = self.has_environments or self._script_step is not None or step > 0
+        if not self.steps and not (is_seen and self._is_rank_zero):
+            return
         self._reported_step = step
-        rounded_sps = round(sps, 1) if sps and sps > 0 else None
-        fields = {"global_step": step, "total_timesteps": self.total_timesteps, "sps": rounded_sps}
+        fields = {
+            "global_step": step,
+            "total_timesteps": self.requested_timesteps or run.total_timesteps or None,
+            "sps": round(run.sps, 1) if run.sps > 0 else None,
+            **({"fraction": self.bar.fraction} if self.has_bar else {}),
+        }
         self._open_outbox().put("progress", fields)
 
     def _write_analytics(self, now: float, is_last: bool) -> None:

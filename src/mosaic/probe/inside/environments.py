@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from mosaic.probe.inside.compat import warn_if_needed
@@ -24,8 +24,9 @@ from mosaic.probe.inside.discovery import (
     taps,
     watch_class,
 )
-from mosaic.probe.inside.groups import EnvGroup, Place, calling_place, group_at, read_mark
+from mosaic.probe.inside.groups import UNKNOWN, EnvGroup, Place, calling_place, group_at, read_mark
 from mosaic.probe.inside.hooks import call_after, call_before, replace_method, report_failure
+from mosaic.probe.inside.wrappers import CountedWrapper, find_outermost, takes_one_action, wrapped_envs
 
 POLL_S = 0.05
 WATCHED_POLL_S = 0.002
@@ -35,9 +36,11 @@ MAX_LANES = 64
 _taps: dict[int, EnvTap] = taps
 _patched_classes: set[type] = set()
 _env_creation = threading.local()
-_vectors: weakref.WeakKeyDictionary[Any, Vector] = weakref.WeakKeyDictionary()
-_PROCESS_VECTORS = ("AsyncVectorEnv", "SubprocVecEnv")
+_vectors: dict[int, Vector] = {}
+_PROCESS_VECTORS = ("AsyncVectorEnv", "SubprocVecEnv", "SubprocVectorEnv", "ShmemVectorEnv")
 """Vector environments that step in other processes."""
+_PATCHED_VECTORS = ("SyncVectorEnv", "AsyncVectorEnv", "DummyVecEnv", "SubprocVecEnv", "BaseVectorEnv")
+"""Those of gymnasium and gym, of Stable-Baselines3, and the base class of Tianshou's."""
 
 
 class EnvTap:
@@ -51,14 +54,16 @@ class EnvTap:
         "frames",
         "group",
         "index",
+        "is_in_vector",
         "kind",
+        "late_steps",
         "length",
         "next_poll_at",
         "probe",
         "reference",
         "total",
-        "vector_size",
         "was_reset",
+        "wrapper",
     )
 
     def __init__(self, env: Any, index: int, num_envs: int, group: EnvGroup | None, vector_size: int) -> None:
@@ -67,8 +72,12 @@ class EnvTap:
         """None in a process that steps environments for another, which counts the steps."""
         self.counter: Any = self.probe if group is None else group.counter
         """The object whose `steps` is incremented by each step."""
-        self.vector_size = 0
-        """Number of environments of the vector environment that counts the steps instead, if any."""
+        self.wrapper: CountedWrapper | None = None
+        """The wrapper that counts the steps instead, if any."""
+        self.is_in_vector = False
+        """Whether a vector environment counts the steps instead."""
+        self.late_steps = 0
+        """Number of steps that are counted after a step of this environment, instead of it."""
         if vector_size:
             self.join_vector(vector_size)
         self._first_step = 0
@@ -95,14 +104,20 @@ class EnvTap:
         _patch_step(kind)
 
     def join_vector(self, vector_size: int) -> None:
-        self.vector_size = vector_size
+        self.is_in_vector = True
+        self.late_steps = vector_size
         self.counter = Counter()
+        if self.wrapper is not None:
+            self.wrapper.close()
 
     def poll(self, now: float, reward: Any) -> None:
         """Publish a due frame and flush due values; called at intervals, not at every step."""
         frames, interval_s = self.frames, POLL_S
-        if self.group is not None and self.length < 3:
-            self._check_purpose(self.group)
+        if self.length < 3:
+            if self.group is not None:
+                self._check_purpose(self.group)
+            if self.length == 1 and not self.is_in_vector:
+                self._count_at_outermost()
         if frames is not None:
             if frames.is_due():
                 frames.publish_frame(self.episode, self.length, reward, self.total)
@@ -120,18 +135,43 @@ class EnvTap:
         elif probe.steps != self._first_step and group.is_evaluation is None:
             group.decide(False)
         self._first_step = probe.steps
-        if not self.vector_size:
+        if self.wrapper is not None:
+            self.wrapper.counter = group.counter
+        elif not self.is_in_vector:
             self.counter = group.counter
+
+    def _count_at_outermost(self) -> None:
+        """Count at the wrapper that the script steps, from the running step on."""
+        wrapper = self.wrapper
+        outer, is_stepping = find_outermost(self.reference())
+        if (outer is None and wrapper is None) or (wrapper is not None and wrapper.is_of(outer)):
+            return
+        if wrapper is not None:
+            wrapper.close()
+            self.counter, self.wrapper, self.late_steps = wrapper.counter, None, 0
+            self.counter.steps += 1
+        if outer is not None:
+            wrapper = self.wrapper = CountedWrapper(outer, self.counter)
+            self.counter, self.late_steps = Counter(), 1
+            if wrapper.is_running_step_counted or not is_stepping:
+                wrapper.counter.steps -= 1
 
     def finish_episode(self) -> None:
         probe = self.probe
         if "metrics" in probe.parts:
             if self.group is None:
-                probe.add_episode(self.index, self.total, self.length, probe.steps * probe.num_envs)
+                self._add_episode_of_child()
             else:
-                step = probe.steps + self.vector_size  # a vector environment counts its steps after taking them
-                self.group.add_episode(self.index, self.total, self.length, step)
+                self.group.add_episode(self.index, self.total, self.length, probe.steps + self.late_steps)
         self.start_episode()
+
+    def _add_episode_of_child(self) -> None:
+        probe, mark = self.probe, self.probe.read_mark()
+        if mark is not None and mark.purpose != UNKNOWN:
+            probe.add_evaluation_episode(self.total, self.length, mark.step)
+        else:
+            step = (probe.steps + self.late_steps) * probe.num_envs
+            probe.add_episode(self.index, self.total, self.length, step)
 
     def start_episode(self) -> None:
         if self.length:
@@ -213,11 +253,7 @@ def tap_env(
 
 def _find_tap(env: Any) -> EnvTap | None:
     """Return the tap of an environment, or of the one that it wraps."""
-    while env is not None:
-        if id(env) in _taps:
-            return _taps[id(env)]
-        env = vars(env).get("env") if hasattr(env, "__dict__") else None
-    return None
+    return next((_taps[id(inner)] for inner in wrapped_envs(env) if id(inner) in _taps), None)
 
 
 def _patch_class(kind: type, tap_class: type[EnvTap]) -> None:
@@ -262,9 +298,8 @@ def _patch_step(kind: Any) -> None:
             return step(self, args[0])
         return original(self, *args, **kwargs)
 
-    code = getattr(original, "__code__", None)
-    is_plain = code is not None and code.co_argcount == 2 and code.co_varnames[1] == "action" and not code.co_flags & 12
-    replace_method(kind, "step", functools.wraps(original)(step if is_plain else any_step))
+    patched = step if takes_one_action(original) else any_step
+    replace_method(kind, "step", functools.wraps(original)(patched))
 
 
 def _on_reset(env: Any, *args: Any, **kwargs: Any) -> None:
@@ -297,10 +332,21 @@ def _on_close(env: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class Vector:
-    """The group of a vector environment."""
+    """Records the steps of a vector environment. Those in other processes report their episodes themselves."""
 
-    def __init__(self, group: EnvGroup) -> None:
+    def __init__(self, envs: Any, group: EnvGroup) -> None:
         self.group = group
+        self._reference = weakref.ref(envs, functools.partial(_remove_vector, id(envs)))
+
+    def record_step(self, count: int, now: float) -> None:
+        self.group.count_vector_step(count)
+        probe = self.group.probe
+        if now >= probe.next_flush_at:
+            probe.flush(now)
+
+
+def _remove_vector(identity: int, reference: Any) -> None:
+    _vectors.pop(identity, None)
 
 
 class IndexedEnvFactory:
@@ -321,7 +367,7 @@ class IndexedEnvFactory:
         if os.getpid() != self.pid:
             self._vector = None
             probe.mark_as_child(self.num_envs)
-            probe.read_evaluation_step = functools.partial(read_mark, probe, self.index)
+            probe.read_mark = functools.partial(read_mark, probe, self.index)
         outer = getattr(_env_creation, "factory", None)
         _env_creation.factory, _env_creation.count = self, 0
         try:
@@ -391,12 +437,12 @@ def take_index(count: int = 1) -> int:
 
 
 def patch_vector(module: Any) -> None:
-    """Patch the vector environments of gymnasium, gym and Stable-Baselines3."""
-    for name in ("SyncVectorEnv", "DummyVecEnv", *_PROCESS_VECTORS):
+    """Patch the vector environments of gymnasium, gym, Stable-Baselines3 and Tianshou."""
+    for name in _PATCHED_VECTORS:
         kind = vars(module).get(name)
         if kind is not None:
             call_before(kind, "__init__", "environments", _bind_factories)
-            call_after(kind, "step_wait" if "step_wait" in vars(kind) else "step", "environments", _count_steps)
+            _patch_vector_step(kind, "step_wait" if "step_wait" in vars(kind) else "step")
 
 
 def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
@@ -404,30 +450,39 @@ def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
     make_functions = list(env_fns)
     count = len(make_functions)
     first = take_index(count)
-    vector = _vectors[envs] = Vector(group_at(calling_place()))
+    vector = _vectors[id(envs)] = Vector(envs, group_at(calling_place()))
     forget_creation(envs)
     warn_if_needed(envs, kwargs.get("autoreset_mode"))
+    current_probe().has_environments = True
     if type(envs).__name__ in _PROCESS_VECTORS:
         vector.group.child_indices += range(first, first + count)
     factories = [IndexedEnvFactory(make, first + index, count, vector) for index, make in enumerate(make_functions)]
     return (envs, factories, *args), kwargs
 
 
-def _count_steps(result: Any, envs: Any, *args: Any, **kwargs: Any) -> None:
-    """Count steps of a vector environment. Those in other processes report their episodes themselves."""
-    probe = current_probe()
-    probe.has_environments = True
-    vector = _vectors.get(envs)
-    if vector is not None:
-        vector.group.count_vector_step(int(envs.num_envs))
-    probe.tick()
+def _patch_vector_step(kind: Any, name: str) -> None:
+    original, vector_of, clock = getattr(kind, name), _vectors.get, time.monotonic
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        vector = vector_of(id(self))
+        if vector is not None:
+            try:
+                vector.record_step(len(result[1]), clock())
+            except Exception as error:
+                del _vectors[id(self)]
+                report_failure("environments", error)
+        return result
+
+    replace_method(kind, name, step)
 
 
 def find_group(env: Any) -> EnvGroup | None:
     """Return the group of an environment or vector environment, which may be wrapped."""
     while env is not None:
-        if isinstance(env, Hashable) and env in _vectors:
-            return _vectors[env].group
+        if id(env) in _vectors:
+            return _vectors[id(env)].group
         env, inner = vars(env).get("venv") if hasattr(env, "__dict__") else None, env
         if env is None:
             tap = _find_tap(inner)

@@ -7,15 +7,20 @@ episodes between steps of training; it is trained on if the first is stepped bet
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
-from typing import Any, Tuple
+from contextlib import suppress
+from typing import Any, NamedTuple, Tuple
 
 from mosaic.probe.inside.core import Probe, current_probe
+from mosaic.probe.inside.hooks import replace_method
 
 _EVALUATING_FUNCTION = re.compile(r"(?:^|_)(?:eval|test|valid)", re.IGNORECASE)
 _MAX_FRAMES = 50
+EVALUATION, PAUSED_TRAINING, UNKNOWN = "evaluation", "paused_training", "unknown"
+"""What an environment in another process is used for now; training, unless it is marked otherwise."""
 
 Place = Tuple[Tuple[int, int], ...]
 """The code and the position in it of every calling frame."""
@@ -35,6 +40,13 @@ class EnvGroup:
         """Whether its last two steps had no training between them. Known of vector environments with processes only."""
         self.child_indices: list[int] = []
         """Of environments in other processes, which report their episodes themselves."""
+        self._mark: ChildMark | None = None
+        """What these processes can read."""
+
+    def forget(self) -> None:
+        """Forget what the parent of a forked process has counted."""
+        self.steps = 0
+        self._episodes = []
 
     @property
     def counter(self) -> Any:
@@ -47,12 +59,14 @@ class EnvGroup:
         """Decide at the first step of an episode, if it shows the purpose."""
         if self.is_evaluation is not None:
             return
-        if self.probe.is_evaluating:
+        is_first = not self.probe.has_training_group
+        if self.probe.is_evaluating or (
+            (not is_first or is_worker_process())
+            and any(_EVALUATING_FUNCTION.search(frame.f_code.co_name) for frame in _calling_frames())
+        ):
             self.decide(True)
-        elif not self.probe.has_training_group:
+        elif is_first:
             self.decide(False)
-        elif any(_EVALUATING_FUNCTION.search(frame.f_code.co_name) for frame in _calling_frames()):
-            self.decide(True)
 
     def add_episode(self, index: int, episodic_return: float, length: int, step: int) -> None:
         if self.is_evaluation is None:
@@ -67,10 +81,14 @@ class EnvGroup:
     def count_vector_step(self, count: int) -> None:
         """Count a step of a vector environment."""
         probe = self.probe
+        if self.is_evaluation is False and not probe.is_evaluating and self._mark is None:
+            probe.steps += count
+            return
         if self.is_evaluation is None:
             self.on_episode_start()
         if self.is_evaluation is None and self.child_indices:
             self._compare_steps()
+        self._mark_children()
         counter = probe.evaluation if probe.is_evaluating else self.counter
         counter.steps += count
 
@@ -103,36 +121,59 @@ class EnvGroup:
             else:
                 self.probe.add_episode(index, episodic_return, length, self.probe.steps)
         self._episodes = []
-        self.mark_children()
+        self._mark_children()
 
     def train(self) -> None:
         """Decide for training, also if it was evaluated on before."""
         if self.is_evaluation:
             self.is_evaluation = None
-            for index in self.child_indices:
-                os.remove(_mark_path(self.probe, index))
         self.decide(False)
+        self._mark_children()
 
-    def mark_children(self) -> None:
-        """Let the processes of environments that are evaluated on know that, and the current step of training."""
-        for index in self.child_indices if self.is_evaluation else ():
+    def _mark_children(self) -> None:
+        """Let the processes of its environments know what they are used for, and the current step of training."""
+        purpose = EVALUATION if self.is_evaluation else UNKNOWN if self.is_evaluation is None else PAUSED_TRAINING
+        is_training = self.is_evaluation is False and not self.probe.is_evaluating
+        mark = None if is_training else ChildMark(purpose, 0 if purpose == UNKNOWN else self.probe.steps)
+        if mark == self._mark:
+            return
+        self._mark = mark
+        for index in self.child_indices:
             path = _mark_path(self.probe, index)
-            with open(path + ".new", "w") as file:
-                file.write(str(self.probe.steps))
-            os.replace(path + ".new", path)
+            with suppress(OSError):
+                if mark is None:
+                    os.remove(path)
+                    continue
+                with open(path + ".new", "w") as file:
+                    file.write(f"{mark.purpose} {mark.step}")
+                os.replace(path + ".new", path)
+
+
+class ChildMark(NamedTuple):
+    """What an environment in another process is used for, if it is not training."""
+
+    purpose: str
+    step: int
+    """Steps of training."""
 
 
 def _mark_path(probe: Probe, index: int) -> str:
     return os.path.join(probe.run_dir, f".evaluated-{index}")
 
 
-def read_mark(probe: Probe, index: int) -> int | None:
-    """Return the step of training if the environment with this index is evaluated on."""
+def read_mark(probe: Probe, index: int) -> ChildMark | None:
     try:
         with open(_mark_path(probe, index)) as file:
-            return int(file.read())
+            purpose, step = file.read().split()
+            return ChildMark(purpose, int(step))
     except OSError:
         return None
+
+
+def is_worker_process() -> bool:
+    """Return whether multiprocessing has started this process."""
+    module: Any = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
 
 
 def calling_place() -> Place:
@@ -146,6 +187,22 @@ def group_at(place: Place) -> EnvGroup:
         group = _groups[place] = EnvGroup(probe)
         probe.groups.append(group)
     return _groups[place]
+
+
+def call_as_evaluation(owner: Any, name: str) -> None:
+    """Patch `owner.name`: all that is stepped during its calls is evaluation."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        probe = current_probe()
+        previous, probe.is_evaluating = probe.is_evaluating, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            probe.is_evaluating = previous
+
+    replace_method(owner, name, evaluate)
 
 
 def _calling_frames() -> Any:

@@ -37,6 +37,13 @@ PATCHES = {
     "stable_baselines3.common.vec_env.dummy_vec_env": ("", "environments:patch_vector"),
     "stable_baselines3.common.vec_env.subproc_vec_env": ("", "environments:patch_vector"),
     "stable_baselines3.common.base_class": ("", "recorders:patch_baselines"),
+    "skrl.trainers.torch.base": ("", "totals:patch_skrl"),
+    "skrl.trainers.jax.base": ("", "totals:patch_skrl"),
+    "torchrl.collectors._base": ("", "totals:patch_torchrl_collectors"),
+    "torchrl.trainers.trainers": ("", "totals:patch_torchrl_trainer"),
+    "tianshou.env.venvs": ("", "environments:patch_vector"),
+    "tianshou.trainer": ("", "totals:patch_tianshou"),
+    "tqdm.std": ("metrics", "totals:patch_tqdm"),
     "stable_baselines3.common.evaluation": ("", "recorders:patch_evaluation"),
     "stable_baselines3.common.callbacks": ("", "recorders:patch_callbacks"),
     "tensorboard.summary.writer.event_file_writer": ("metrics", "event_files:patch_event_writer"),
@@ -48,8 +55,8 @@ PATCHES = {
     "wandb.sdk.wandb_run": ("wandb", "recorders:patch_wandb_run"),
     "wandb.integration.gym": ("wandb", "recorders:patch_wandb_monitor"),
     "torch.serialization": ("checkpoints", "recorders:patch_torch"),
-    "argparse": ("metrics", "recorders:patch_argparse"),
-    "tyro._cli": ("metrics", "recorders:patch_tyro"),
+    "argparse": ("metrics", "totals:patch_argparse"),
+    "tyro._cli": ("metrics", "totals:patch_tyro"),
     "tyro": ("", "recorders:silence_tyro"),
 }
 _CONSOLE_WORDS = ("global_step", "episodic_", "fps", "time_elapsed", "wall_time")
@@ -101,15 +108,15 @@ def _patch_stdout() -> None:
     write = stream.write
 
     def listening_write(text: str) -> Any:
-        written = write(text)
         try:
+            # Before it is written: the keeper parses the log until it sees that the probe does.
             if text[:2] in ("--", "| ") or any(word in text for word in _CONSOLE_WORDS):
                 from mosaic.probe.inside.recorders import read_output
 
                 read_output(text)
         except Exception as error:
             report_failure("console", error)
-        return written
+        return write(text)
 
     if hasattr(stream, "__dict__"):
         stream.write = listening_write

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 import os
 import time
@@ -10,11 +9,11 @@ import warnings
 from typing import Any
 
 from mosaic.common.console_parser import ConsoleParser
+from mosaic.probe.inside import totals
 from mosaic.probe.inside.core import WANDB, current_probe
-from mosaic.probe.inside.environments import find_group
-from mosaic.probe.inside.hooks import call_after, call_before, report_failure
+from mosaic.probe.inside.groups import call_as_evaluation
+from mosaic.probe.inside.hooks import call_after, call_before
 
-_STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
 _WANDB_STEP_NAMES = ("global_step", "step", "_step")
 _MAX_SAVED_FILES = 1000
 _SAVED_SUFFIXES = (".zip", "")
@@ -31,39 +30,9 @@ def read_output(text: str) -> None:
         current_probe().add_console_reading(reading)
 
 
-# --- the total number of steps
-
-
-def patch_argparse(module: Any) -> None:
-    call_after(
-        module.ArgumentParser,
-        "parse_known_args",
-        "arguments",
-        lambda result, *args, **kwargs: _read_arguments(result[0]),
-    )
-
-
-def patch_tyro(module: Any) -> None:
-    call_after(module, "cli", "arguments", lambda result, *args, **kwargs: _read_arguments(result))
-
-
 def silence_tyro(module: Any) -> None:
     """Hide tyro's warnings about defaults such as that of CleanRL's `target_kl: float = None`."""
     warnings.filterwarnings("ignore", category=UserWarning, module=r"tyro\b")
-
-
-def _read_arguments(arguments: Any) -> None:
-    for name in _STEP_ARGUMENTS:
-        value = getattr(arguments, name, None)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
-            _set_total_timesteps(value)
-            return
-
-
-def _set_total_timesteps(value: Any) -> None:
-    probe = current_probe()
-    if probe.total_timesteps is None:
-        probe.total_timesteps = int(value)
 
 
 # --- wandb.log; its folders and its offline mode are set by environment variables before the import
@@ -97,65 +66,27 @@ def patch_torch(module: Any) -> None:
 
 
 def patch_baselines(module: Any) -> None:
-    model_class = module.BaseAlgorithm
-    call_before(
-        model_class,
-        "_setup_learn",
-        "arguments",
-        _on_learn,
-    )
+    totals.patch_baselines(module)
     if "checkpoints" in current_probe().parts:
         call_after(
-            model_class, "save", "checkpoints", lambda result, model, path, *args, **kwargs: report_saved_file(path)
+            module.BaseAlgorithm,
+            "save",
+            "checkpoints",
+            lambda result, model, path, *args, **kwargs: report_saved_file(path),
         )
-
-
-def _on_learn(model: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> None:
-    """Note that training starts, or continues: each call of `learn` takes that many steps more."""
-    probe = current_probe()
-    probe.is_evaluating = False
-    group = find_group(model.env)
-    if group is not None:
-        group.train()
-    if probe.total_timesteps is None or probe.has_total_of_learn:
-        probe.has_total_of_learn = True
-        probe.total_timesteps = probe.steps + int(total_timesteps)
 
 
 def patch_callbacks(module: Any) -> None:
     """Patch the end of `learn`: what a script steps afterwards is evaluation, until it calls `learn` again."""
-    call_after(module.BaseCallback, "on_training_end", "environments", lambda *args: _set_evaluating(True))
+    call_after(module.BaseCallback, "on_training_end", "environments", _on_training_end)
 
 
-def _set_evaluating(value: bool) -> bool:
-    probe = current_probe()
-    previous, probe.is_evaluating = probe.is_evaluating, value
-    return previous
+def _on_training_end(*args: Any) -> None:
+    current_probe().is_evaluating = True
 
 
 def patch_evaluation(module: Any) -> None:
-    original = module.evaluate_policy
-
-    @functools.wraps(original)
-    def evaluate_policy(*args: Any, **kwargs: Any) -> Any:
-        previous = _set_evaluating(True)
-        try:
-            _mark_evaluated(args[1] if len(args) > 1 else kwargs.get("env"))
-            return original(*args, **kwargs)
-        finally:
-            _set_evaluating(previous)
-
-    module.evaluate_policy = evaluate_policy
-
-
-def _mark_evaluated(env: Any) -> None:
-    try:
-        group = find_group(env)
-        if group is not None:
-            group.decide(True)
-            group.mark_children()
-    except Exception as error:
-        report_failure("environments", error)
+    call_as_evaluation(module, "evaluate_policy")
 
 
 def patch_video_recorder(module: Any) -> None:

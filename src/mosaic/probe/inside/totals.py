@@ -1,0 +1,167 @@
+"""Finds out how many steps a script is going to take: from its arguments, its trainer or its progress bar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mosaic.probe.inside.core import BarProgress, current_probe
+from mosaic.probe.inside.environments import find_group
+from mosaic.probe.inside.groups import call_as_evaluation, calling_place, is_worker_process
+from mosaic.probe.inside.hooks import call_after, call_before
+
+_STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
+
+
+def set_total(steps: Any) -> None:
+    """Set the total of this process, if none is known. What is not a number of steps is ignored."""
+    probe = current_probe()
+    if probe.total_timesteps is None and _is_count(steps):
+        probe.total_timesteps = int(steps)
+        probe.report_now()  # other processes may be those that step
+
+
+def extend_total(steps: Any) -> None:
+    """Note that this process is going to take these steps, and may have taken others before."""
+    probe = current_probe()
+    if _is_count(steps):
+        probe.total_timesteps = max(probe.total_timesteps or 0, probe.steps + int(steps))
+        probe.report_now()
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 1 <= value < 1 << 63
+
+
+# --- arguments
+
+
+def patch_argparse(module: Any) -> None:
+    call_after(
+        module.ArgumentParser,
+        "parse_known_args",
+        "arguments",
+        lambda result, *args, **kwargs: _read_arguments(result[0]),
+    )
+
+
+def patch_tyro(module: Any) -> None:
+    call_after(module, "cli", "arguments", lambda result, *args, **kwargs: _read_arguments(result))
+
+
+def _read_arguments(arguments: Any) -> None:
+    if is_worker_process():
+        return  # the same arguments as in the process that has started it
+    values = (getattr(arguments, name, None) for name in _STEP_ARGUMENTS)
+    set_total(next((value for value in values if _is_count(value)), None))
+
+
+# --- trainers
+
+
+def patch_baselines(module: Any) -> None:
+    call_before(module.BaseAlgorithm, "_setup_learn", "arguments", _on_learn)
+
+
+def _on_learn(model: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> None:
+    """Note that training starts, or continues: each call of `learn` takes that many steps more."""
+    current_probe().is_evaluating = False
+    group = find_group(model.env)
+    if group is not None:
+        group.train()
+    extend_total(total_timesteps)
+
+
+def patch_skrl(module: Any) -> None:
+    call_after(module.Trainer, "__init__", "arguments", lambda result, trainer, *args, **kwargs: _on_skrl(trainer))
+    call_as_evaluation(module.Trainer, "eval")
+
+
+def _on_skrl(trainer: Any) -> None:
+    timesteps = getattr(trainer.cfg, "timesteps", None)
+    if _is_count(timesteps):
+        set_total(timesteps * trainer.env.num_envs)
+
+
+def patch_torchrl_collectors(module: Any) -> None:
+    call_before(
+        module.BaseCollector,
+        "__iter__",
+        "arguments",
+        lambda collector: extend_total(getattr(collector, "total_frames", None)),
+    )
+
+
+def patch_torchrl_trainer(module: Any) -> None:
+    call_before(module.Trainer, "train", "arguments", lambda trainer: set_total(trainer.total_frames))
+
+
+def patch_tianshou(module: Any) -> None:
+    call_before(module.OnlineTrainer, "run", "arguments", _on_tianshou)
+    call_as_evaluation(module.Trainer, "_test_step")
+
+
+def _on_tianshou(trainer: Any, *args: Any, **kwargs: Any) -> None:
+    extend_total(trainer.params.max_epochs * trainer.params.epoch_num_steps)
+
+
+# --- tqdm
+
+
+class OuterBar:
+    """The outermost progress bar that is open, and what was counted when it was created."""
+
+    def __init__(self, bar: Any) -> None:
+        self._first_step = current_probe().steps
+        self._first = bar.n
+        self._last_ratio = (0, 0.0)
+        """The count of the bar and the steps per count, when they were last compared."""
+
+    def compare(self, bar: Any) -> None:
+        """Set the total if each count of the bar is the same number of steps, else the fraction that is done."""
+        probe = current_probe()
+        done = bar.n - self._first
+        if done <= 0 or not _is_count(bar.total):
+            return
+        last_done, last_ratio = self._last_ratio
+        ratio = (probe.steps - self._first_step) / done
+        if done == last_done:
+            return
+        is_constant = ratio == last_ratio and ratio == int(ratio) and ratio > 0
+        total = self._first_step + int(ratio * (bar.total - self._first)) if is_constant else None
+        self._last_ratio = done, ratio
+        probe.has_bar = True
+        probe.bar = BarProgress(total, round(min(1.0, bar.n / bar.total), 4))
+
+
+_open_bar: tuple[int, OuterBar] | None = None
+_bar_places: set[Any] = set()
+
+
+def patch_tqdm(module: Any) -> None:
+    call_after(module.tqdm, "__init__", "arguments", _on_bar_created)
+    call_after(module.tqdm, "refresh", "arguments", _on_bar_refreshed)
+    call_before(module.tqdm, "close", "arguments", _on_bar_closed)
+
+
+def _on_bar_created(result: Any, bar: Any, *args: Any, **kwargs: Any) -> None:
+    global _open_bar
+    if _open_bar is not None or bar.disable:
+        return
+    place = calling_place()
+    if place in _bar_places:  # one of several in turn, such as epochs: it does not show all that the script does
+        current_probe().bar = BarProgress(None, None)
+    else:
+        _open_bar = id(bar), OuterBar(bar)
+    _bar_places.add(place)
+
+
+def _on_bar_refreshed(result: Any, bar: Any, *args: Any, **kwargs: Any) -> None:
+    if _open_bar is not None and _open_bar[0] == id(bar):
+        _open_bar[1].compare(bar)
+
+
+def _on_bar_closed(bar: Any) -> None:
+    global _open_bar
+    if _open_bar is not None and _open_bar[0] == id(bar):
+        _open_bar[1].compare(bar)
+        _open_bar = None
