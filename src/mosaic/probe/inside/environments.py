@@ -53,6 +53,7 @@ class EnvTap:
         "episode",
         "frames",
         "group",
+        "has_truncation",
         "index",
         "is_in_vector",
         "kind",
@@ -92,6 +93,8 @@ class EnvTap:
         self.next_poll_at = 0.0
         """When to check again whether a frame is due or values are to be written."""
         self.frames: Any = None
+        self.has_truncation: bool | None = None
+        """Whether `step` returns five values, as gymnasium's does; not four. Known after the first step."""
         self.was_reset = False
         identity = id(env)
         self.reference = weakref.ref(env, lambda _: _remove_tap(identity, self))
@@ -112,9 +115,10 @@ class EnvTap:
 
     def poll(self, now: float, reward: Any) -> None:
         """Publish a due frame and flush due values; called at intervals, not at every step."""
-        frames, interval_s = self.frames, POLL_S
+        frames, interval_s, is_undecided = self.frames, POLL_S, False
         if self.length < 3:
             if self.group is not None:
+                is_undecided = self.group.is_evaluation is None
                 self._check_purpose(self.group)
             if self.length == 1 and not self.is_in_vector:
                 self._count_at_outermost()
@@ -123,7 +127,7 @@ class EnvTap:
                 frames.publish_frame(self.episode, self.length, reward, self.total)
             if frames.lane.is_watched:
                 interval_s = WATCHED_POLL_S
-        self.next_poll_at = now + interval_s if self.length != 1 else 0.0
+        self.next_poll_at = 0.0 if is_undecided and self.length == 1 else now + interval_s
         if now >= self.probe.next_flush_at:
             self.probe.flush(now)
 
@@ -284,8 +288,9 @@ def _patch_step(kind: Any) -> None:
                 tap.total += result[1]
                 now = clock()
                 if now >= tap.next_poll_at:
+                    tap.has_truncation = len(result) == 5
                     tap.poll(now, result[1])
-                if result[2] or (len(result) == 5 and result[3]):
+                if result[2] or (result[3] and tap.has_truncation):
                     tap.finish_episode()
             except Exception as error:
                 _taps.pop(id(self), None)
@@ -332,17 +337,11 @@ def _on_close(env: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class Vector:
-    """Records the steps of a vector environment. Those in other processes report their episodes themselves."""
+    """The group of a vector environment. Environments in other processes report their episodes themselves."""
 
     def __init__(self, envs: Any, group: EnvGroup) -> None:
         self.group = group
         self._reference = weakref.ref(envs, functools.partial(_remove_vector, id(envs)))
-
-    def record_step(self, count: int, now: float) -> None:
-        self.group.count_vector_step(count)
-        probe = self.group.probe
-        if now >= probe.next_flush_at:
-            probe.flush(now)
 
 
 def _remove_vector(identity: int, reference: Any) -> None:
@@ -468,8 +467,16 @@ def _patch_vector_step(kind: Any, name: str) -> None:
         result = original(self, *args, **kwargs)
         vector = vector_of(id(self))
         if vector is not None:
+            group = vector.group
             try:
-                vector.record_step(len(result[1]), clock())
+                if group.is_evaluation is False and group.mark is None and not group.probe.is_evaluating:
+                    group.probe.steps += len(result[1])
+                else:
+                    group.count_vector_step(len(result[1]))
+                if group.child_indices:  # else the environments themselves do that
+                    now = clock()
+                    if now >= group.probe.next_flush_at:
+                        group.probe.flush(now)
             except Exception as error:
                 del _vectors[id(self)]
                 report_failure("environments", error)

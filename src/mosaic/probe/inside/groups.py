@@ -40,7 +40,7 @@ class EnvGroup:
         """Whether its last two steps had no training between them. Known of vector environments with processes only."""
         self.child_indices: list[int] = []
         """Of environments in other processes, which report their episodes themselves."""
-        self._mark: ChildMark | None = None
+        self.mark: ChildMark | None = None
         """What these processes can read."""
 
     def forget(self) -> None:
@@ -81,9 +81,6 @@ class EnvGroup:
     def count_vector_step(self, count: int) -> None:
         """Count a step of a vector environment."""
         probe = self.probe
-        if self.is_evaluation is False and not probe.is_evaluating and self._mark is None:
-            probe.steps += count
-            return
         if self.is_evaluation is None:
             self.on_episode_start()
         if self.is_evaluation is None and self.child_indices:
@@ -135,9 +132,9 @@ class EnvGroup:
         purpose = EVALUATION if self.is_evaluation else UNKNOWN if self.is_evaluation is None else PAUSED_TRAINING
         is_training = self.is_evaluation is False and not self.probe.is_evaluating
         mark = None if is_training else ChildMark(purpose, 0 if purpose == UNKNOWN else self.probe.steps)
-        if mark == self._mark:
+        if mark == self.mark:
             return
-        self._mark = mark
+        self.mark = mark
         for index in self.child_indices:
             path = _mark_path(self.probe, index)
             with suppress(OSError):

@@ -85,6 +85,8 @@ def find_outermost(env: Any) -> tuple[Any, bool]:
             if candidate is outer or (_is_env(candidate) and any(inner is outer for inner in wrapped_envs(candidate))):
                 outer, is_stepping = candidate, code.co_name == "step"
         frame = frame.f_back
+    if outer is env:
+        return None, is_stepping
     for wrapper in wrapped_envs(outer):
         if wrapper is env:
             return None, is_stepping
