@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.daemons import ended
-from tests.helpers.probe_scripts import episodes, events, points, start_script
+from tests.helpers.probe_scripts import episodes, events, points, start_script, write_script
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
@@ -185,3 +185,82 @@ def test_a_progress_bar_gives_the_total_or_the_fraction_that_is_done(
 ) -> None:
     view = run_script(trainer, tmp_path / "w", BARS + f"    {code}\n")
     assert (view.total_timesteps, view.fraction) == (total, fraction)
+
+
+TRAINERS = {
+    "skrl/trainers/torch/base.py": """
+        class Trainer:
+            def __init__(self, *, cfg, env):
+                self.cfg, self.env = cfg, env
+            def train(self):
+                for _ in range(self.cfg.timesteps):
+                    self.env.step()
+            eval = train
+    """,
+    "torchrl/collectors/_base.py": """
+        class BaseCollector:
+            def __init__(self, env, total_frames):
+                self.env, self.total_frames = env, total_frames
+            def __iter__(self):
+                for _ in range(0, self.total_frames, 2):
+                    yield self.env.step()
+    """,
+    "tianshou/trainer.py": """
+        class Trainer:
+            def __init__(self, params, env, test_env):
+                self.params, self.env, self.test_env = params, env, test_env
+            def run(self):
+                self._test_step()
+                for _ in range(self.params.max_epochs):
+                    for _ in range(0, self.params.epoch_num_steps, 2):
+                        self.env.step()
+                    self._test_step()
+            def _test_step(self):
+                for _ in range(30):
+                    self.test_env.step()
+        class OnlineTrainer(Trainer):
+            pass
+    """,
+}
+USES = {
+    "skrl": """
+        from skrl.trainers.torch.base import Trainer
+        trainer = Trainer(cfg=SimpleNamespace(timesteps=100), env=Stepper())
+        trainer.train()
+        trainer.eval()
+    """,
+    "torchrl": """
+        from torchrl.collectors._base import BaseCollector
+        list(BaseCollector(Stepper(), 120))
+        list(BaseCollector(Stepper(), 80))
+    """,
+    "tianshou": """
+        from tianshou.trainer import OnlineTrainer
+        OnlineTrainer(SimpleNamespace(max_epochs=2, epoch_num_steps=100), Stepper(), Stepper()).run()
+    """,
+}
+STEPPER = """
+        from types import SimpleNamespace
+        import gymnasium as gym
+        class Stepper:
+            num_envs = 2
+            def __init__(self):
+                self.envs = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+                self.envs.reset(seed=1)
+            def step(self):
+                self.envs.step(self.envs.action_space.sample())
+"""
+
+
+@pytest.mark.parametrize(("library", "evaluated"), [("skrl", True), ("torchrl", False), ("tianshou", True)])
+def test_the_total_is_that_of_the_trainer(
+    trainer: TrainerClient, tmp_path: Path, library: str, evaluated: bool
+) -> None:
+    """The trainers are stand-ins with the classes, methods and fields of the real libraries, which are too heavy."""
+    folder = tmp_path / "w"
+    for name, code in TRAINERS.items():
+        path = folder / name
+        write_script(path.parent, code, path.name)
+    view = run_script(trainer, folder, STEPPER + USES[library])
+    assert (view.global_step, view.total_timesteps) == (200, 200)
+    assert ("eval/episodic_return" in points(RunFolder(view.run_dir))) == evaluated

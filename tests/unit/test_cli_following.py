@@ -181,9 +181,9 @@ def test_events_make_the_figures_of_the_view() -> None:
     watched.apply_event(Sample(seq=1, at=1.0, kind="sample", cpu_percent=98.0, rss_mb=143.4, processes=1))
     watched.apply_event(Event(seq=1, at=1.0, kind="unknown"))
     shown = watched.view
-    assert (shown.episodic_return, shown.episodes, shown.global_step, shown.seconds_left) == (15.0, 150, 1500, 0.0)
+    assert (shown.episodic_return, shown.episodes, shown.global_step, shown.seconds_left) == (15.0, 150, 500, 5.0)
     assert format_log_line(shown) == (
-        "3GKCSW running, 1,500 of 1,000 steps (100%), 100 steps/s, 0.0s left, return 15, CPU 98 %, RAM 143 MB"
+        "3GKCSW running, 500 of 1,000 steps (50%), 100 steps/s, 5.0s left, return 15, CPU 98 %, RAM 143 MB"
     )
 
 
