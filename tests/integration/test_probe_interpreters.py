@@ -44,6 +44,22 @@ PLAIN = """
         writer.add_event(scalar_event("losses/x", episode / 2, env.steps))
     print("global_step=%d, episodic_return=7" % env.steps)
     env.close()
+    class Own(gym.core.Env):
+        '''Created without `make`.'''
+        def __init__(self, reward): self.reward = reward
+        def reset(self, seed=None): return 0, {}
+        def step(self, action): return 0, self.reward, True, False, {}
+    class Plain(gym.core.Env):
+        '''Takes no arguments.'''
+    own = Own(reward=5.0)
+    for _ in range(2):
+        own.reset(seed=1)
+        own.step(0)
+    try:
+        Plain(1)
+        print("Plain took an argument")
+    except TypeError:
+        pass
 """
 REGISTRATION = """
     class Count:
@@ -55,6 +71,13 @@ REGISTRATION = """
             return 0, 2.0, self.left == 0, False, {}
         def close(self): pass
     def make(name): return Count()
+"""
+CORE = """
+    from typing import Generic, TypeVar
+    class Env(Generic[TypeVar("T")]):
+        unwrapped = property(lambda self: self)
+    class Wrapper(Env):
+        pass
 """
 WRITER = """
     from types import SimpleNamespace
@@ -69,7 +92,10 @@ WRITER = """
 
 
 def write_fake_packages(folder: Path) -> None:
-    write_script(folder / "gymnasium", "from gymnasium.envs import registration\n", "__init__.py")
+    write_script(
+        folder / "gymnasium", "from gymnasium import core\nfrom gymnasium.envs import registration\n", "__init__.py"
+    )
+    write_script(folder / "gymnasium", CORE, "core.py")
     write_script(folder / "gymnasium" / "envs", "", "__init__.py")
     write_script(folder / "gymnasium" / "envs", REGISTRATION, "registration.py")
     write_script(folder / "tensorboardX", "", "__init__.py")
@@ -85,16 +111,16 @@ def test_the_probe_works_in_every_python(python: str, tmp_path: Path) -> None:
     run.path.mkdir()
     parts = ProbeParts().model_dump()
     environment = script_environment(
-        caller_environment(), run, tmp_path / "probe", parts, str(folder), total_timesteps=15
+        caller_environment(), run, tmp_path / "probe", parts, str(folder), total_timesteps=17
     )
     result = subprocess.run(
         [python, "-W", "error", str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "global_step=15, episodic_return=7\n"
-    assert [row[4:] for row in episodes(run)] == [[6.0, 3]] * 5
+    assert [row[4:] for row in episodes(run)] == [[6.0, 3]] * 5 + [[5.0, 1]] * 2
     assert [point[2] for point in points(run)["losses/x"]] == [0.0, 0.5, 1.0, 1.5, 2.0]
-    assert events(run, "progress")[-1]["global_step"] == 15
+    assert events(run, "progress")[-1]["global_step"] == 17
     # Without numpy there are no frames, and nothing else may be missing.
     assert {event["text"].split()[3] for event in events(run, "warning")} <= {"frames"}
 
