@@ -95,10 +95,13 @@ def test_a_run_is_evaluated_exported_deleted_and_imported_again(workspace: Works
     model = next(RunFolder(view.run_dir).models.glob("*/ppo.cleanrl_model"))
     assert mosaic(workspace, "eval", str(model), "--episodes", "2", "--json").json["returns"] == summary["returns"]
 
-    files = {name: str(tmp_path / f"it's {name}") for name in ("--zip", "--csv", "--png", "--episodes")}
+    kinds = ("--zip", "--csv", "--png", "--pdf", "--svg", "--episodes")
+    files = {name: str(tmp_path / f"it's {name}") for name in kinds}
     arguments = [word for pair in files.items() for word in pair]
-    assert len(mosaic(workspace, "export", run_id, *arguments, "--json").json["files"]) == 4
+    assert len(mosaic(workspace, "export", run_id, *arguments, "--json").json["files"]) == len(kinds)
     assert Path(files["--png"]).read_bytes().startswith(b"\x89PNG")
+    assert Path(files["--pdf"]).read_bytes().startswith(b"%PDF")
+    assert b"<svg" in Path(files["--svg"]).read_bytes()
     csv = mosaic(workspace, "metrics", run_id, "--csv").out
     assert Path(files["--csv"]).read_text() == csv
     rows = [json.loads(line) for line in Path(files["--episodes"]).read_text().splitlines()]

@@ -185,6 +185,12 @@ def test_a_module_that_an_imported_environment_id_names_needs_trust(
         result = mosaic(workspace, *arguments)
         assert result.code == 2
         assert re.search(refusal, result.err)
+    policy = f"{trainer.get(run_id).run_dir}/checkpoints/last"
+    evaluation = {"policy_path": policy, "episodes": 1}
+    worker = {"id": "cleanrl", "config": {"algo": "ppo", "env_id": "evil_envs:Evil-v0"}}
+    unmarked = {"kind": "policy_eval", "metadata": {"worker": worker}, "artifacts": {}, "evaluation": evaluation}
+    with pytest.raises(NotTrusted, match=refusal):
+        trainer.submit(unmarked)
     assert not canary.exists()
     assert "needs --trust" in mosaic(workspace, "show", run_id).out
 

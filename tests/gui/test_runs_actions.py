@@ -22,7 +22,7 @@ from shiboken6 import isValid
 from tests.helpers.gui import click, find, finish_calls, press, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.errors import NotAllowed, NotTrusted
 from mosaic.gui.actions import RUN_ACTION_GROUPS
 from mosaic.gui.app import Application
 
@@ -140,6 +140,38 @@ def test_resubmit_starts_the_same_config_and_selects_the_new_run(program: Applic
     do(program, "run.resubmit", ENDED)
     pump(lambda: program.workbench.selection not in (None, ENDED), "the new run")
     assert fake.asked == [("submit", fake.payload)]
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+@pytest.mark.parametrize("action", ["run.resubmit", "run.resume"])
+def test_code_of_an_imported_run_is_executed_only_after_a_question(
+    program: Application, fake: FakeTrainer, action: str, answer: str
+) -> None:
+    """F45: the question names what would be executed."""
+    trusted: list[bool] = []
+    refusal = "This config was imported and would import the module 'evil'. If you trust it, add --trust."
+
+    def refuse_first(*_: Any, is_trusted: bool = False) -> Any:
+        trusted.append(is_trusted)
+        if not is_trusted:
+            raise NotTrusted(refusal)
+        return view(7)
+
+    fake.submit = lambda payload, _, is_trusted: refuse_first(is_trusted=is_trusted)  # type: ignore[assignment, method-assign, misc]
+    fake.resume = lambda run, _, is_trusted: refuse_first(is_trusted=is_trusted)  # type: ignore[assignment, method-assign, misc]
+    do(program, action, ENDED)
+    if action == "run.resume":
+        dialog("resume").steps_chosen.emit(0)
+        dialog("resume").reject()
+    question = dialog("trust.question")
+    assert question.informativeText() == "This config was imported and would import the module 'evil'."
+    if answer == "yes":
+        click(find(question, "trust.question.yes", QPushButton))
+        pump(lambda: trusted == [False, True], "the call with trust")
+    else:
+        question.reject()
+        finish_calls(program.bridge)
+        assert trusted == [False]
 
 
 def test_edit_opens_the_form_with_the_runs_payload(program: Application, fake: FakeTrainer) -> None:

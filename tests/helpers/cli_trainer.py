@@ -65,7 +65,7 @@ class FakeTrainer:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, payload: Json, environment: dict[str, str] | None = None) -> RunView:
+    def submit(self, payload: Json, environment: dict[str, str] | None = None, is_trusted: bool = False) -> RunView:
         self.submitted.append(payload)
         config = payload["metadata"]["worker"]["config"]
         run = view(

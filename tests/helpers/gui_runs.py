@@ -133,7 +133,7 @@ class FakeTrainer:
         self.asked.append(("pause", run))
         return self._changed(run, stage="paused")
 
-    def resume(self, run: str, total_timesteps: int | None = None) -> RunView:
+    def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
         self.asked.append(("resume", run, total_timesteps))
         return self._changed(run, stage="running", outcome=None)
 
@@ -146,7 +146,7 @@ class FakeTrainer:
         kept = known.is_archived if is_archived is None else is_archived
         return self._changed(run, tags=tags, is_archived=kept, notes=known.notes if notes is None else notes)
 
-    def submit(self, payload: Json, environment: Any = None) -> RunView:
+    def submit(self, payload: Json, environment: Any = None, is_trusted: bool = False) -> RunView:
         made = view(90_000 + len(self.asked), stage="queued", outcome=None)
         self.asked.append(("submit", payload))
         self.views[made.run_id] = made

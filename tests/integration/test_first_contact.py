@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -181,11 +183,31 @@ def test_a_daemon_gets_the_options_of_daemon_start(workspace: Workspace) -> None
 
 
 def test_a_daemon_of_another_version_is_reported(trainer: TrainerClient, workspace: Workspace) -> None:
-    import json
-
     content = json.loads(workspace.daemon_file.read_text())
     workspace.daemon_file.write_text(json.dumps(content | {"version": "0.0.1"}))
     assert "The daemon is of MOSAIC 0.0.1" in mosaic(workspace, "runs").err
+
+
+def test_commands_work_with_a_trainer_of_another_machine(
+    trainer: TrainerClient, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R10.3: by address and token, as the window does; what needs files of this machine is refused."""
+    run_id = ended(trainer, trainer.submit(scripted(steps=2)).run_id).run_id
+    content = json.loads(workspace.daemon_file.read_text())
+    elsewhere = Workspace(tmp_path / "elsewhere")
+    remote = ("--trainer", content["address"])
+    monkeypatch.setenv("MOSAIC_TOKEN", content["token"])
+    assert [view["run_id"] for view in mosaic(elsewhere, "runs", *remote, "--json").json] == [run_id]
+    trained = mosaic(elsewhere, "train", "ppo", "--env-id", "CartPole-v1", *TINY, *remote)
+    assert (trained.code, f"Trainer: {content['address']}" in trained.err) == (0, True)
+    assert mosaic(elsewhere, "show", "last", *remote).out.startswith("Succeeded  ppo on CartPole-v1")
+    assert mosaic(elsewhere, "daemon", "status", *remote, "--json").json["pid"] == content["process"]["pid"]
+    for local in (("daemon", "stop"), ("doctor",), ("import", "x.zip")):
+        refused = mosaic(elsewhere, *local, *remote)
+        assert (refused.code, "leave out --trainer" in refused.err) == (2, True)
+    monkeypatch.delenv("MOSAIC_TOKEN")
+    assert "needs its token" in mosaic(elsewhere, "runs", *remote).err
+    assert not elsewhere.root.exists()
 
 
 # --- output
@@ -193,8 +215,6 @@ def test_a_daemon_of_another_version_is_reported(trainer: TrainerClient, workspa
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_one_sentence(trainer: TrainerClient, workspace: Workspace) -> None:
-    import subprocess
-
     ended(trainer, trainer.submit(scripted(steps=2)).run_id)
     environment = {**os.environ, "MOSAIC_VAR": str(workspace.root)}
     for arguments in (("runs",), ("show", "last"), ("metrics", "last"), ("metrics", "last", "--csv"), ("algorithms",)):
@@ -208,8 +228,6 @@ def test_output_that_cannot_be_written_is_one_sentence(trainer: TrainerClient, w
 
 
 def test_a_workspace_whose_path_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    import subprocess
-
     folder = os.fsencode(tmp_path) + b"/\xff\xfe"
     done = subprocess.run([MOSAIC, "runs"], env={**os.environb, b"MOSAIC_VAR": folder}, capture_output=True, timeout=60)
     assert done.returncode == 2

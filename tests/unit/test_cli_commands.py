@@ -38,6 +38,10 @@ def test_the_version_is_printed() -> None:
     [
         (("trian",), 2, "No command 'trian'. Did you mean 'train'?"),
         (("runs", "--nosuch"), 2, "No such option '--nosuch'. See: mosaic runs --help"),
+        (("train", "ppo", "--lr", "0.1"), 2, "No such option '--lr'. Did you mean --learning-rate or --anneal-lr? See"),
+        (("train", "ppo", "--timesteps", "1"), 2, "Did you mean --total-timesteps?"),
+        (("train", "sac"), 2, "Did you mean 'sac_atari' or 'sac_continuous_action'?"),
+        (("train", "a2c"), 2, "Known: c51, c51_atari,"),
         (("show",), 2, "Missing argument 'RUN'"),
         (("runs", "--status", "tired"), 2, "'tired' is not one of"),
         (("runs",), 4, "No daemon runs."),
@@ -102,6 +106,12 @@ def test_metrics_as_csv_have_all_their_digits() -> None:
     assert result.out == f'tag,step,at,value\n"charts/a,b",1,0.1,{1 / 3!r}\n"charts/a,b",2,0.2,nan\n'
     series = json.loads(call(trainer, "metrics", "last", "--json").out)["series"]
     assert series == {"charts/a,b": [[1, 0.1, 1 / 3], [2, 0.2, None]]}
+
+
+def test_a_run_with_a_problem_is_marked_in_the_list() -> None:
+    result = call(FakeTrainer(finished(view(), problem="journal.jsonl cannot be read")), "runs")
+    assert "succeeded !" in result.out
+    assert "! One run has files that cannot be read. See: mosaic show" in result.err
 
 
 def test_an_unknown_metric_is_named_with_the_nearest() -> None:

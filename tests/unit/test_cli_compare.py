@@ -82,6 +82,27 @@ def test_groups_are_scored_and_compared_as_in_the_window() -> None:
     assert "metadata.ui.x" not in comparison["differences"]
 
 
+def test_runs_on_two_environments_have_no_mean_in_common_and_can_be_selected() -> None:
+    trainer = Finished()
+    for run in list(trainer.views)[1::2]:
+        trainer.views[run] = trainer.views[run].model_copy(update={"env_id": "Acrobot-v1"})
+        trainer.payloads[run]["metadata"]["worker"]["config"]["env_id"] = "Acrobot-v1"
+    groups = ("compare", "fast", "slow", "--by", "group")
+    result = call(trainer, *groups)
+    assert "These runs are on Acrobot-v1 and CartPole-v1, whose returns cannot be averaged." in result.err
+    assert "--env Acrobot-v1" in result.err
+    both = json.loads(call(trainer, *groups, "--json").out)
+    assert both["is_scaled"]
+    assert [group["mean"] for group in both["groups"]] == [None, None]
+    assert all(0 <= group["iqm"] <= 1 for group in both["groups"])
+    one = json.loads(call(trainer, *groups, "--env", "Acrobot-v1", "--json").out)
+    assert not one["is_scaled"]
+    assert None not in [group["mean"] for group in one["groups"]]
+    assert len(one["runs"]) == 3
+    unknown = call(trainer, "compare", "fast", "--env", "Acrobat-v1")
+    assert (unknown.code, "Did you mean 'Acrobot-v1'?" in unknown.err) == (2, True)
+
+
 def test_the_score_is_of_as_many_last_values_as_are_asked_for() -> None:
     comparison = json.loads(compared("fast", "--json", "--by", "run").out)
     assert comparison["groups"][0]["mean"] == pytest.approx((0.3 * 90 + 30 * 10) / 100)

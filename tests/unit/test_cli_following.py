@@ -150,7 +150,7 @@ def test_all_runs_of_a_group_are_waited_for_and_the_worst_end_counts() -> None:
     daemon = FakeTrainer()
     submit = daemon.submit
 
-    def ended(payload: Any, environment: Any = None) -> Any:
+    def ended(payload: Any, environment: Any = None, is_trusted: bool = False) -> Any:
         run = submit(payload)
         outcome = "failed" if run.seed == 2 else "succeeded"
         daemon.views[run.run_id] = finished(run, outcome)

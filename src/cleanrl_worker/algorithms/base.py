@@ -187,9 +187,13 @@ def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:
 
 
 def step_warnings(config: Any) -> list[str]:
-    """Return a warning where an algorithm that trains in whole rollouts takes fewer steps than requested."""
+    """Return a warning where an algorithm that trains in whole rollouts takes fewer steps than requested.
+
+    The defaults are CleanRL's, and not worth a warning.
+    """
     total, per_update = config.total_timesteps, getattr(config, "batch_size", 0)
-    if not hasattr(config, "num_iterations") or total % per_update == 0:
+    is_default = total == type(config).model_fields["total_timesteps"].default
+    if is_default or not hasattr(config, "num_iterations") or total % per_update == 0:
         return []
     trained = config.num_iterations * per_update
     return [

@@ -77,10 +77,21 @@ class ComparisonResult:
 
 
 def compare_runs(
-    trainer: TrainerClient, runs: Sequence[str], by: str | None = None, tag: str = RETURN_TAG, last: int = 100
+    trainer: TrainerClient,
+    runs: Sequence[str],
+    by: str | None = None,
+    tag: str = RETURN_TAG,
+    last: int = 100,
+    env_id: str = "",
 ) -> ComparisonResult:
-    """Compare runs, named by ids or groups, grouped by a setting (`run`: each alone; None: what separates them)."""
-    views = resolve_runs(trainer, runs)
+    """Compare runs, named by ids or groups, grouped by a setting (`run`: each alone; None: what separates them).
+
+    With `env_id`, only the runs on that environment.
+    """
+    named = resolve_runs(trainer, runs)
+    views = [view for view in named if view.env_id == env_id] if env_id else named
+    if not views:
+        raise unknown_name_error("environment", env_id, {view.env_id for view in named if view.env_id}, "these runs")
     entries = [_load_entry(trainer, view, title, tag) for view, title in zip(views, run_titles(views), strict=True)]
     _check_has_points(trainer, entries, tag)
     settings = [entry.settings for entry in entries]

@@ -157,12 +157,14 @@ class Run:
         seed: int | None = None,
         env_id: str | None = None,
         video: bool = False,
+        trust: bool = False,
         progress: bool = False,
         timeout: float | None = None,
     ) -> EvaluationResult:
         """Evaluate its policy on seeds that training did not use, wait for the end, and return the result.
 
-        `checkpoint` is `last`, `best` or a step. `seed` is the first seed instead. The evaluation is a run of its own.
+        `checkpoint` is `last`, `best` or a step. `seed` is the first seed instead. `trust`: import the module that the
+        environment of an imported run names. The evaluation is a run of its own.
         """
         options = {
             "eval_batch_size": episodes,
@@ -172,7 +174,7 @@ class Run:
         }
         trainer = self._connection.trainer()
         payload = evaluation_payload(trainer, self.id, options, str(checkpoint), env_id=env_id)
-        run = Run(self._connection, trainer.submit(payload)).wait(progress, timeout)
+        run = Run(self._connection, trainer.submit(payload, is_trusted=trust)).wait(progress, timeout)
         evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(run.id))
         if evaluation is None:
             raise RunEnded(f"Evaluation {short_id(run.id)} is {run.status} and has no complete batch of episodes.")
@@ -194,9 +196,12 @@ class Run:
     def pause(self) -> Run:
         return self._update(lambda trainer: trainer.pause(self.id))
 
-    def resume(self, total_timesteps: int | None = None) -> Run:
-        """Continue a paused run, or one that has ended from its last checkpoint, up to `total_timesteps` if given."""
-        return self._update(lambda trainer: trainer.resume(self.id, total_timesteps))
+    def resume(self, total_timesteps: int | None = None, trust: bool = False) -> Run:
+        """Continue a paused run, or one that has ended from its last checkpoint, up to `total_timesteps` if given.
+
+        `trust`: execute what the config of an imported run would execute.
+        """
+        return self._update(lambda trainer: trainer.resume(self.id, total_timesteps, trust))
 
     def tag(self, *tags: str, remove: Sequence[str] = ()) -> Run:
         """Add tags, and remove others."""

@@ -172,18 +172,19 @@ class Client:
         return Runs([Run(self._connection, view) for view in views])
 
     def compare(
-        self, *runs: str | Run, by: str | None = None, tag: str = RETURN_TAG, last: int = 100
+        self, *runs: str | Run, by: str | None = None, tag: str = RETURN_TAG, last: int = 100, env_id: str = ""
     ) -> ComparisonResult:
         """Compare runs or groups of them, as `mosaic compare` does.
 
         `by` is the setting to group by, or `run` to keep runs apart. A score is the mean of the `last` values of `tag`.
+        `env_id` leaves only the runs on that environment.
         """
         from mosaic.api.group_comparison import compare_runs
 
         if not runs:
             raise BadInput("compare() needs at least one run or group, such as mosaic.compare('groupA', 'groupB').")
         names = [run.id if isinstance(run, Run) else run for run in runs]
-        return self._connection.call(lambda trainer: compare_runs(trainer, names, by, tag, last))
+        return self._connection.call(lambda trainer: compare_runs(trainer, names, by, tag, last, env_id))
 
     def load_policy(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,7 +14,7 @@ from mosaic import __version__
 from mosaic.common.app_log import append_log
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+from mosaic.contracts.folder import TOKEN_VARIABLE, WORKSPACE_VARIABLE, Workspace
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress, TrainerClient
@@ -28,6 +29,9 @@ class CliContext:
     def __init__(self) -> None:
         self.workspace_dir: str | None = None
         self.is_json = False
+        self.trainer_address: str | None = None
+        """Of a daemon on another machine, through a tunnel."""
+        self.token_file: Path | None = None
         self.daemon_arguments: list[str] = []
         """For a daemon that this command starts."""
         self.command_name: str | None = None
@@ -41,8 +45,14 @@ class CliContext:
         if self._connection is not None:
             self._connection.close()
 
+    def require_local(self) -> None:
+        """Refuses --trainer for a command that works with files or processes of this machine."""
+        if self.trainer_address is not None:
+            raise BadInput("This command works in a workspace on this machine; leave out --trainer.")
+
     @property
     def workspace(self) -> Workspace:
+        self.require_local()
         chosen = Workspace.resolve(self.workspace_dir)
         if chosen.root.exists() and not chosen.root.is_dir():
             raise BadInput(f"The workspace {chosen.root} is a file; expected a folder. Name another: --var DIR")
@@ -53,9 +63,14 @@ class CliContext:
         with suppress(BadInput):  # no valid path, which is what the error says that is being logged
             append_log(Workspace.resolve(self.workspace_dir).cli_log, event, level, pid=os.getpid(), **fields)
 
+    @property
+    def place(self) -> str:
+        """Where the runs are, for messages."""
+        return self.trainer_address or str(self.workspace.root)
+
     def print_workspace(self) -> None:
         """Printed by commands that create or change something."""
-        click.echo(f"Workspace: {self.workspace.root}", err=True)
+        click.echo(f"{'Workspace' if self.trainer_address is None else 'Trainer'}: {self.place}", err=True)
 
     def print_result(self, data: object, message: str) -> None:
         """Prints `data` with --json, else the message."""
@@ -67,16 +82,33 @@ class CliContext:
             click.echo(message)
 
     def daemon_address(self) -> DaemonAddress | None:
-        """The address of this workspace's daemon; None where none runs."""
+        """The address of this workspace's daemon; None where none runs, or it is on another machine."""
         from mosaic.client import read_daemon_address
 
+        if self.trainer_address is not None:
+            return None
         return read_daemon_address(self.workspace)
 
     def connect(self, may_start: bool = True) -> TrainerClient:
         """Opens a connection that the caller closes."""
         from mosaic.client import connect  # imports grpc, which only commands that talk to the daemon pay for
 
+        remote = self.remote_trainer()
+        if remote is not None:
+            from mosaic.client import connect_remote
+
+            return connect_remote(*remote)
         return connect(self.workspace, may_start, self.daemon_arguments)
+
+    def remote_trainer(self) -> tuple[str, str] | None:
+        """The address and the token of a daemon on another machine; None: this workspace's own is used."""
+        from mosaic.client.connect import check_loopback_address, read_token
+
+        if self.trainer_address is None:
+            if self.token_file is not None:
+                raise BadInput("--token-file goes with --trainer HOST:PORT; this machine's own trainer needs no token.")
+            return None
+        return check_loopback_address(self.trainer_address), read_token(self.token_file)
 
     def _connect_and_print_notes(self, may_start: bool) -> TrainerClient:
         """Connects, and prints what of the daemon a user should know: its damaged index, its other version."""
@@ -106,7 +138,7 @@ class CliContext:
         from mosaic.client.connect import ReconnectingClient
 
         if self._connection is None:
-            full_disk = describe_full_disk(self.workspace.root)
+            full_disk = None if self.trainer_address else describe_full_disk(self.workspace.root)
             if full_disk:
                 click.echo(full_disk, err=True)
             self._connection = ReconnectingClient(lambda: self._connect_and_print_notes(may_start), self.daemon_address)
@@ -121,6 +153,16 @@ def _set_workspace(ctx: click.Context, _: click.Parameter, value: str | None) ->
 def _set_json_output(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         ctx.ensure_object(CliContext).is_json = True
+
+
+def _set_trainer(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(CliContext).trainer_address = value
+
+
+def _set_token_file(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        ctx.ensure_object(CliContext).token_file = value
 
 
 def common_options(has_json: bool = True) -> list[click.Parameter]:
@@ -140,7 +182,22 @@ def common_options(has_json: bool = True) -> list[click.Parameter]:
         callback=_set_json_output,
         help="Print one line of JSON; everything else goes to stderr.",
     )
-    return [var, json] if has_json else [var]
+    trainer = click.Option(
+        ["--trainer"],
+        metavar="HOST:PORT",
+        expose_value=False,
+        callback=_set_trainer,
+        help="The trainer of another machine, whose port a tunnel forwards: ssh -L 50055:127.0.0.1:50055 THERE",
+    )
+    token_file = click.Option(
+        ["--token-file"],
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        expose_value=False,
+        callback=_set_token_file,
+        help=f"That trainer's daemon.json, copied here.  [default: the token in ${TOKEN_VARIABLE}]",
+    )
+    return [var, trainer, token_file, *([json] if has_json else [])]
 
 
 class Command(click.Command):

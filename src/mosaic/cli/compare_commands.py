@@ -30,6 +30,7 @@ LEADERBOARD_RIGHT_ALIGNED = ("RANK", "STEP", "EPISODES", "MEAN", "IQM", "EVALUAT
     metavar="SETTING",
     help=f"Group runs by this setting; {EACH_RUN!r}: no grouping.  [default: chosen from the settings that differ]",
 )
+@click.option("--env", "env_id", default="", metavar="ENV", help="Only runs on this environment.")
 @click.option("--tag", default=RETURN_TAG, metavar="METRIC", show_default=True, help="The metric to compare.")
 @click.option(
     "--last",
@@ -40,17 +41,24 @@ LEADERBOARD_RIGHT_ALIGNED = ("RANK", "STEP", "EPISODES", "MEAN", "IQM", "EVALUAT
     help="A run's score is the mean of its last N values.",
 )
 @pass_context
-def compare(context: CliContext, runs: tuple[str, ...], by: str | None, tag: str, last: int) -> None:
+def compare(context: CliContext, runs: tuple[str, ...], by: str | None, env_id: str, tag: str, last: int) -> None:
     """Compares runs as the workbench's Compare page does. RUN may also be the name of a group.
 
     For each group: the mean over its runs with Student's 95 % interval, the interquartile mean (IQM) with a
     bootstrap interval, and how likely one of its runs is better than one of another group.
     """
-    result = compare_runs(context.trainer(), runs, by, tag, last)
+    result = compare_runs(context.trainer(), runs, by, tag, last, env_id)
     if context.is_json:
         output.print_json(comparison_to_json(result))
         return
     _print_groups(result.statistics, result.by)
+    if result.statistics.is_normalized:
+        environments = sorted({entry.task for entry in result.entries})
+        output.print_message(
+            f"These runs are on {' and '.join(environments)}, whose returns cannot be averaged. The IQM is of scores "
+            "that were scaled on each environment from the worst (0) to the best (1) of these runs. "
+            f"One environment alone: --env {environments[0]}"
+        )
     _print_improvement_probabilities(result.statistics)
     _print_differences(result)
 
@@ -172,9 +180,7 @@ def leaderboard(context: CliContext, env_id: str) -> None:
         output.print_json([place.to_json() for place in places])
         return
     if not places:
-        output.print_message(
-            f"No policy has been evaluated yet in {context.workspace.root}. Evaluate one: mosaic eval RUN"
-        )
+        output.print_message(f"No policy has been evaluated yet in {context.place}. Evaluate one: mosaic eval RUN")
         return
     names = formatting.short_ids(list({place.trained.run_id for place in places if place.trained}))
     screen = output.console()

@@ -111,13 +111,11 @@ def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], is_tru
     A script runs again in its folder, with this shell's environment.
     """
     from mosaic.cli.train_commands import submit_run
-    from mosaic.submission.caller_environment import program_environment, without_import_mark
+    from mosaic.submission.caller_environment import program_environment
 
     changes = [parse_assignment(text) for text in assignments]
     payload = apply_assignments(context.trainer().config(find_run(context, run).run_id), changes)
-    if is_trusted:
-        payload = without_import_mark(payload)
-    return submit_run(context, payload, not follow, program_environment(payload))
+    return submit_run(context, payload, not follow, program_environment(payload), is_trusted)
 
 
 # --- organizing

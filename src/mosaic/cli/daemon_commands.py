@@ -61,6 +61,7 @@ def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
 @pass_context
 def start(context: CliContext, /, **options: float | None) -> None:
     """Starts the daemon, if none runs. It ends after ten minutes without runs or callers, unless --idle-s is given."""
+    context.require_local()
     is_new = context.daemon_address() is None
     arguments = _to_arguments(options)
     context.print_workspace()
@@ -76,7 +77,7 @@ def start(context: CliContext, /, **options: float | None) -> None:
 @pass_context
 def status(context: CliContext) -> None:
     """Shows whether the daemon is running, and its state. Exit code 4: it is not running."""
-    if context.daemon_address() is None:
+    if context.trainer_address is None and context.daemon_address() is None:
         if context.is_json:
             output.print_json(
                 {"pid": None, "address": None, "started_at": None, "workspace": str(context.workspace.root)}
@@ -86,10 +87,10 @@ def status(context: CliContext) -> None:
     if context.is_json:
         output.print_json(status)
     else:
-        output.print_fields(status_rows(status, str(context.workspace.daemon_log)))
+        output.print_fields(status_rows(status))
 
 
-def status_rows(status: DaemonStatus, log: str) -> list[tuple[str, str | None]]:
+def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
     runs = ", ".join(f"{number} {stage}" for stage, number in status.runs.items() if number)
     slots = status.slots
     return [
@@ -103,7 +104,7 @@ def status_rows(status: DaemonStatus, log: str) -> list[tuple[str, str | None]]:
         ("paused", status.paused),
         ("disk", status.full_disk),
         ("index", status.rebuilt_index),
-        ("log", log),
+        ("log", status.log),
     ]
 
 
@@ -128,6 +129,7 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
     if cancel_runs and drain:
         raise BadInput("--runs and --drain exclude each other: cancel the runs or let them end.")
     context.print_workspace()
+    context.require_local()
     address = context.daemon_address()
     if address is None:
         context.print_result({"stopped": None}, "No daemon runs.")

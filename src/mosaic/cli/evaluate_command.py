@@ -73,9 +73,7 @@ def evaluate(
     if not is_policy_path(policy):
         policy = find_run(context, policy, has_policy).run_id
     payload = evaluation_payload(context.trainer(), policy, options, checkpoint, algo, env_id)
-    if is_trusted:
-        payload["metadata"].pop("is_imported", None)
-    view, summary = run_evaluation(context, payload)
+    view, summary = run_evaluation(context, payload, is_trusted)
     is_done = view.outcome == "succeeded" or (options["eval_repeat"] and summary is not None)
     if not is_done:
         report_end(context, view)
@@ -90,10 +88,13 @@ def evaluate(
     return 0 if is_done else exit_code(view)
 
 
-def run_evaluation(context: CliContext, payload: dict[str, Any]) -> tuple[RunView, EvaluationSummary | None]:
+def run_evaluation(
+    context: CliContext, payload: dict[str, Any], is_trusted: bool = False
+) -> tuple[RunView, EvaluationSummary | None]:
     """Returns the evaluation's last view and its summary; None where no batch was completed."""
     options = payload["evaluation"]
-    view = submit_and_follow(context, payload, None if options.get("repeat") else options["episodes"])
+    target_episodes = None if options.get("repeat") else options["episodes"]
+    view = submit_and_follow(context, payload, target_episodes, is_trusted=is_trusted)
     if view.outcome not in ("succeeded", "cancelled"):
         return view, None
     evaluation = context.trainer().newest_evaluation(view.run_id)

@@ -82,6 +82,7 @@ def export(context: CliContext, /, run: str, **paths: Path | None) -> None:
 @pass_context
 def import_(context: CliContext, file: str) -> None:
     """Imports a run that was exported as a zip, or a run folder from the trash."""
+    context.require_local()
     path = Path(file).absolute()
     if not path.exists():
         raise BadInput(f"{file} does not exist; expected a zip that `mosaic export --zip` made.")

@@ -12,32 +12,17 @@ import click
 
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import BadInput, MissingExtra
+from mosaic.contracts.folder import Workspace
 
 INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
 
 
 @command(has_json=False)
 @click.option("--run", metavar="RUN", help="Show this run: its id, the beginning or end of one, or 'last'.")
-@click.option(
-    "--trainer",
-    metavar="HOST:PORT",
-    help="Work with the trainer of another machine, whose port a tunnel brings to this one: "
-    "ssh -L 50055:127.0.0.1:50055 THERE",
-)
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="That trainer's daemon.json, copied here.  [default: the token in $MOSAIC_TOKEN]",
-)
 @pass_context
-def gui(context: CliContext, run: str | None, trainer: str | None, token_file: Path | None) -> int:
+def gui(context: CliContext, run: str | None) -> int:
     """Opens the workbench. Closing it touches no run."""
-    from mosaic.client.connect import check_loopback_address, read_token
-
-    if token_file is not None and trainer is None:
-        raise BadInput("--token-file goes with --trainer HOST:PORT; this machine's own trainer needs no token.")
-    remote = None if trainer is None else (check_loopback_address(trainer), read_token(token_file))
+    remote = context.remote_trainer()
     require_display()
     try:
         from mosaic.gui.app import main
@@ -50,7 +35,7 @@ def gui(context: CliContext, run: str | None, trainer: str | None, token_file: P
             f"Qt cannot be loaded: {error}. Install its system libraries; on Debian and Ubuntu: "
             "sudo apt-get install libegl1 libgl1 libxkbcommon-x11-0 libdbus-1-3 libfontconfig1 libxcb-cursor0"
         ) from None
-    return main(context.workspace, run, remote)
+    return main(Workspace.resolve(context.workspace_dir) if remote else context.workspace, run, remote)
 
 
 def _has_display(*other_variables: str) -> bool:

@@ -55,6 +55,7 @@ def push(
     from mosaic.hub.description import PushRequest
     from mosaic.hub.push import push as push_policy
 
+    context.require_local()
     context.print_workspace()
     trainer = context.trainer()
     view = find_run(context, run, has_policy)

@@ -118,11 +118,12 @@ def submit_and_follow(
     payload: Mapping[str, Any],
     target_episodes: int | None = None,
     environment: dict[str, str] | None = None,
+    is_trusted: bool = False,
 ) -> RunView:
     """Starts a run and follows it. From the submission on, a Ctrl-C is for the run."""
     trainer = context.trainer()
     with InterruptCounter() as interrupts:
-        view = trainer.submit(payload, environment)
+        view = trainer.submit(payload, environment, is_trusted)
         output.print_warnings(view)
         return _follow(context, view, interrupts, target_episodes)
 

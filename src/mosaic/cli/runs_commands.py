@@ -99,9 +99,9 @@ def runs(
         return
     if not views:
         output.print_message(
-            f"No run in {context.workspace.root} matches."
+            f"No run in {context.place} matches."
             if any(filters.values())
-            else f"No runs yet in {context.workspace.root}. Make one: mosaic train ppo --env-id CartPole-v1"
+            else f"No runs yet in {context.place}. Make one: mosaic train ppo --env-id CartPole-v1"
         )
         return
     is_cut = limit == DEFAULT_LIMIT + 1 and len(views) == limit

@@ -232,15 +232,19 @@ def _submit_training(
 
 
 def submit_run(
-    context: CliContext, payload: dict[str, Any], is_detached: bool, environment: dict[str, str] | None = None
+    context: CliContext,
+    payload: dict[str, Any],
+    is_detached: bool,
+    environment: dict[str, str] | None = None,
+    is_trusted: bool = False,
 ) -> int:
     """Submits one run and, unless detached, stays with it until its end."""
     context.print_workspace()
     if not is_detached:
         from mosaic.cli.run_follower import report_end, submit_and_follow
 
-        return report_end(context, submit_and_follow(context, payload, environment=environment))
-    view = context.trainer().submit(payload, environment)
+        return report_end(context, submit_and_follow(context, payload, None, environment, is_trusted))
+    view = context.trainer().submit(payload, environment, is_trusted)
     output.print_warnings(view)
     stage = f"{view.stage} ({view.wait_reason})" if view.wait_reason else view.stage
     context.print_result(view, f"Run {view.run_id} is {stage}. Its folder: {view.run_dir}")

@@ -97,7 +97,8 @@ def watch(
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput(f"There is no terminal to draw in. Save a video instead: mosaic watch {short} --save out.mp4")
-    open_source = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, remote)
+    is_remote = remote or context.trainer_address is not None
+    open_source = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, is_remote)
     envs = () if grid else (env or 0,)
     if save is None:
         _show_in_terminal(context, view, open_source, envs)

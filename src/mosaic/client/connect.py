@@ -226,7 +226,7 @@ def read_token(file: Path | None = None) -> str:
         if not token:
             raise BadInput(
                 "A trainer on another machine needs its token, which is in its trainer/daemon.json. Set "
-                f"${TOKEN_VARIABLE} to it, or name a copy of that file: mosaic gui --token-file FILE"
+                f"${TOKEN_VARIABLE} to it, or name a copy of that file: --token-file FILE"
             )
         return token
     try:

@@ -28,7 +28,7 @@ from mosaic.contracts.views import (
     Verdict,
     WandbStatus,
 )
-from mosaic.submission.caller_environment import caller_env_modules, without_import_mark
+from mosaic.submission.caller_environment import caller_env_modules
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
@@ -127,7 +127,7 @@ class TrainerClient:
         `environment` is for a run of the caller's own program; it is never stored. `is_trusted`: what an imported
         config would execute is executed.
         """
-        request = self._payload_request(without_import_mark(payload) if is_trusted else payload, environment)
+        request = self._payload_request(payload, environment, is_trusted)
         return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
@@ -135,9 +135,14 @@ class TrainerClient:
         request = self._payload_request(payload, environment)
         return Verdict.model_validate_json(self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
 
-    def _payload_request(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None) -> pb.PayloadRequest:
+    def _payload_request(
+        self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool = False
+    ) -> pb.PayloadRequest:
         return pb.PayloadRequest(
-            payload_json=json.dumps(dict(payload)), environment=environment or {}, env_modules=self._env_modules()
+            payload_json=json.dumps(dict(payload)),
+            environment=environment or {},
+            env_modules=self._env_modules(),
+            is_trusted=is_trusted,
         )
 
     def _env_modules(self) -> pb.EnvModules | None:

@@ -147,7 +147,7 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
     lowered = {candidate.lower(): candidate for candidate in reversed(names)}
     if name.lower() in lowered:
         return [lowered[name.lower()]]
-    near = _names_with_part(name, names) or [other for other in names if _initials(other) == name.lower()]
+    near = [other for other in names if _initials(other) == name.lower()] + _names_with_part(name, names)
     if not near:
         near = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)]
     return near[:MAX_SUGGESTED]

@@ -57,6 +57,8 @@ class MainWindow(QMainWindow):
         self._page_stack = ui.with_object_name(QStackedWidget(), "pages")
         self._page_ids = [page.id for page in pages]
         self.banner = Banner()
+        self._trainer_pid = 0
+        """Of the daemon whose start was shown."""
         self._build_pages(pages)
         self._build_docks(docks)
         self._build_menus()
@@ -239,6 +241,9 @@ class MainWindow(QMainWindow):
 
     def _on_connected(self, status: DaemonStatus) -> None:
         self.banner.hide()
+        if status.rebuilt_index and status.pid != self._trainer_pid:
+            self._workbench.show_message(status.rebuilt_index, "warning")
+        self._trainer_pid = status.pid
         self._show_full_disk(status)
         where = status.address + ": " if self._workbench.is_remote else ""
         self.setWindowTitle(f"MOSAIC – {where}{status.workspace}")

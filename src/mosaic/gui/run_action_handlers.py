@@ -18,6 +18,7 @@ from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_id
 from mosaic.gui.forms.submit_controller import show_submitted_runs
+from mosaic.gui.forms.trust_question import ask_with_trust
 from mosaic.gui.models.training import submit_all
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
@@ -52,7 +53,7 @@ def train_now(workbench: Workbench) -> None:
         failed(error)
         return
     workbench.training.save()
-    workbench.bridge.ask(partial(submit_all, payloads), partial(show_submitted_runs, workbench), failed, workbench)
+    ask_with_trust(workbench, partial(submit_all, payloads), partial(show_submitted_runs, workbench), workbench, failed)
 
 
 def _call_for_each(
@@ -127,24 +128,27 @@ def toggle_pause(workbench: Workbench) -> None:
 def resume(workbench: Workbench) -> None:
     view = workbench.target_runs()[0]
     dialog = ResumeDialog(view, workbench.window)
-    dialog.steps_chosen.connect(
-        lambda steps: _call_for_each(
-            workbench,
-            [view],
-            lambda run_id, trainer: trainer.resume(run_id, int(steps) or None),
-            "{runs}: resumed.",
-            "good",
-        )
-    )
+
+    def resume_at(steps: float) -> None:
+        def then(resumed: RunView) -> None:
+            workbench.runs.update([resumed])
+            workbench.show_message(f"{_describe_runs([resumed])}: resumed.", "good")
+
+        def call(trainer: TrainerClient, is_trusted: bool) -> RunView:
+            return trainer.resume(view.run_id, int(steps) or None, is_trusted)
+
+        ask_with_trust(workbench, call, then, workbench)
+
+    dialog.steps_chosen.connect(resume_at)
     _open_dialog(dialog)
 
 
 def resubmit(workbench: Workbench) -> None:
     views = workbench.target_runs()
 
-    def submit_again(run_id: str, trainer: TrainerClient) -> RunView:
+    def submit_again(run_id: str, trainer: TrainerClient, is_trusted: bool) -> RunView:
         config = trainer.config(run_id)
-        return trainer.submit(config, program_environment(config))
+        return trainer.submit(config, program_environment(config), is_trusted)
 
     def then(view: RunView) -> None:
         workbench.runs.update([view])
@@ -153,7 +157,7 @@ def resubmit(workbench: Workbench) -> None:
             workbench.select(view.run_id)
 
     for view in views:
-        workbench.ask(partial(submit_again, view.run_id), then, workbench)
+        ask_with_trust(workbench, partial(submit_again, view.run_id), then, workbench)
 
 
 def edit_and_resubmit(workbench: Workbench) -> None:

@@ -50,7 +50,8 @@ class RunGroup:
     run_ids: list[str]
     curve: ConfidenceBand
     final_return: ConfidenceInterval
-    """Mean over the runs of the mean return of their last 100 episodes, with Student's 95 % interval."""
+    """Mean over the runs of the mean return of their last 100 episodes, with Student's 95 % interval; NaN where the
+    runs are on different environments, whose returns cannot be averaged. The same holds for `curve`."""
     iqm: ConfidenceInterval
     """The interquartile mean of the same, with a bootstrap interval; scaled if `Comparison.is_normalized`."""
 
@@ -125,8 +126,8 @@ def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episod
         RunGroup(
             name,
             [entry.run_id for entry in group],
-            _mask_partial(mean_with_band(np.stack([resample(e.x, smooth(e.y, weight), grid) for e in group]))),
-            _mean_confidence_interval([finals[entry.run_id] for entry in group]),
+            _mean_curve(group, grid, weight),
+            _nan_interval() if _is_mixed(group) else _mean_confidence_interval([finals[e.run_id] for e in group]),
             iqm_interval(list(strata[name].values())) if strata[name] else _nan_interval(),
         )
         for name, group in members.items()
@@ -140,6 +141,18 @@ def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episod
                 [strata[one][task] for task in shared], [strata[other][task] for task in shared]
             )
     return Comparison(grid, groups, improvement, is_normalized)
+
+
+def _is_mixed(group: Sequence[ComparedRun]) -> bool:
+    """Whether the runs are on different environments, so that neither their returns nor their curves have a mean."""
+    return len({entry.task for entry in group}) > 1
+
+
+def _mean_curve(group: Sequence[ComparedRun], grid: Floats, weight: float) -> ConfidenceBand:
+    if _is_mixed(group):
+        nothing = np.full(len(grid), np.nan)
+        return ConfidenceBand(nothing, nothing, nothing, np.zeros(len(grid), np.int64))
+    return _mask_partial(mean_with_band(np.stack([resample(e.x, smooth(e.y, weight), grid) for e in group])))
 
 
 def _grid(entries: Sequence[ComparedRun]) -> Floats:

@@ -58,9 +58,3 @@ def with_env_modules(environment: Mapping[str, str], modules: EnvModules | None)
         name: separators[name].join(filter(None, (value, environment.get(name, "")))) for name, value in given.items()
     }
     return {**environment, **merged}
-
-
-def without_import_mark(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a config that its user trusts, although it was imported."""
-    metadata = {name: value for name, value in payload["metadata"].items() if name != "is_imported"}
-    return {**payload, "metadata": metadata}

@@ -29,6 +29,12 @@ def restore_written_paths(error: ConfigRefused, translated: TranslatedPayload) -
     return ConfigRefused(message, [FieldProblem(translated.written_path(path), text) for path, text in error.problems])
 
 
+def mark_imported(payload: Payload, is_imported: bool) -> Payload:
+    if payload.metadata.is_imported is is_imported:
+        return payload
+    return payload.model_copy(update={"metadata": payload.metadata.model_copy(update={"is_imported": is_imported})})
+
+
 def require_trust(payload: Payload) -> None:
     """A config that was imported starts no program and imports no module unless its user trusts it."""
     if not payload.metadata.is_imported:

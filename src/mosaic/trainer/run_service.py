@@ -8,7 +8,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import write_json, write_text
@@ -16,7 +17,7 @@ from mosaic.common.limited_json import decode_limited
 from mosaic.common.processes import is_alive
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed, refuse_key
-from mosaic.contracts.extras import translate_extras
+from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.options import RunKind
@@ -24,7 +25,9 @@ from mosaic.contracts.payload import Metadata, Payload, Schedule
 from mosaic.contracts.states import EnvModules, HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
+from mosaic.submission.caller_environment import with_env_modules
 from mosaic.trainer.admission import (
+    mark_imported,
     parse_payload,
     pin_env_version,
     refuse_programs,
@@ -38,6 +41,17 @@ from mosaic.trainer.scheduler import Slots
 from mosaic.workers import get_worker
 
 
+class Caller(NamedTuple):
+    """What a caller passes with a config."""
+
+    environment: Mapping[str, str] = MappingProxyType({})
+    """For its own programs; it stays in memory until the run is started."""
+    env_modules: EnvModules | None = None
+    """What environment ids may import."""
+    is_trusted: bool = False
+    """Whether what an imported config would execute is executed."""
+
+
 class RunService:
     def __init__(self, records: Records, checkers: Checkers, slots: Slots, wake: Callable[[], None]) -> None:
         self._records = records
@@ -47,24 +61,41 @@ class RunService:
 
     # --- submitting
 
-    def check(self, text: str, has_environment: bool = False, env_modules: EnvModules | None = None) -> Verdict:
+    def check(self, text: str, caller: Caller) -> Verdict:
         """The verdict on a payload: its contract's first, then the worker's own."""
-        payload, verdict = self._check_submission(redact_secrets(decode_limited(text)), has_environment, env_modules)
+        payload, verdict = self._check_submission(redact_secrets(decode_limited(text)), caller)
         # The worker itself answers with one thread.
         threads = self._with_cpus(payload, verdict.summary.cpus).resources.cpus or 1
         return verdict.model_copy(update={"summary": verdict.summary.model_copy(update={"threads": threads})})
 
-    def _check_submission(
-        self, data: Any, has_environment: bool, env_modules: EnvModules | None
-    ) -> tuple[Payload, Verdict]:
+    def _check_submission(self, data: Any, caller: Caller) -> tuple[Payload, Verdict]:
         translated = translate_extras(data)
-        payload = parse_payload(translated)
-        refuse_programs(payload, has_environment)
+        payload = self._parse_submission(translated, caller)
+        refuse_programs(payload, bool(caller.environment))
+        _check_variables(with_env_modules(caller.environment, caller.env_modules))
         require_trust(payload)
         try:
-            return payload, self._verdict(payload, self._choose_env_modules(payload, env_modules))
+            return payload, self._verdict(payload, self._choose_env_modules(payload, caller.env_modules))
         except ConfigRefused as error:
             raise restore_written_paths(error, translated) from None
+
+    def _parse_submission(self, translated: TranslatedPayload, caller: Caller) -> Payload:
+        """The payload, marked as imported where its policy and its environment are those of an imported run."""
+        payload = parse_payload(translated)
+        trained = self._evaluated_run(payload)
+        is_imported = payload.metadata.is_imported or (
+            trained is not None
+            and trained.is_imported
+            and trained.env_id == payload.metadata.worker.config.get("env_id", trained.env_id)
+        )
+        return mark_imported(payload, is_imported and not caller.is_trusted)
+
+    def _evaluated_run(self, payload: Payload) -> RunRecord | None:
+        """The run of this workspace whose policy is evaluated."""
+        runs, path = self._records.workspace.runs, Path(payload.evaluation.policy_path or "")
+        if not path.is_relative_to(runs) or path == runs:
+            return None
+        return self._records.index.get_record(path.relative_to(runs).parts[0])
 
     def _verdict(self, payload: Payload, env_modules: EnvModules | None) -> Verdict:
         gpus = payload.resources.gpus
@@ -80,33 +111,25 @@ class RunService:
         """What the environment id may import: as the caller allows, or as the evaluated run was allowed."""
         if not payload.env_module:
             return None
-        path = Path(payload.evaluation.policy_path or "")
-        if given is None and path.is_relative_to(self._records.workspace.runs):
-            run_id = path.relative_to(self._records.workspace.runs).parts[0]
-            trained = self._records.index.get_record(run_id)
-            return None if trained is None else trained.env_modules
-        return given
+        trained = self._evaluated_run(payload) if given is None else None
+        return given if trained is None else trained.env_modules
 
-    def submit(
-        self, text: str, environment: Mapping[str, str] | None = None, env_modules: EnvModules | None = None
-    ) -> RunView:
-        """`environment` is the caller's, for its own programs; it stays in memory until the run is started."""
+    def submit(self, text: str, caller: Caller) -> RunView:
+        """Creates the run, if all checks accept it."""
         self._require_space()
         data = decode_limited(text)
         redacted = redact_secrets(data)
-        payload, verdict = self._check_submission(redacted, bool(environment), env_modules)
-        _check_variables(environment or {})
+        payload, verdict = self._check_submission(redacted, caller)
         stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
         if stored != redacted:  # a reference got another name, because another secret had that one
-            payload = parse_payload(translate_extras(stored))
+            payload = self._parse_submission(translate_extras(stored), caller)
         payload = pin_env_version(payload, verdict.summary.environment.id)
-        record, folder = self._create_run_folder(
-            payload, verdict.summary, self._choose_env_modules(payload, env_modules)
-        )
+        env_modules = self._choose_env_modules(payload, caller.env_modules)
+        record, folder = self._create_run_folder(payload, verdict.summary, env_modules)
         with self._records.lock:
-            if environment:
+            if caller.environment:
                 # Without what would load libraries of the caller's choice into the keeper's tree.
-                variables = {name: value for name, value in environment.items() if not name.startswith("LD_")}
+                variables = {name: value for name, value in caller.environment.items() if not name.startswith("LD_")}
                 self._records.environments[record.run_id] = variables
             try:
                 self._records.put(record)
@@ -197,13 +220,7 @@ class RunService:
         self._wake()
         return self._records.view(record.run_id)
 
-    def resume(
-        self,
-        reference: str,
-        total_timesteps: int | None,
-        is_trusted: bool = False,
-        env_modules: EnvModules | None = None,
-    ) -> RunView:
+    def resume(self, reference: str, total_timesteps: int | None, caller: Caller) -> RunView:
         """Unpauses a paused run; continues a finished one from its last good checkpoint, in the same folder."""
         record = self._resolve_record(reference, self._can_resume)
         if record.is_active:
@@ -216,7 +233,7 @@ class RunService:
                 self._send_command(record, RESUME, by_signal="pause" not in record.capabilities)
         else:
             self._require_space()
-            self._requeue_from_checkpoint(record, total_timesteps, is_trusted, env_modules)
+            self._requeue_from_checkpoint(record, total_timesteps, caller)
         self._wake()
         return self._records.view(record.run_id)
 
@@ -225,9 +242,7 @@ class RunService:
             return record.stage is Stage.PAUSED
         return record.kind is RunKind.TRAIN and _has_checkpoint(self._records.folder(record.run_id))
 
-    def _requeue_from_checkpoint(
-        self, record: RunRecord, total_timesteps: int | None, is_trusted: bool, env_modules: EnvModules | None
-    ) -> None:
+    def _requeue_from_checkpoint(self, record: RunRecord, total_timesteps: int | None, caller: Caller) -> None:
         if record.is_attached:
             raise NotAllowed(
                 f"Run {record.run_id} was produced by a program that called mosaic.start_run. Run that program again."
@@ -249,9 +264,10 @@ class RunService:
         payload = self._records.read_payload(record.run_id)
         if total_timesteps is not None:
             payload = payload.with_worker(config={**payload.metadata.worker.config, "total_timesteps": total_timesteps})
-        if not is_trusted:
+        if not caller.is_trusted:
             require_trust(payload)
-        env_modules = (env_modules or record.env_modules) if payload.env_module else None
+        _check_variables(with_env_modules({}, caller.env_modules))
+        env_modules = (caller.env_modules or record.env_modules) if payload.env_module else None
         self._verdict(payload, env_modules)
         self._require_intact_checkpoint(record)
         with self._records.lock:

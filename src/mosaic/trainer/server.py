@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import structlog
@@ -34,7 +35,7 @@ from mosaic.trainer.lifecycle import refuse_contract
 from mosaic.trainer.records import Records
 from mosaic.trainer.rpc_calls import CallCounter, CallThreads, Context, guard_calls, iterate_in, run_in
 from mosaic.trainer.run_import import import_run
-from mosaic.trainer.run_service import RunService
+from mosaic.trainer.run_service import Caller, RunService
 from mosaic.workers import get_worker
 
 if TYPE_CHECKING:
@@ -80,11 +81,10 @@ class Servicer(TrainerServicer):
     # --- runs
 
     def SubmitRun(self, request: pb.PayloadRequest, context: Context) -> pb.RunReply:
-        modules = _env_modules(request)
-        return _run_reply(self._run_service.submit(request.payload_json, request.environment, modules))
+        return _run_reply(self._run_service.submit(request.payload_json, _caller(request, request.environment)))
 
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        verdict = self._run_service.check(request.payload_json, bool(request.environment), _env_modules(request))
+        verdict = self._run_service.check(request.payload_json, _caller(request, request.environment))
         return pb.JsonReply(json=verdict.model_dump_json())
 
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
@@ -95,7 +95,7 @@ class Servicer(TrainerServicer):
 
     def ResumeRun(self, request: pb.ResumeRequest, context: Context) -> pb.RunReply:
         total = request.total_timesteps if request.HasField("total_timesteps") else None
-        return _run_reply(self._run_service.resume(request.run, total, request.is_trusted, _env_modules(request)))
+        return _run_reply(self._run_service.resume(request.run, total, _caller(request)))
 
     def ListRuns(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
         rows = self._records.index.list_runs(
@@ -331,10 +331,13 @@ def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:
     yield group
 
 
-def _env_modules(request: pb.PayloadRequest | pb.ResumeRequest) -> EnvModules | None:
-    if not request.HasField("env_modules"):
-        return None
-    return EnvModules(names=request.env_modules.names, python_path=request.env_modules.python_path)
+def _caller(
+    request: pb.PayloadRequest | pb.ResumeRequest, environment: Mapping[str, str] = MappingProxyType({})
+) -> Caller:
+    modules = None
+    if request.HasField("env_modules"):
+        modules = EnvModules(names=request.env_modules.names, python_path=request.env_modules.python_path)
+    return Caller(environment, modules, request.is_trusted)
 
 
 def _run_reply(view: RunView) -> pb.RunReply:

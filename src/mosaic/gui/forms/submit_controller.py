@@ -13,6 +13,7 @@ from mosaic.contracts.semconv import UI_FORM_SUBMITTED
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.formatting import run_title
 from mosaic.gui import theme
+from mosaic.gui.forms.trust_question import ask_with_trust
 from mosaic.gui.models.training import submit_all
 from mosaic.gui.views.widgets import IconLabel, accent_button, button, row, selectable_label, set_properties
 from mosaic.gui.workbench import Workbench
@@ -83,7 +84,8 @@ class SubmitController(QObject):
             show_submitted_runs(self._workbench, views)
 
         self._set_busy(True, "Submitting…")
-        self._workbench.bridge.ask(partial(submit_all, payloads), take, self._on_error, self)
+        submit = partial(submit_all, payloads)
+        ask_with_trust(self._workbench, submit, take, self, self._on_error, lambda: self._set_busy(False))
 
     def _on_error(self, error: Exception) -> None:
         self._set_busy(False)
@@ -113,5 +115,6 @@ def show_submitted_runs(workbench: Workbench, views: list[RunView]) -> None:
     for view in views:
         workbench.events.add(UI_FORM_SUBMITTED, f"{view.kind}: {run_title(view)}", view.run_id)
     subject = f"{len(views)} runs in group {views[0].group} are" if len(views) > 1 else "The run is"
-    workbench.show_message(f"{subject} submitted.", "good")
+    warnings = " ".join(dict.fromkeys(warning for view in views for warning in view.warnings))
+    workbench.show_message(f"{subject} submitted. {warnings}".rstrip(), "warning" if warnings else "good")
     workbench.select(views[0].run_id)

@@ -121,12 +121,12 @@ def _draft_if_available(draft: Draft | None) -> Draft | None:
     return draft if draft is not None and draft.algorithm in algorithms_by_worker().get(draft.worker, ()) else None
 
 
-def submit_all(payloads: list[dict[str, Any]], trainer: TrainerClient) -> list[RunView]:
+def submit_all(payloads: list[dict[str, Any]], trainer: TrainerClient, is_trusted: bool = False) -> list[RunView]:
     """Submit the runs of a group; raises PartlySubmitted if not the first one was refused."""
     views: list[RunView] = []
     for payload in payloads:
         try:
-            views.append(trainer.submit(payload))
+            views.append(trainer.submit(payload, is_trusted=is_trusted))
         except MosaicError as error:
             if not views:
                 raise

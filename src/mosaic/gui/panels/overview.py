@@ -204,7 +204,8 @@ class OverviewTab(QWidget):
     def _show_reason(self, view: RunView) -> None:
         is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
         reason = view.reason or ("Running, but without progress for a while." if is_bad else "")
-        text = " ".join(filter(None, (reason if is_bad else "", view.problem)))
+        waiting = f"Queued: {view.wait_reason}." if view.wait_reason else ""
+        text = " ".join(filter(None, (reason if is_bad else "", view.problem, waiting)))
         self._reason.setText(text)
         self._reason_banner.setVisible(bool(text))
 

@@ -120,7 +120,7 @@ class TrainerPage(QWidget):
         texts = (
             f"{view.queue_position}." if view.queue_position else "",
             run_title(view),
-            view.status,
+            f"{view.status} ({view.wait_reason})" if view.wait_reason else view.status,
             str(view.priority),
             format_ago(view.queued_at) if is_queued else "",
         )
