@@ -10,7 +10,7 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted
 
 from mosaic.client import TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, StorageFailed
 from mosaic.contracts.folder import Workspace
 
 CONFIG = "metadata.worker.config"
@@ -60,7 +60,7 @@ def test_a_payload_beyond_the_limits_is_refused_and_leaves_nothing(
     assert not workspace.runs.exists() or list(workspace.runs.iterdir()) == []
 
 
-@pytest.mark.may_log("call_failed")
+@pytest.mark.may_log("files_unusable")
 def test_a_submission_that_cannot_be_stored_leaves_nothing(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_submission_that_cannot_be_stored_leaves_nothing(
     runs: list[Any] = list(workspace.runs.iterdir())
     workspace.configs.rename(workspace.configs.with_name("aside"))
     workspace.configs.write_text("in the way")
-    with pytest.raises(Exception, match=r"Exists|Directory"):
+    with pytest.raises(StorageFailed, match="File exists"):
         trainer.submit(scripted(steps=1))
     workspace.configs.unlink()
     workspace.configs.with_name("aside").rename(workspace.configs)

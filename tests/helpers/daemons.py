@@ -40,9 +40,9 @@ def environment(place: Path) -> dict[str, str]:
 class LiveDaemon:
     """Started and ended by the test; `kill` is as rude as it gets."""
 
-    def __init__(self, workspace: Workspace, plugins: Path, *options: str) -> None:
+    def __init__(self, workspace: Workspace, plugins: Path, *options: str, **variables: str) -> None:
         self.workspace = workspace
-        self._environment = environment(plugins)
+        self._environment = {**environment(plugins), **variables}
         self._options = options
         self.command = [sys.executable, "-m", "mosaic.trainer"]
         """Replaced by tests that change a constant of the daemon."""

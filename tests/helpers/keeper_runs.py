@@ -55,11 +55,16 @@ class KeeperRun:
             **changes,
         }
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self, **variables: str) -> subprocess.Popen[bytes]:
         """Start a keeper that waits for its launch spec."""
         with open(self.folder.path / "keeper.log", "ab") as log:
             keeper = subprocess.Popen(
-                keeper_command(), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                keeper_command(),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **variables},
             )
         self.keepers.append(keeper)
         return keeper

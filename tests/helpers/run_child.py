@@ -110,6 +110,22 @@ def fill_disk(folder: RunFolder) -> None:
         run.finish()
 
 
+def train_briefly(folder: RunFolder) -> None:
+    """Train 30 steps with a checkpoint at every tenth, from the last one on; print each step that is saved."""
+    with Run(folder, worker="brief", version="1", tensorboard=folder.tensorboard, total_timesteps=30) as run:
+        run.hello(last_good_checkpoint(folder))
+        for step in range(run.global_step + 1, 31):
+            run.scalar("value", step, step)
+            run._due_at = 0.0
+            run.update(step)
+            if step % 10 == 0:
+                weights = {"w": np.full(4, step, np.float32)}
+                saved = run.save_checkpoint(step, weights=weights, arrays={"a": np.zeros(9000)}, facts={})
+                if saved is not None:
+                    print_line(step)
+        run.finish()
+
+
 def finish_on_full_disk(folder: RunFolder) -> None:
     """End while no file may grow, until a line arrives on stdin."""
     with Run(folder, worker="full", version="1", total_timesteps=10) as run:

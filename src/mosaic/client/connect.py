@@ -53,18 +53,18 @@ class DaemonAddress(NamedTuple):
 def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
     """The address of the workspace's daemon; None where no such process runs, or the file was copied."""
     try:
-        fields = json.loads(workspace.daemon_file.read_text())
+        fields = json.loads(workspace.daemon_file.read_bytes())
         address = DaemonAddress(**{name: fields[name] for name in DaemonAddress._fields if name in fields})
+        is_copy = address.workspace not in ("", os.path.realpath(workspace.root))
+        return address if is_alive(address.process) and not is_copy else None
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unusable_workspace(workspace, error) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NoDaemon(
             f"{workspace.daemon_file} cannot be read ({error}). If no daemon runs, delete that file and try again."
         ) from None
-    is_copy = address.workspace not in ("", os.path.realpath(workspace.root))
-    return address if is_alive(address.process) and not is_copy else None
 
 
 def connect(workspace: Workspace, may_start: bool = True, daemon_arguments: Sequence[str] = ()) -> TrainerClient:

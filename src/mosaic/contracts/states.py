@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 
 from mosaic.contracts.model import Contract, Int64, StoredProcess
 from mosaic.contracts.options import RunKind
@@ -30,14 +30,19 @@ class Outcome(StrEnum):
     """Its keeper disappeared, so its end was not recorded."""
 
 
-class HistoryEntry(Contract):
+class StoredState(Contract):
+    # Written as JSON, which has no numbers that are not finite: what is read can be written and read again.
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class HistoryEntry(StoredState):
     at: float
     stage: Stage
     message: str
     """What happened, in one sentence."""
 
 
-class Attempt(Contract):
+class Attempt(StoredState):
     number: int
     """1 for the first start, one more for each resume."""
     slot: int
@@ -57,7 +62,7 @@ class Attempt(Contract):
     """The run folder when it started, all links resolved: in a copy of the workspace, its processes are not ours."""
 
 
-class FinalReport(Contract):
+class FinalReport(StoredState):
     """The worker's last event before it exited."""
 
     outcome: str
@@ -73,7 +78,7 @@ class EnvModules(Contract):
     """Where they are: absolute folders, as in PYTHONPATH."""
 
 
-class RunRecord(Contract):
+class RunRecord(StoredState):
     """`record.json`: written only by the daemon, by rename."""
 
     run_id: str

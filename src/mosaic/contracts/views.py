@@ -38,7 +38,7 @@ class HardwareSample(View):
 class RunView(RunRecord):
     """A run's record with its progress. Lists leave out `attempts` and `history`."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=True)
 
     run_dir: str
     pid: int | None = None

@@ -37,6 +37,9 @@ MANIFEST = "manifest.json"
 PENDING_PARTS_DIR = ".parts.tmp"
 """Holds parts that may not belong to a checkpoint yet."""
 
+NO_LOG: dict[str, Any] = {"episodes": 0, "recent_returns": [], "scalars": {}}
+"""The log of a run before its first episode."""
+
 Array = npt.NDArray[Any]
 
 
@@ -138,14 +141,13 @@ def _paths_newest_first(checkpoints_dir: Path) -> list[Path]:
 
 def _load(path: Path, with_parts: bool) -> Checkpoint:
     manifest = _verify_files(path, with_parts)
-    from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         weights: dict[str, Array] = load((path / WEIGHTS).read_bytes())
         with np.load(path / STATE, allow_pickle=False) as archive:
             arrays = _Entries(path, archive)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
+    except Exception as error:  # the decoders of foreign bytes raise all kinds of errors
         raise _DamagedError(str(error)) from None
     parts = {
         name: CheckpointPart(path / name, entry["size_bytes"], entry["sha256"])
@@ -158,7 +160,7 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
 def _verify_files(path: Path, with_parts: bool = True) -> dict[str, Any]:
     manifest = _load_manifest(path)
     for name, entry in manifest["files"].items():
-        if os.path.basename(name) != name:
+        if os.path.basename(name) != name or "\0" in name:
             raise _DamagedError(f"{MANIFEST} names a file outside of it")
         if name not in (WEIGHTS, STATE) and not with_parts:
             continue
@@ -182,7 +184,7 @@ def _load_manifest(path: Path) -> dict[str, Any]:
             raise _DamagedError(f"{MANIFEST}: hash mismatch")
         if body["format"] != FORMAT:
             raise _DamagedError(f"{MANIFEST}: format {body['format']}, this version reads {FORMAT}")
-        if not {WEIGHTS, STATE} <= body["files"].keys():
+        if not _has_valid_fields(body):
             raise _DamagedError(f"{MANIFEST} cannot be read")
         if path.name.isdecimal() and body["step"] != int(path.name):
             raise _DamagedError(f"it is that of step {body['step']}, under the name of another")
@@ -192,6 +194,20 @@ def _load_manifest(path: Path) -> dict[str, Any]:
         raise _DamagedError(f"{MANIFEST} cannot be read") from None
     manifest: dict[str, Any] = body
     return manifest
+
+
+def _has_valid_fields(body: dict[str, Any]) -> bool:
+    """Return whether the manifest has what resuming reads: anyone can give it a digest that is right."""
+    files, log = body["files"], body.get("log", NO_LOG)
+    return (
+        isinstance(body["step"], int)
+        and isinstance(body["facts"], dict)
+        and {WEIGHTS, STATE} <= files.keys()
+        and all(isinstance(file["size_bytes"], int) and isinstance(file["sha256"], str) for file in files.values())
+        and isinstance(log["episodes"], int)
+        and isinstance(log["scalars"], dict)
+        and all(isinstance(value, float) for value in log["recent_returns"])
+    )
 
 
 def _fingerprint(path: Path) -> tuple[int, str]:

@@ -389,7 +389,7 @@ class Run:
     # --- resuming
 
     def _restore(self, resumed: Checkpoint) -> None:
-        log = resumed.manifest["log"]
+        log = resumed.manifest.get("log", checkpoints.NO_LOG)
         self.global_step = self._checkpoint_mark = self._resumed_from = resumed.step
         self.episode_count = log["episodes"]
         self._recent_returns.extend(log["recent_returns"])

@@ -31,7 +31,11 @@ class Inbox:
 
     def read(self) -> list[dict[str, Any]]:
         """Return new commands; costs one os.stat if there are none."""
-        return [line.body for line in self._follower.read() if line.body.get("at", self._since) >= self._since]
+        try:
+            lines = self._follower.read()
+        except OSError:
+            return []  # it is read again in a moment: no reason to stop the training
+        return [line.body for line in lines if line.body.get("at", self._since) >= self._since]
 
 
 def _process_started_at() -> float:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import sqlite3
 import sys
 
-from mosaic.contracts.errors import MosaicError
+import structlog
+
+from mosaic.contracts.errors import MosaicError, StorageFailed
 from mosaic.contracts.folder import KEEPER_VARIABLE, Workspace
 from mosaic.trainer.daemon import IDLE_TIMEOUT_S, PORT, Daemon, configure_logging, detect_slots
+
+log = structlog.get_logger("mosaic.trainer")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,15 +28,27 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.pop(KEEPER_VARIABLE, None)  # a daemon started from within a run does not belong to it
     workspace = Workspace.resolve(options.var)
     umask = os.umask(0o077)  # files of a run are its owner's; users' scripts get theirs back
-    workspace.create_private()
-    configure_logging(workspace)
     max_runs = options.max_runs or int(os.environ.get("MOSAIC_MAX_RUNS", 0)) or None
+    try:
+        workspace.create_private()
+        configure_logging(workspace)
+    except OSError as error:
+        return _print_unusable(workspace, error)
     try:
         Daemon(workspace, detect_slots(max_runs), options.port, options.idle_s, umask).run()
     except MosaicError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except (OSError, sqlite3.Error) as error:
+        log.exception("daemon_failed")
+        return _print_unusable(workspace, error)
     return 0
+
+
+def _print_unusable(workspace: Workspace, error: Exception) -> int:
+    """Print why the daemon ends, and return its exit code."""
+    print(f"The workspace {workspace.root} cannot be used: {error}. Check its disk, then try again.", file=sys.stderr)
+    return StorageFailed.exit_code
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from mosaic.trainer.event_feed import EventFeed
 from mosaic.trainer.executor import DEVICES_VARIABLE, LocalExecutor, visible_devices
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
-from mosaic.trainer.rpc_calls import CallThreads
+from mosaic.trainer.rpc_calls import CallThreads, DecodingInterceptor
 from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.server import Servicer
@@ -121,7 +121,7 @@ class Daemon:
         threads = CallThreads()
         feed = EventFeed(self._records, threads)
         server = grpc.aio.server(
-            interceptors=[TokenInterceptor(self._token)],
+            interceptors=[TokenInterceptor(self._token), DecodingInterceptor()],
             options=(
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", 64 << 20),
@@ -145,12 +145,13 @@ class Daemon:
         feeding = asyncio.create_task(feed.run())
         beat = threading.Thread(target=self.supervisor.run, name="supervisor")
         beat.start()
-        self._write_daemon_file()
-        self._is_ready = True
-        checkers.warm_up()
-        threading.Thread(target=self._check_index, name="index-check", daemon=True).start()
-        log.info("daemon_started", address=self._address, workspace=str(self._workspace.root), version=__version__)
         try:
+            with suppress(OSError):  # it is written again at the next check
+                self._write_daemon_file()
+            self._is_ready = True
+            checkers.warm_up()
+            threading.Thread(target=self._check_index, name="index-check", daemon=True).start()
+            log.info("daemon_started", address=self._address, workspace=str(self._workspace.root), version=__version__)
             while not self._shutdown_requested.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._shutdown_requested.wait(), CHECK_S)
@@ -335,6 +336,7 @@ def _count_gpus() -> int:
 
 def configure_logging(workspace: Workspace) -> None:
     """JSON lines in `logs/trainer.log`; so do messages of gRPC itself."""
+    logging.raiseExceptions = False  # a line that cannot be written, as on a full disk, is dropped
     workspace.logs.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(workspace.daemon_log)
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from pydantic import ValidationError
 from ulid import ULID
 
 from mosaic.common.files import file_size, write_text
@@ -167,10 +166,13 @@ class Records:
     def read(self, folder: RunFolder) -> RunRecord | None:
         """None where the file is missing or damaged; a damaged one is left as it is."""
         try:
-            return RunRecord.model_validate_json(folder.record.read_text())
+            record = RunRecord.model_validate_json(folder.record.read_bytes())
+            if record.holds_slot and not record.attempts:
+                raise ValueError(f"it is {record.stage} without an attempt")
+            return record
         except FileNotFoundError:
             return None
-        except (OSError, ValidationError, ValueError) as error:
+        except (OSError, ValueError) as error:
             log.warning("record_unreadable", run_id=folder.run_id, path=str(folder.record), error=str(error)[:300])
             return None
 

@@ -43,18 +43,14 @@ def recover(records: Records) -> list[str]:
             path = workspace.runs / name
             try:
                 record = _read_folder(records, path, known)
+                if record is not None and _save(records, record, bool(known.get(path.name))):
+                    unread.append(path.name)
             except (OSError, ValueError, ArithmeticError):
                 log.exception("run_folder_unreadable", path=str(path))
+                folders.add(path.name)  # it may be readable at the next start
                 continue
             if record is not None or path.name in known:
                 folders.add(path.name)
-            if record is None:
-                continue
-            if not known.get(path.name) and not record.holds_slot:
-                unread.append(path.name)  # what holds a slot is followed from its beginning by the supervisor
-                index.save(record, UNREAD)
-            else:
-                records.mark_read(record)
         for run_id in known.keys() - folders:
             record = index.get_record(run_id)
             if record is not None and record.is_active:
@@ -87,6 +83,15 @@ def _is_read(record_path: str, known_mtime: int) -> bool:
         return known_mtime != UNREAD and os.stat(record_path).st_mtime_ns == known_mtime
     except OSError:
         return False
+
+
+def _save(records: Records, record: RunRecord, is_known: bool) -> bool:
+    """Put a record into the index; return whether the files of its run are still to be read, too."""
+    if is_known or record.holds_slot:  # what holds a slot is followed from its beginning by the supervisor
+        records.mark_read(record)
+        return False
+    records.index.save(record, UNREAD)
+    return True
 
 
 def _read_folder(records: Records, path: Path, known: dict[str, int]) -> RunRecord | None:
@@ -159,4 +164,7 @@ def _empty_trash(records: Records) -> None:
     for name in [name for name, age in ages.items() if age > TRASH_RETENTION_S]:
         shutil.rmtree(entries[name], ignore_errors=True)
         del ages[name]
-    write_json(ages_file, {"checked_at": time.time(), "ages": ages})
+    try:
+        write_json(ages_file, {"checked_at": time.time(), "ages": ages})
+    except OSError as error:
+        log.warning("trash_not_dated", error=str(error))

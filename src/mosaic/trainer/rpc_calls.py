@@ -9,22 +9,25 @@ import asyncio
 import functools
 import inspect
 import json
+import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError, Message
 
 from mosaic.common.auth_proof import PROBLEMS_KEY
 from mosaic.common.disk_space import is_disk_full_error
-from mosaic.contracts.errors import BadInput, DiskFull, MosaicError
+from mosaic.contracts.errors import BadInput, DiskFull, MosaicError, StorageFailed
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 
 log = structlog.get_logger("mosaic.trainer.rpc_calls")
 
+METHOD_PREFIX = "/mosaic."
 THREADS = 16
 MAX_MESSAGE_LENGTH = 4000
 """Of an error: gRPC drops answers whose headers are too long."""
@@ -95,6 +98,23 @@ class CallHost(Protocol):
     threads: CallThreads
 
 
+class DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Passes a request that is not a valid message to the guard of its method, which refuses it with a sentence."""
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None or handler.request_streaming or not details.method.startswith(METHOD_PREFIX):
+            return handler  # a stream raises the error where it is read, inside the guard
+        return handler._replace(request_deserializer=functools.partial(_decode, handler.request_deserializer))
+
+
+def _decode(decode: Callable[[bytes], Message], data: bytes) -> Message | DecodeError:
+    try:
+        return decode(data)
+    except DecodeError as error:
+        return error
+
+
 def guard_calls(servicer: AnyServicer) -> AnyServicer:
     """Makes the methods of a servicer count their calls and answer errors with a gRPC status."""
     for name in servicer.__dict__.keys() & TrainerServicer.__dict__.keys():
@@ -108,6 +128,8 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
     async def call(self: CallHost, request: Any, context: Context) -> Any:
         with self.calls:
             try:
+                if isinstance(request, DecodeError):
+                    raise request
                 return await _answer(self.threads, method, self, request, context)
             except grpc.aio.AbortError:
                 raise
@@ -138,8 +160,15 @@ async def _answer(
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:
+    if isinstance(error, DecodeError):
+        error = BadInput(f"The request is not a valid message ({error}). Do client and daemon have the same version?")
     if is_disk_full_error(error):
         error = DiskFull(f"The disk is full ({error}). Free some space, then try again.")
+    elif isinstance(error, (OSError, sqlite3.OperationalError)):
+        log.warning("files_unusable", exc_info=error)
+        error = StorageFailed(
+            f"The daemon could not read or write a file ({error}). Check the workspace's disk, then try again."
+        )
     code = grpc.StatusCode.INTERNAL
     if isinstance(error, MosaicError):
         code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, BadInput) else grpc.StatusCode.FAILED_PRECONDITION

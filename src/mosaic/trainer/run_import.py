@@ -7,12 +7,15 @@ nothing is written before the number and the size of the files are known.
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import re
 import shutil
 import stat
+import struct
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,7 +92,11 @@ def import_run(records: Records, source: str) -> RunView:
             _refuse_duplicate(target)
             write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
             staging.rename(target.path)
-            records.put(record)
+            try:
+                records.put(record)
+            except BaseException:
+                target.path.rename(staging)  # it was never acknowledged
+                raise
         intake = Intake(records)
         while intake.read_next(record.run_id):
             time.sleep(YIELD_S)
@@ -139,7 +146,7 @@ def _unpack(path: Path, staging: Path) -> Any:
                 )
             inside = [replace(entry, parts=entry.parts[1:]) for entry in entries if len(entry.parts) > 1]
             return _place(inside, staging, str(path))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError, struct.error, zlib.error, lzma.LZMAError) as error:
         raise BadInput(f"{path}: this zip cannot be read ({error}).") from None
 
 

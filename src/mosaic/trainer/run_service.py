@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -352,10 +353,13 @@ class RunService:
             view = self._records.view(record.run_id)
             workspace.trash.mkdir(parents=True, exist_ok=True)
             trash_path = workspace.trash / record.run_id
-            if trash_path.exists():
+            folder = self._records.folder(record.run_id).path
+            if trash_path.exists() and folder.exists():
                 shutil.rmtree(trash_path)
-            self._records.folder(record.run_id).path.rename(trash_path)
-            self._records.index.delete_run(record.run_id)
+            with self._records.index.transaction():
+                self._records.index.delete_run(record.run_id)
+                with suppress(FileNotFoundError):  # an earlier attempt got as far as this, or the user deleted it
+                    folder.rename(trash_path)
         self._records.notify_watchers()
         return view.model_copy(update={"run_dir": str(trash_path)})
 

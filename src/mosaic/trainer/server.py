@@ -272,7 +272,9 @@ class Servicer(TrainerServicer):
         self, request: AsyncIterator[pb.FramesRequest], context: Context
     ) -> AsyncIterator[pb.FrameReply]:
         requests = aiter(request)
-        first = await anext(requests)
+        first = await anext(requests, None)
+        if first is None:
+            raise BadInput("A stream of frames starts with a request that names its run; none came.")
         run_id = await run_in(self.threads.streams, self._records.resolve, first.run)
         acknowledged = FrameCount()
         replies = relay_frames(
@@ -294,9 +296,10 @@ class Servicer(TrainerServicer):
             listening.cancel()
 
     def AskWorker(self, request: pb.AskRequest, context: Context) -> pb.JsonReply:
-        answer = self._checkers.ask(
-            get_worker(request.worker).id, decode_limited(request.question_json, "The question")
-        )
+        question = decode_limited(request.question_json, "The question")
+        if not isinstance(question, dict):
+            raise BadInput('The question is not a JSON object such as {"ask": "environments"}.')
+        answer = self._checkers.ask(get_worker(request.worker).id, question)
         return pb.JsonReply(json=json.dumps(answer))
 
     # --- the daemon itself

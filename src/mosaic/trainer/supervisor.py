@@ -369,7 +369,10 @@ class Supervisor:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))
             self._advance(record.run_id, life.StartFailed(at=time.time(), reason=str(error)))
             return
-        self._advance(record.run_id, life.KeeperUp(at=time.time(), keeper=keeper))
+        # In memory first: a keeper that is not recorded, as on a full disk, would be started a second time.
+        started = life.advance(starting, life.KeeperUp(at=time.time(), keeper=keeper))
+        self._records.cache(started)
+        self._records.put(started)
 
     def _free_gpus(self, wanted: int) -> tuple[int, ...]:
         taken = {
