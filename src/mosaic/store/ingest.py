@@ -24,7 +24,7 @@ from mosaic.store.index import Index
 KEEPER = "keeper"
 SIDECAR = "sidecar"
 JOURNAL = "journal"
-BATCH_BYTES = 1 << 15
+BATCH_BYTES = 1 << 14
 """How much of a file is read at a time: other users of the index wait that long."""
 
 

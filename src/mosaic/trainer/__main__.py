@@ -15,6 +15,9 @@ from mosaic.trainer.daemon import IDLE_TIMEOUT_S, PORT, Daemon, configure_loggin
 
 log = structlog.get_logger("mosaic.trainer")
 
+SWITCH_S = 0.0005
+"""How long the thread that reads a journal may keep the others from running: a call waits that long several times."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mosaic daemon run", description=__doc__)
@@ -25,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="exit after this many seconds without runs or callers"
     )
     options = parser.parse_args(arguments)
+    sys.setswitchinterval(SWITCH_S)
     os.environ.pop(KEEPER_VARIABLE, None)  # a daemon started from within a run does not belong to it
     workspace = Workspace.resolve(options.var)
     umask = os.umask(0o077)  # files of a run are its owner's; users' scripts get theirs back
