@@ -16,6 +16,42 @@ from mosaic.trainer.rpc_calls import CallThreads
 WATCHERS = 5 * WATCHERS_PER_TURN
 
 
+def test_events_with_points_are_one_for_those_who_need_no_points(tmp_path: Path) -> None:
+    """F44: a long journal does not become a long list of events for each of many watchers."""
+    index = Index(tmp_path / "index.sqlite")
+    index.save(RunRecord(run_id="R1", worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    threads = CallThreads()
+
+    async def follow(has_points: bool, after: int) -> list[int]:
+        feed = EventFeed(Records(Workspace(tmp_path), index), threads)
+        feed._newest = feed._before = 0
+        feeding = asyncio.create_task(feed.run())
+        seqs: list[int] = []
+        async for _, events, _ in feed.follow(after, "", (), has_points):
+            seqs += [event.seq for event in events]
+            if seqs and seqs[-1] == 300:
+                break
+            if not events and after < 0:
+                write_metrics(index)
+        feed.close()
+        await feeding
+        return seqs
+
+    try:
+        assert asyncio.run(follow(False, -1)) == [300]
+        for has_points, count in ((True, 300), (False, 1)):
+            assert len(asyncio.run(follow(has_points, 0))) == count
+    finally:
+        threads.close()
+        index.close()
+
+
+def write_metrics(index: Index) -> None:
+    with index.transaction():
+        for seq in range(1, 301):
+            index.add_event("R1", "journal", {"seq": seq, "at": 1.0, "kind": "metrics"}, 0, 1)
+
+
 def test_many_watchers_take_turns_so_that_other_calls_come_in_between(tmp_path: Path) -> None:
     """F44: the event loop never serves all watchers at once."""
     index = Index(tmp_path / "index.sqlite")

@@ -25,6 +25,7 @@ EVENTS_PER_BATCH = 500
 MAX_BACKLOG_EVENTS = 4000
 """A reader that is this many events behind skips those that later ones replace."""
 REPLACEABLE_KINDS = ("progress", "sample")
+POINT_KINDS = ("metrics", "episodes")
 POLL_S = 0.5
 """How often the index is read when no change is reported."""
 WATCHERS_PER_TURN = 20
@@ -43,6 +44,8 @@ class EventFeed:
         """Cursors: of the newest event read, and of the last one that is older than all in memory."""
         self._events: deque[IndexedEvent] = deque(maxlen=MAX_BACKLOG_EVENTS)
         self._has_news = asyncio.Event()
+        self._selections: dict[tuple[int, str, tuple[str, ...], bool], list[IndexedEvent]] = {}
+        """What was selected of the events in memory: most watchers ask for the same."""
         self._waiting: list[asyncio.Future[None]] = []
         """Of the watchers that have sent all events so far."""
         self._is_closed = False
@@ -105,6 +108,7 @@ class EventFeed:
         if not events:
             return
         self._events.extend(events)
+        self._selections.clear()
         if len(self._events) == MAX_BACKLOG_EVENTS:
             self._before = self._events[0].cursor - 1
         self._newest = events[-1].cursor
@@ -112,9 +116,12 @@ class EventFeed:
             self._has_news.set()  # there may be more
 
     async def follow(
-        self, after: int, run_id: str, kinds: Sequence[str]
+        self, after: int, run_id: str, kinds: Sequence[str], has_points: bool = True
     ) -> AsyncGenerator[tuple[int, Sequence[IndexedEvent], int], None]:
-        """Yields the cursor, the events up to it and how many were skipped, until the feed is closed."""
+        """Yields the cursor, the events up to it and how many were skipped, until the feed is closed.
+
+        Without `has_points`, one event with points stands for all of its run and kind: their content is not needed.
+        """
         cursor = await run_in(self._pool, self._records.index.last_cursor) if after < 0 else after
         # A watcher that asks for nothing else needs them all, such as a chart of the hardware.
         is_thinned = not kinds or not set(kinds).issubset(REPLACEABLE_KINDS)
@@ -124,7 +131,7 @@ class EventFeed:
         while not self._is_closed:
             newest = self._newest
             if is_live and cursor >= self._before:
-                events = self._recent_after(cursor, run_id, kinds)
+                events = self._recent_after(cursor, run_id, tuple(kinds), has_points)
             else:
                 read = self._records.index.events_after
                 events = await run_in(self._pool, read, cursor, run_id, kinds, MAX_BACKLOG_EVENTS)
@@ -134,21 +141,29 @@ class EventFeed:
             if is_live:
                 cursor = max(cursor, newest)  # events that do not match are not read again
             sent = _without_replaced(events) if is_thinned and len(events) == MAX_BACKLOG_EVENTS else events
+            skipped = len(events) - len(sent)
+            sent = sent if has_points else _without_replaced(sent, POINT_KINDS)
             for at in range(0, len(sent), EVENTS_PER_BATCH):
                 part = sent[at : at + EVENTS_PER_BATCH]
-                yield part[-1].cursor, part, len(events) - len(sent) if at == 0 else 0
+                yield part[-1].cursor, part, skipped if at == 0 else 0
             if newest == self._newest and not self._is_closed and is_live:
                 self._waiting.append(asyncio.get_running_loop().create_future())
                 await self._waiting[-1]
 
-    def _recent_after(self, cursor: int, run_id: str, kinds: Sequence[str]) -> list[IndexedEvent]:
-        events = []
-        for event in reversed(self._events):
-            if event.cursor <= cursor:
-                break
-            if (not run_id or event.run_id == run_id) and (not kinds or event.kind in kinds):
-                events.append(event)
-        return events[::-1]
+    def _recent_after(
+        self, cursor: int, run_id: str, kinds: tuple[str, ...], has_points: bool
+    ) -> Sequence[IndexedEvent]:
+        key = cursor, run_id, kinds, has_points
+        if key not in self._selections:
+            events = []
+            for event in reversed(self._events):
+                if event.cursor <= cursor:
+                    break
+                if (not run_id or event.run_id == run_id) and (not kinds or event.kind in kinds):
+                    events.append(event)
+            events.reverse()
+            self._selections[key] = events if has_points else _without_replaced(events, POINT_KINDS)
+        return self._selections[key]
 
     async def encode(self, events: Sequence[IndexedEvent]) -> list[str]:
         texts = [event.json_text for event in events if event.json_text is not None]
@@ -182,14 +197,10 @@ class EventFeed:
         return encode_event(event.run_id, event.source, body)
 
 
-def _without_replaced(events: Sequence[IndexedEvent]) -> list[IndexedEvent]:
+def _without_replaced(events: Sequence[IndexedEvent], kinds: Sequence[str] = REPLACEABLE_KINDS) -> list[IndexedEvent]:
     """The events without those that a later one of the same run and kind replaces; never empty if `events` is not."""
     newest = {(event.run_id, event.kind): event.cursor for event in events}
-    return [
-        event
-        for event in events
-        if event.kind not in REPLACEABLE_KINDS or event.cursor == newest[event.run_id, event.kind]
-    ]
+    return [event for event in events if event.kind not in kinds or event.cursor == newest[event.run_id, event.kind]]
 
 
 def _read_event(file: BinaryIO, event: IndexedEvent) -> str:

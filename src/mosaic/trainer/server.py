@@ -28,7 +28,7 @@ from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.store import BULK_KINDS
 from mosaic.trainer.checkers import Checkers
-from mosaic.trainer.event_feed import EventFeed
+from mosaic.trainer.event_feed import POINT_KINDS, EventFeed
 from mosaic.trainer.folder_reader import list_files, read_evaluations, read_file, read_wandb_statuses
 from mosaic.trainer.frame_relay import TICK_S, FrameCount, relay_frames
 from mosaic.trainer.lifecycle import refuse_contract
@@ -46,7 +46,6 @@ log = structlog.get_logger("mosaic.trainer.server")
 POINTS_PER_REPLY = 5000
 LOG_CHUNK_BYTES = 1 << 18
 LOG_POLL_S = 0.1
-POINT_KINDS = ("metrics", "episodes")
 
 
 @guard_calls
@@ -140,7 +139,7 @@ class Servicer(TrainerServicer):
 
     async def WatchRuns(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.EventBatch]:
         run_id = await run_in(self.threads.streams, self._records.resolve, request.run) if request.run else ""
-        async with aclosing(self._feed.follow(request.after, run_id, list(request.kinds))) as batches:
+        async with aclosing(self._feed.follow(request.after, run_id, request.kinds, has_points=False)) as batches:
             async for cursor, events, skipped in batches:
                 # A further attempt drops points of an earlier one.
                 grown = {event.run_id for event in events if event.kind in POINT_KINDS or event.kind == Hello.KIND}
