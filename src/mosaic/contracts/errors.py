@@ -10,7 +10,7 @@ MosaicError                 LOG700, exit 1
 │   └── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
 ├── RunEnded                LOG702, exit 3: the run that was waited for failed
 ├── DiskFull                LOG711, exit 1: the workspace's disk is full
-├── StorageFailed           LOG712, exit 1: a file of the workspace cannot be read or written
+├── StorageFailed           LOG713, exit 1: a file of the workspace cannot be read or written
 ├── NoDaemon                LOG703, exit 4
 │   └── IdentityFailed      LOG710: something else answers on the daemon's port
 └── AlreadyRunning          LOG704, exit 75: a second daemon for one workspace
@@ -88,7 +88,7 @@ class DiskFull(MosaicError):
 
 
 class StorageFailed(MosaicError):
-    log_code = "LOG712"
+    log_code = "LOG713"
 
 
 class NoDaemon(MosaicError):

@@ -145,7 +145,8 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
 
     try:
         weights: dict[str, Array] = load((path / WEIGHTS).read_bytes())
-        with np.load(path / STATE, allow_pickle=False) as archive:
+        # Opened here: numpy does not close a file whose content it refuses.
+        with open(path / STATE, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = _Entries(path, archive)
     except Exception as error:  # the decoders of foreign bytes raise all kinds of errors
         raise _DamagedError(str(error)) from None
