@@ -34,6 +34,8 @@ MAX_GROWTH_MB = 150
 """Of the daemon's memory, for all viewers together."""
 EVENTS = 12_000
 """Three times what a viewer may be behind."""
+WARNING_EVERY = EVENTS // 2
+"""So rarely that all events of a backlog can be replaced by later ones."""
 
 
 def cartpole(total_timesteps: int) -> dict[str, Any]:
@@ -79,15 +81,16 @@ def test_a_slow_viewer_gets_the_number_of_events_that_it_missed(trainer: Trainer
     wait_for(lambda: trainer.get(run_id).global_step, "its first steps")
     cursor = next(trainer.watch(-1)).cursor
     with raw_stub(workspace) as (stub, metadata):
-        slow = stub.WatchRuns(pb.WatchRequest(after=cursor, run=run_id), metadata=metadata)
+        request = pb.WatchRequest(after=cursor, run=run_id, kinds=["progress", "warning"])
+        slow = stub.WatchRuns(request, metadata=metadata)
         next(slow)
         journal = Journal(workspace.run(run_id).path / "journal.9.jsonl")
         for number in range(1, EVENTS + 1):
             journal.append("progress", global_step=number, total_timesteps=LONG, sps=1.0)
-            if number % 1000 == 0:
+            if number % WARNING_EVERY == 0:
                 journal.append("warning", text=str(number), code=None)
         journal.close()
-        expected = [str(number) for number in range(1000, EVENTS + 1, 1000)]
+        expected = [str(number) for number in range(WARNING_EVERY, EVENTS + 1, WARNING_EVERY)]
         assert read_warnings(trainer, run_id, cursor) == expected, "while the slow one reads nothing"
         texts: list[str] = []
         received = skipped = 0
