@@ -177,7 +177,7 @@ def test_the_translation_does_not_modify_its_input() -> None:
 
 
 def test_sections_are_flattened_to_the_names_of_extras() -> None:
-    extras = {**EXAMPLES, "algo_params": {}}
+    extras = {**EXAMPLES, "record_steps": False, "algo_params": {}}  # fastlane_only refuses records of steps
     flat = flatten_sections(Payload.parse(payload(extras)).to_json())
     names = {"eval_episodes", "algo_params", "cleanrl", "cleanrl_python"}
     assert flat == {name: value for name, value in extras.items() if name not in names}
