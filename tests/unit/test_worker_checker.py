@@ -9,15 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.worker_runs import SMALL, small, train_here
 
 from cleanrl_worker import checker
+from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
 from cleanrl_worker.checker import answer
 from cleanrl_worker.inspection import inspect_policy
-from cleanrl_worker.registry import ALGORITHMS
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
@@ -220,3 +223,20 @@ def test_tracking_that_is_not_installed_is_a_warning_that_names_its_extra(monkey
     assert [text for text in warnings if "mosaic-rl[wandb]" in text]
     assert [text for text in warnings if "mosaic-rl[trackio]" in text]
     assert ask(ask="check", config=small())["summary"]["warnings"] == []
+
+
+def test_images_for_an_algorithm_of_vectors_and_rounded_steps_are_warned_of() -> None:
+    """Before the run starts: CarRacing's pixels as one vector, and 512 steps of the 1,000 requested."""
+
+    class Pixels(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
+        action_space = gymnasium.spaces.Discrete(2)
+
+    (warning,) = observation_warnings(Pixels())
+    assert "flattened to one long vector, which is hard to learn from." in warning
+    config = load_algorithm("ppo").Config
+    assert step_warnings(config(total_timesteps=1000)) == [
+        "total_timesteps: 1,000 is not a multiple of the 512 steps of an update, so 512 steps are trained."
+    ]
+    assert step_warnings(config(total_timesteps=1024)) == []
+    assert step_warnings(config()) == [], "the defaults are CleanRL's"
