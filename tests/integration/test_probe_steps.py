@@ -264,3 +264,35 @@ def test_the_total_is_that_of_the_trainer(
     view = run_script(trainer, folder, STEPPER + USES[library])
     assert (view.global_step, view.total_timesteps) == (200, 200)
     assert ("eval/episodic_return" in points(RunFolder(view.run_dir))) == evaluated
+
+
+def test_environments_in_processes_can_be_trained_and_evaluated_on(trainer: TrainerClient, tmp_path: Path) -> None:
+    """The trainer is a stand-in for that of skrl."""
+    folder = tmp_path / "w"
+    write_script(folder / "skrl" / "trainers" / "torch", TRAINERS["skrl/trainers/torch/base.py"], "base.py")
+    code = """
+        from types import SimpleNamespace
+        import gymnasium as gym
+        from skrl.trainers.torch.base import Trainer
+        class Stepper:
+            num_envs, ended = 2, 0
+            def __init__(self):
+                self.envs = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="async")
+                self.envs.reset(seed=1)
+                self.envs.action_space.seed(1)
+            def step(self):
+                _, _, terminated, truncated, _ = self.envs.step(self.envs.action_space.sample())
+                self.ended += int((terminated | truncated).sum())
+        env = Stepper()
+        trainer = Trainer(cfg=SimpleNamespace(timesteps=100), env=env)
+        for use in (trainer.train, trainer.eval, trainer.train):
+            env.ended = 0
+            use()
+            print(env.ended)
+        env.envs.close()
+    """
+    view = run_script(trainer, folder, code)
+    trained, evaluated, trained_again = printed_numbers(view)
+    assert (view.global_step, view.episodes) == (400, trained + trained_again)
+    assert max(row[2] for row in episodes(RunFolder(view.run_dir))) <= 400
+    assert len(points(RunFolder(view.run_dir))["eval/episodic_return"]) == evaluated > 0

@@ -82,7 +82,7 @@ class EnvTap:
         if vector_size:
             self.join_vector(vector_size)
         self._first_step = 0
-        """Steps of training at the first step of the episode."""
+        """Steps of training at the first step of the episode, or before it."""
         self._seed: Any = None
         self.kind = type(env)
         """The class whose `step` counts: an inherited `step` that it calls is not counted again."""
@@ -173,9 +173,11 @@ class EnvTap:
         probe, mark = self.probe, self.probe.read_mark()
         if mark is not None and mark.purpose != UNKNOWN:
             probe.add_evaluation_episode(self.total, self.length, mark.step)
+            probe.steps = self._first_step  # without those of the evaluation
         else:
             step = (probe.steps + self.late_steps) * probe.num_envs
             probe.add_episode(self.index, self.total, self.length, step)
+        self._first_step = probe.steps
 
     def start_episode(self) -> None:
         if self.length:
