@@ -8,7 +8,7 @@ from typing import Any
 
 from mosaic.probe.inside.core import OWN
 from mosaic.probe.inside.discovery import taps, watch_class
-from mosaic.probe.inside.environments import EnvTap, _find_tap, take_index, tap_env
+from mosaic.probe.inside.environments import EnvTap, find_tap, take_index, tap_env
 from mosaic.probe.inside.groups import Place, group_at
 from mosaic.probe.inside.hooks import call_after
 
@@ -76,7 +76,7 @@ def patch_pettingzoo(module: Any) -> None:
 
 
 def _tap(tap_class: type[AgentsTap], env: Any, place: Place, seed: Any) -> None:
-    if _find_tap(env) is None:
+    if find_tap(env) is None:
         tap_env(env, take_index(), 1, group_at(place), seed=seed, tap_class=tap_class)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from mosaic.probe.inside.groups import Place, _calling_frames, calling_place
+from mosaic.probe.inside.groups import Place, calling_frames, calling_place
 from mosaic.probe.inside.hooks import call_before, report_failure
 
 taps: dict[int, Any] = {}
@@ -96,7 +96,7 @@ def is_in_constructor() -> bool:
 
 def calling_objects(method: str | None = None) -> Any:
     """Yield the objects whose methods, or whose methods of one name, are being called, innermost first."""
-    for frame in _calling_frames():
+    for frame in calling_frames():
         code = frame.f_code
         if code.co_argcount and method in (None, code.co_name):
             yield frame.f_locals.get(code.co_varnames[0])

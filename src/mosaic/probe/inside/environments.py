@@ -257,7 +257,7 @@ def tap_env(
     current_probe().has_environments = True
 
 
-def _find_tap(env: Any) -> EnvTap | None:
+def find_tap(env: Any) -> EnvTap | None:
     """Return the tap of an environment, or of the one that it wraps."""
     return next((_taps[id(inner)] for inner in wrapped_envs(env) if id(inner) in _taps), None)
 
@@ -390,7 +390,7 @@ class IndexedEnvFactory:
         """Record an environment that was created before or without gymnasium.make."""
         if _env_creation.count:
             return
-        tap = _find_tap(env)
+        tap = find_tap(env)
         if tap is None:
             self.tap(env)
         elif self._vector is not None and tap.group is not None:
@@ -416,7 +416,7 @@ def _tap_direct(wrapper: Any, env: Any, place: Place, seed: Any) -> None:
         tap_vector(env, place, seed)
         return
     wrappers = [caller for caller in calling_objects() if isinstance(caller, wrapper) and caller.unwrapped is env]
-    if not any(map(_find_tap, wrappers)):
+    if not any(map(find_tap, wrappers)):
         limits = [caller for caller in wrappers if type(caller).__name__ == "TimeLimit"]
         _tap_new((limits or [env])[-1], place, seed)
 
@@ -494,6 +494,6 @@ def find_group(env: Any) -> EnvGroup | None:
             return _vectors[id(env)].group
         env, inner = vars(env).get("venv") if hasattr(env, "__dict__") else None, env
         if env is None:
-            tap = _find_tap(inner)
+            tap = find_tap(inner)
             return tap.group if tap is not None else None
     return None

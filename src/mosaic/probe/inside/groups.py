@@ -62,7 +62,7 @@ class EnvGroup:
         is_first = not self.probe.has_training_group
         if self.probe.is_evaluating or (
             (not is_first or is_worker_process())
-            and any(_EVALUATING_FUNCTION.search(frame.f_code.co_name) for frame in _calling_frames())
+            and any(_EVALUATING_FUNCTION.search(frame.f_code.co_name) for frame in calling_frames())
         ):
             self.decide(True)
         elif is_first:
@@ -174,7 +174,7 @@ def is_worker_process() -> bool:
 
 
 def calling_place() -> Place:
-    return tuple((id(frame.f_code), frame.f_lasti) for frame in _calling_frames())
+    return tuple((id(frame.f_code), frame.f_lasti) for frame in calling_frames())
 
 
 def group_at(place: Place) -> EnvGroup:
@@ -202,7 +202,7 @@ def call_as_evaluation(owner: Any, name: str) -> None:
     replace_method(owner, name, evaluate)
 
 
-def _calling_frames() -> Any:
+def calling_frames() -> Any:
     """Yield the frames of the script and its libraries, innermost first."""
     frame: Any = sys._getframe(1)
     own = os.path.dirname(__file__)
