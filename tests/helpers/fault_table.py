@@ -66,6 +66,7 @@ ROWS = {
     "F44": "500 watchers, 1M journal lines, no newline",
     "F45": "hostile import",
     "F46": "other local users and foreign Host headers",
+    "M1": "any process of any kind of run killed at random",
 }
 TRIES_VARIABLE = "MOSAIC_FAULT_TRIES"
 SEED_VARIABLE = "MOSAIC_FAULT_SEED"
@@ -171,7 +172,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     rows = config.getoption("--rows").split(",")
     if unknown := set(rows) - set(ROWS):
-        raise pytest.UsageError(f"--rows: {', '.join(sorted(unknown))} is not a row. Known: F1 to F46.")
+        raise pytest.UsageError(f"--rows: {', '.join(sorted(unknown))} is not a row. Known: {', '.join(ROWS)}.")
     tries = config.getoption("--tries")
     # Read by the tests, also in the processes of pytest-xdist, which inherit them.
     os.environ[TRIES_VARIABLE] = str(tries)

@@ -65,8 +65,8 @@ def events(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
 def journal_points(folder: RunFolder) -> Points:
     """Return the valid points: those of an earlier attempt count up to the step at which a later one resumed."""
     points: Points = {}
-    for event in read_all(folder.journal):
-        if event["kind"] == "hello" and event["attempt"] > 1:
+    for event in (event for path in folder.journals() for event in read_all(path)):
+        if event["kind"] == "hello" and (event.get("resumed_from") is not None or event.get("attempt", 1) > 1):
             begin = -1 if event["resumed_from"] is None else event["resumed_from"]
             points = {tag: [row for row in rows if row[0] <= begin] for tag, rows in points.items()}
         for tag, rows in event.get("series", {}).items():
