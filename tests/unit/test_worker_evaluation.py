@@ -357,7 +357,7 @@ def test_a_checkpoint_without_its_normalizer_is_refused(tmp_path: Path) -> None:
     lacking = {name: array for name, array in complete.arrays.items() if not name.startswith("observation")}
     assert len(lacking) < len(complete.arrays)
     path = checkpoints.write(RunFolder(tmp_path / "cut"), 64, complete.weights, lacking, complete.facts, {})
-    with pytest.raises(BadInput, match="lacks 'observation"):
+    with pytest.raises(BadInput, match="has no 'observation"):
         load_for_evaluation(parse_request(evaluation(path)))
 
 
