@@ -16,6 +16,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 
 from mosaic.cli import run_follower
 from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_log_line
+from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.client.trainer_client import MetricsUpdate, TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import MosaicError, NoDaemon
@@ -240,7 +241,7 @@ def test_a_curve_of_a_million_points_is_thinned_and_keeps_its_shape() -> None:
 def test_skipped_events_are_counted_where_they_would_have_been_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6.1: a slow reader learns how many events it missed: a warning on the command line and in the window's log."""
     replies = [pb.EventBatch(cursor=7, skipped=0), pb.EventBatch(cursor=1300, skipped=1234)]
-    monkeypatch.setattr(TrainerClient, "_stream", lambda *_, **__: iter(replies))
+    monkeypatch.setattr(DaemonChannel, "stream", lambda *_, **__: iter(replies))
     with grpc.insecure_channel("127.0.0.1:9") as channel:
         first, second = TrainerClient(channel, "token").watch(run=RUN)
     assert first.events == []
