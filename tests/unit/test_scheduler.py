@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mosaic.contracts.states import RunRecord
-from mosaic.trainer.scheduler import Slots, choose, start_order
+from mosaic.trainer.scheduler import Slots, choose, describe_busy, start_order
 
 SLOTS = Slots(runs=2, cpus=4, gpus=1)
 
@@ -38,6 +38,14 @@ def test_a_run_waiting_for_a_gpu_is_passed_only_by_runs_without_gpu() -> None:
     queued = [run("A", gpus=1), run("B", gpus=1), run("C")]
     assert choose(queued, [holder], Slots(runs=4, cpus=8, gpus=1)) == ["C"]
     assert choose([run("A", gpus=2), run("B", gpus=1)], [], Slots(runs=4, cpus=8, gpus=1)) == []
+
+
+def test_a_waiting_run_names_what_is_used_up() -> None:
+    slots = Slots(runs=4, cpus=8, gpus=1)
+    assert describe_busy([run("X", gpus=1)], slots, has_waiting=True) == "1 of 1 GPUs busy"
+    assert describe_busy([run("X", cpus=2)], slots, has_waiting=True) == "2 of 8 CPUs busy, 0 of 1 GPUs busy"
+    assert describe_busy([run(name) for name in "WXYZ"], slots, has_waiting=True) == "4 of 4 slots busy"
+    assert describe_busy([], slots, has_waiting=False) == ""
 
 
 def test_a_run_with_many_cores_is_not_starved() -> None:

@@ -86,7 +86,8 @@ def describe_busy(running: Sequence[RunRecord], slots: Slots, has_waiting: bool)
     busy = {"CPUs": (sum(record.cpus for record in running), slots.cpus)}
     if slots.gpus:
         busy["GPUs"] = (sum(record.gpus for record in running), slots.gpus)
-    return ", ".join(f"{used} of {total} {name} busy" for name, (used, total) in busy.items())
+    exhausted = {name: (used, total) for name, (used, total) in busy.items() if used >= total}
+    return ", ".join(f"{used} of {total} {name} busy" for name, (used, total) in (exhausted or busy).items())
 
 
 class FastFailureBreaker:
