@@ -169,6 +169,7 @@ def test_a_cancelled_run_keeps_a_checkpoint_that_resumes(workspace: Workspace) -
     assert reached < (view.global_step or 0) <= reached + 2048
 
 
+@pytest.mark.may_log("call_refused")  # by a client whose daemon had the same port before it was killed
 def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace: Workspace) -> None:
     """F1: the next command finds the run with the same process."""
     run_id = mosaic(workspace, "train", "ppo", "--total-timesteps", "5000000", "--detach", "--json").json["run_id"]

@@ -38,6 +38,7 @@ def poison(path: Path, line: str | bytes) -> None:
         file.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
 
 
+@pytest.mark.may_log("index_rebuilt")
 @pytest.mark.parametrize("line", POISON.values(), ids=POISON)
 @pytest.mark.parametrize("file", ["journal.jsonl", "journal.7.jsonl", "keeper.jsonl"])
 def test_a_poisonous_line_is_skipped_and_everything_else_is_followed(
@@ -108,7 +109,7 @@ def test_a_damaged_record_is_restored_from_the_index(
     trainer.close()
 
 
-@pytest.mark.may_log("record_restored", "record_unreadable")
+@pytest.mark.may_log("index_rebuilt", "record_restored", "record_unreadable")
 def test_a_damaged_record_that_the_index_does_not_know_is_shown_as_lost(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
 ) -> None:

@@ -84,6 +84,9 @@ def test_strangers_are_not_survivors() -> None:
         reused: ProcessIdentity = {**identify(stranger.pid), "start": "1"}
         assert find_survivors(keeper, reused) == []
         assert find_survivors(keeper, identify(stranger.pid)) == [stranger.pid]
+        mark = keeper_mark({**keeper, "start": "2"}).encode()
+        # During its start, a program has no environment yet.
+        wait_for(lambda: mark in Path(f"/proc/{stranger.pid}/environ").read_bytes(), "its environment")
         assert find_survivors({**keeper, "start": "2"}, None) == [stranger.pid]
     finally:
         stranger.kill()

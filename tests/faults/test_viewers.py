@@ -137,7 +137,7 @@ def test_a_run_ends_while_its_viewers_are_frozen(
     folder = workspace.run(trainer.submit(cartpole(100_000)).run_id)
     run_id = folder.run_id
     log = folder.stdout_log("cleanrl")
-    wait_for(lambda: log.exists() and log.stat().st_size, "its first line")
+    wait_for(lambda: log.exists() and log.stat().st_size and trainer.get(run_id).stage == "running", "its first line")
     trainer.pause(run_id)
     wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
     path = os.pathsep.join((os.getcwd(), os.environ.get("PYTHONPATH", "")))
