@@ -34,8 +34,13 @@ def kill_survivors(keeper: ProcessIdentity, worker: ProcessIdentity | None) -> l
                 os.killpg(worker["pid"], signal.SIGKILL)
         return []
     deadline = time.monotonic() + _TIMEOUT_S
-    # Again until none is found: a process may have forked while the others were killed.
-    while (pids := find_survivors(keeper, worker)) and time.monotonic() < deadline:
+    # Until none is found twice: a process may have forked while the others were killed, or may be just starting and
+    # have no environment yet.
+    pids: list[int] = []
+    empty_passes = 0
+    while empty_passes < 2 and time.monotonic() < deadline:
+        pids = find_survivors(keeper, worker)
+        empty_passes = 0 if pids else empty_passes + 1
         for pid in pids:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
