@@ -59,7 +59,7 @@ def test_a_killed_process_of_a_run_is_its_true_end(
 ) -> None:
     """F3: the worker, the keeper, or a child that the worker waits for."""
     run_id = start_script(trainer, tmp_path / "script", STARTS_A_CHILD)
-    wait_for(lambda: b"\n" in read_log(trainer, run_id), "the child")
+    wait_for(lambda: b"\n" in read_log(trainer, run_id) and trainer.get(run_id).attempts[-1].worker, "the child")
     attempt = trainer.get(run_id).attempts[-1]
     assert attempt.worker is not None
     assert attempt.keeper is not None

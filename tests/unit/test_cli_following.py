@@ -247,5 +247,6 @@ def test_skipped_events_are_counted_where_they_would_have_been_shown(monkeypatch
     assert first.events == []
     (warning,) = second.events
     assert (warning.kind, warning.run_id) == ("warning", RUN)
-    result = train(Daemon(warning, lambda: None))
+    daemon: Daemon = Daemon(warning, lambda: daemon.end())
+    result = train(daemon)
     assert "1,234 events were skipped, because this program reads them too slowly." in result.err + result.out

@@ -145,7 +145,7 @@ def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episod
 
 def _is_mixed(group: Sequence[ComparedRun]) -> bool:
     """Whether the runs are on different environments, so that neither their returns nor their curves have a mean."""
-    return len({entry.task for entry in group}) > 1
+    return len({entry.task for entry in group if entry.task}) > 1
 
 
 def _mean_curve(group: Sequence[ComparedRun], grid: Floats, weight: float) -> ConfidenceBand:

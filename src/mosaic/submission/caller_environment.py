@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.contracts.options import value_at
-from mosaic.contracts.states import EnvModules
 from mosaic.workers import get_worker
+
+if TYPE_CHECKING:
+    from mosaic.contracts.states import EnvModules
 
 
 def caller_environment() -> dict[str, str]:
@@ -40,6 +42,8 @@ def caller_env_modules() -> EnvModules | None:
     names = os.environ.get(MODULES_VARIABLE, "").strip()
     if not names:
         return None
+    from mosaic.contracts.states import EnvModules  # imports pydantic, for which `mosaic --help` would wait
+
     folders = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     for name in names.split(","):
         path = os.path.abspath(name.strip().partition(".")[0])
