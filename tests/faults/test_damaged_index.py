@@ -55,7 +55,7 @@ def test_the_command_that_starts_the_daemon_prints_that_the_index_was_rebuilt(
 def test_an_index_that_is_deleted_under_a_live_daemon_is_written_again(
     trainer: TrainerClient, workspace: Workspace
 ) -> None:
-    """F13: nothing is lost, and a run that is active goes on being recorded."""
+    """F13: nothing is lost, and an active run continues to be recorded."""
     done = ended(trainer, trainer.submit(scripted(steps=3)).run_id)
     active = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
     wait_for(lambda: trainer.get(active).global_step, "its first steps")

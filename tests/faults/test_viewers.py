@@ -120,7 +120,7 @@ def read_warnings(trainer: TrainerClient, run_id: str, cursor: int) -> list[str]
 
 @contextmanager
 def viewer(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that shows a run, with its output in a pipe that nobody empties."""
+    """A process that shows a run, with its output in a pipe that is never read."""
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
             yield process

@@ -420,7 +420,7 @@ def test_a_worker_that_writes_another_version_of_the_journal_is_rejected(trainer
 
 
 def test_telemetry_of_an_ended_run_is_refused(trainer: TrainerClient) -> None:
-    """R2.2: what would be seen by nobody is not accepted."""
+    """R2.2: telemetry that no one could see is refused."""
     run_id = ended(trainer, trainer.submit(scripted()).run_id).run_id
     message = pb.TelemetryRequest(run=run_id, kind="step", fields_json="{}")
     with pytest.raises(NotAllowed, match="has ended and accepts no more telemetry"):

@@ -18,7 +18,7 @@ MAX_LOG_BYTES = 2 << 20
 def append_log(path: Path, event: str, level: str = "info", **fields: object) -> None:
     """Append one line, unless its folder does not exist: a log alone must not create a workspace.
 
-    A log that cannot be written is no reason to stop.
+    A log that cannot be written does not stop the program.
     """
     line = {"event": event, "topic": topic(event), **fields, "level": level, "timestamp": datetime.now(UTC).isoformat()}
     with suppress(OSError):

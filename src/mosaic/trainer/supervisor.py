@@ -91,6 +91,8 @@ class Supervisor:
         self.backlog = set(backlog)
         """Finished runs whose files are still to be read into a new index."""
         self._has_backlog = False
+        self._resolved_runs = os.path.realpath(records.workspace.runs)
+        """Where the run folders are, all links resolved: compared at every tick."""
         self.steps: tuple[Callable[[], None], ...] = (
             self.restore_folders,
             self.follow_runs,
@@ -226,10 +228,13 @@ class Supervisor:
             if attempt.keeper is None:
                 if time.monotonic() - self._began > KEEPER_CLAIM_TIMEOUT_S:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
-            elif attempt.folder not in ("", os.path.realpath(self._records.folder(record.run_id).path)):
+            elif attempt.folder not in ("", self._resolved_folder(record.run_id)):
                 self._advance(record.run_id, life.KeeperLost(at=time.time(), original=attempt.folder))
             elif not is_alive(attempt.keeper):
                 self._end_without_keeper(record.run_id, attempt.keeper)
+
+    def _resolved_folder(self, run_id: str) -> str:
+        return f"{self._resolved_runs}/{run_id}"
 
     def _end_without_keeper(self, run_id: str, keeper: ProcessIdentity) -> None:
         """End a run whose keeper is gone, once all that the keeper and the worker wrote has been read, in parts."""
@@ -344,7 +349,7 @@ class Supervisor:
             gpus=self._free_gpus(record.gpus),
             journal_from=file_size(folder.journal),
             keeper_from=file_size(folder.keeper),
-            folder=os.path.realpath(folder.path),
+            folder=self._resolved_folder(record.run_id),
         )
         try:
             payload = self._records.read_payload(record.run_id)

@@ -20,7 +20,7 @@ MESSAGE_KINDS = {
 }
 """By kind: icon, color, and how long a message is shown, in milliseconds."""
 MESSAGE_WIDTHS = (360, 480, 640, 800)
-"""Tried in this order, then the width of the window, until the text is no taller than menus and page buttons."""
+"""Tried in this order, then the width of the window, until the text is not taller than menus and page buttons."""
 
 
 class Banner(QFrame):
