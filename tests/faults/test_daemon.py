@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,33 @@ def test_a_killed_daemon_changes_nothing_for_its_runs(
     record_property("worst_s", max(recovery_s))
     assert_nothing_is_missing(trainer, run_id)
     trainer.close()
+
+
+DIES_BEFORE_THE_KEEPER = """
+import os, signal
+from mosaic.trainer import __main__, executor
+executor.LocalExecutor.start = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+raise SystemExit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_daemon_that_is_killed_before_it_starts_the_keeper_leaves_a_run_that_can_be_started_or_cancelled(
+    workspace: Workspace, plugins: Path, is_cancelled: bool
+) -> None:
+    """F1: the run is recorded as starting, and it has no process."""
+    daemon = LiveDaemon(workspace, plugins)
+    command, daemon.command = daemon.command, [sys.executable, "-c", DIES_BEFORE_THE_KEEPER]
+    with daemon.start() as trainer:
+        run_id = trainer.submit(scripted(steps=2)).run_id
+    assert daemon.process is not None
+    daemon.process.wait()
+    daemon.command = command
+    with daemon.start() as trainer:
+        if is_cancelled:
+            trainer.cancel(run_id)
+        assert ended(trainer, run_id).outcome == ("cancelled" if is_cancelled else "succeeded")
+    daemon.end()
 
 
 def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: TrainerClient) -> None:

@@ -136,3 +136,9 @@ def test_a_failed_start_is_queued_again() -> None:
     starting = life.advance(record(is_resume=True), life.Dispatched(at=2.0, attempt=attempt(is_resume=True)))
     run = life.advance(starting, life.NeverStarted(at=3.0))
     assert (run.stage, run.attempts, run.is_resume) == (Stage.QUEUED, (), True)
+
+
+def test_a_failed_start_is_not_repeated_after_a_stop() -> None:
+    starting = life.advance(record(), life.Dispatched(at=2.0, attempt=attempt()))
+    run = life.advance(life.advance(starting, life.StopRequested(at=3.0)), life.NeverStarted(at=4.0))
+    assert (run.stage, run.outcome, run.finished_at) == (Stage.FINISHED, Outcome.CANCELLED, 4.0)

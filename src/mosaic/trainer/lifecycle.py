@@ -106,7 +106,7 @@ class KeeperLost(LifecycleEvent):
 
 
 class NeverStarted(LifecycleEvent):
-    """The daemon died before the keeper started: the run is queued again."""
+    """The daemon died before the keeper started: the run is queued again, unless a stop was requested since."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _move_to(stage: Stage, message: str) -> Callable[[RunRecord, LifecycleEvent]
     return lambda record, event: _with_history_entry(record, event.at, stage, message)
 
 
-def _cancel_queued(record: RunRecord, event: StopRequested) -> RunRecord:
+def _cancel_unstarted(record: RunRecord, event: StopRequested | NeverStarted) -> RunRecord:
     return _finish(record, event.at, Outcome.CANCELLED, "Cancelled before it was started.")
 
 
@@ -332,13 +332,14 @@ _TABLE: tuple[tuple[type[LifecycleEvent], Callable[[RunRecord, Any], RunRecord],
     (WarningReported, _add_warning, _SLOT_STAGES),
     (Paused, _move_to(Stage.PAUSED, "It was paused."), (Stage.RUNNING,)),
     (Unpaused, _move_to(Stage.RUNNING, "Resumed."), (Stage.PAUSED,)),
-    (StopRequested, _cancel_queued, (Stage.QUEUED,)),
+    (StopRequested, _cancel_unstarted, (Stage.QUEUED,)),
     (StopRequested, _ask_to_stop, _LIVE_STAGES),
     (FinishReported, _store_final_report, _SLOT_STAGES),
     (StartFailed, _fail_to_start, (Stage.QUEUED, *_SLOT_STAGES)),
     (Ended, _end, _SLOT_STAGES),
     (KeeperLost, _mark_lost, _SLOT_STAGES),
     (NeverStarted, _return_to_queue, (Stage.STARTING,)),
+    (NeverStarted, _cancel_unstarted, (Stage.STOPPING,)),
     (Requeued, _requeue, (Stage.FINISHED,)),
 )
 """Which event moves a run, how, and in which stages."""
