@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.flat_network import select_by_prefix
-from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs, random_state, random_state_to_json, restore_random_state
+from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs
 from mosaic.contracts.errors import BadInput
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK, AtariEnv
 from mosaic.envs.factory import family_of
+from mosaic.envs.reproducible import random_state, restore_random_state
 from mosaic.run.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
@@ -82,9 +83,7 @@ class AtariEnvs(VectorEnvs):
         for index, game in enumerate(self._unwrapped_envs):
             parts, game_facts = game.snapshot()
             arrays |= {f"env.{index}.{name}": np.array(part) for name, part in parts.items()}
-            facts.append(
-                {**game_facts, "now": random_state_to_json(random_state(game)), "episode": self._episode_numbers[index]}
-            )
+            facts.append({**game_facts, "now": random_state(game), "episode": self._episode_numbers[index]})
         return arrays, facts
 
     def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.replay_blocks import ReplayBlocks, read_blocks
-from cleanrl_worker.vector_envs import EpisodeEnd, random_state_to_json
+from cleanrl_worker.vector_envs import EpisodeEnd
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from mosaic.run import Run

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from mosaic.envs.reproducible import random_state, restore_random_state
 from mosaic.envs.spaces import flat_size, make_flattener
 from mosaic.fastlane import FrameTap
 from mosaic.run.live_frames import LiveFrames
@@ -82,7 +83,7 @@ class VectorEnvs:
         self._seeds: list[int | None] = [None] * num_envs
         """The seed of the current episode's reset, if it is the first."""
         self._random_states_before_reset: list[Any] = [None] * num_envs
-        """The state of the environment's random generator before the current episode's reset."""
+        """The random state of the environment before the current episode's reset."""
         self._actions: list[list[Array] | None] = [[] for _ in envs]
         """The actions since that reset; None if there are too many."""
         self._episode_numbers = [0] * num_envs
@@ -267,8 +268,8 @@ class VectorEnvs:
             facts.append(
                 {
                     "seed": self._seeds[index],
-                    "before": random_state_to_json(self._random_states_before_reset[index]),
-                    "now": random_state_to_json(random_state(self._unwrapped_envs[index])),
+                    "before": self._random_states_before_reset[index],
+                    "now": random_state(self._unwrapped_envs[index]),
                     "length": self._step_count - self._episode_starts[index],
                     "return": self._earlier_returns[index],
                     "episode": self._episode_numbers[index],
@@ -316,10 +317,7 @@ class VectorEnvs:
             observation, _, _, _, _ = env.step(action)
         self._latest_observations[index] = observation
         replayed = np.asarray(self._flatten_observation(observation))
-        if (
-            replayed.tobytes() != expected_observation.tobytes()
-            or random_state_to_json(random_state(core)) != fact["now"]
-        ):
+        if replayed.tobytes() != expected_observation.tobytes() or random_state(core) != fact["now"]:
             restore_random_state(core, fact["now"])
             return "replaying its actions led to a different observation; it is not deterministic"
         return None
@@ -359,22 +357,3 @@ def strip_wrappers(env: GymEnv) -> tuple[GymEnv, float]:
             break
         env = env.env
     return env, limit
-
-
-def random_state(core: Any) -> Any:
-    """Return the state of an environment's own random generator, if it has one."""
-    generator = getattr(core, "np_random", None)
-    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
-
-
-def restore_random_state(core: Any, state: Any) -> None:
-    generator = getattr(core, "np_random", None)
-    if isinstance(generator, np.random.Generator) and state is not None:
-        generator.bit_generator.state = state
-
-
-def random_state_to_json(state: Any) -> Any:
-    """Return a random generator's state with arrays as lists, for JSON. Numpy accepts it in this form."""
-    if isinstance(state, dict):
-        return {key: random_state_to_json(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state

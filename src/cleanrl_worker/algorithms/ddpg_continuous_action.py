@@ -27,9 +27,10 @@ from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import ActorCriticLearner
 from cleanrl_worker.perceptron import ActorCriticNetworks
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
-from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
+from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run

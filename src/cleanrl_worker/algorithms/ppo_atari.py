@@ -32,9 +32,9 @@ from cleanrl_worker.conv_network import (
     parameter_count,
     trunk_shapes,
 )
-from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from cleanrl_worker.torch_conv import PpoImageLearner

@@ -35,9 +35,9 @@ from cleanrl_worker.conv_network import (
     trunk_shapes,
 )
 from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
-from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from cleanrl_worker.torch_conv import PpoImageLearner

@@ -43,9 +43,9 @@ from cleanrl_worker.envpool_envs import (
     make_envpool_env,
 )
 from cleanrl_worker.normalization import FrameMoments, IntrinsicRewardScaler
-from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from cleanrl_worker.torch_rnd import RndLearner

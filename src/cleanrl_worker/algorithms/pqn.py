@@ -25,9 +25,10 @@ from cleanrl_worker.flat_network import NumpyRAdam
 from cleanrl_worker.learners import ValueLearner
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.value_kernels import ReturnBatch, ReturnsKernel
-from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
+from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     import torch

@@ -29,9 +29,10 @@ from cleanrl_worker.learners import PpoLearner, PpoSettings
 from cleanrl_worker.normalization import ObservationNormalizer, RewardNormalizer
 from cleanrl_worker.ppo_kernels import PpoLosses, RolloutBatch
 from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
-from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
+from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     import torch

@@ -35,9 +35,9 @@ from cleanrl_worker.conv_network import (
 )
 from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
-from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from cleanrl_worker.torch_conv import ImageInferenceStep

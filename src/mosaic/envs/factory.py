@@ -52,7 +52,9 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
     except TypeError as error:
         names = ", ".join(sorted(settings)) or "none"
         raise BadInput(f"{env_id!r} does not accept these settings ({names}): {error}.") from error
-    return env
+    from mosaic.envs.reproducible import make_reproducible
+
+    return make_reproducible(env)
 
 
 def ensure_registered(env_id: str, *, needs_rendering: bool = False) -> EnvFamily | None:
