@@ -1,20 +1,11 @@
-"""Checks a config before anything starts, and the long-lived process that does so for the daemon.
-
-The process reads requests as JSON lines from stdin and replies to each with one JSON line on stdout:
-`{"id": 1, "ask": "check", "config": {…}}` → `{"id": 1, "ok": true, "summary": {…}}` or
-`{"id": 1, "ok": false, "error": "UnknownName", "message": "…"}`. It ends when stdin does.
-"""
+"""Checks a config before anything starts, and the long-lived process that does so for the daemon."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import traceback
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cleanrl_worker import describe, devices, launcher
 from cleanrl_worker.evaluation_policy import check_evaluation
@@ -22,15 +13,14 @@ from cleanrl_worker.inspection import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, module_name
 from cleanrl_worker.user_cleanrl import script_algorithms
 from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest, parse_request
-from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
-from mosaic.contracts.folder import RUN_DIR_VARIABLE
-from mosaic.contracts.model import parse_contract
-from mosaic.contracts.payload import AnyPath
-from mosaic.contracts.views import VerdictSummary, View
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.views import VerdictSummary
 from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
 from mosaic.envs.render_check import check_rendering
 from mosaic.run import load_checkpoint
+from mosaic.workers import checker_loop
+from mosaic.workers.checker_loop import CheckerRequest, Reply
 
 
 def check_request(request: WorkerRequest, config_path: str = "<config>") -> VerdictSummary:
@@ -122,27 +112,6 @@ def format_summary(summary: VerdictSummary) -> str:
 # --- the process
 
 
-class CheckerRequest(View):
-    """A decoded request. What it needs besides `ask` depends on what it asks."""
-
-    ask: str
-    config: Any = None
-    path: AnyPath | None = None
-    into: AnyPath | None = None
-    family: str | None = None
-    cleanrl: AnyPath | None = None
-
-    def require(self, key: str) -> str:
-        value: str | None = getattr(self, key)
-        if not value:
-            raise BadInput(f"{key}: missing.")
-        return value
-
-
-Reply = dict[str, Any]
-"""The fields of a reply, about to be encoded."""
-
-
 def _check(request: CheckerRequest) -> Reply:
     return {"summary": to_json(check_request(parse_request(request.config)))}
 
@@ -181,7 +150,7 @@ def _probe_rendering(request: CheckerRequest) -> Reply:
     return result
 
 
-REQUEST_HANDLERS: dict[str, Callable[[CheckerRequest], Reply]] = {
+REQUEST_HANDLERS: checker_loop.Handlers = {
     "check": _check,
     "environments": _list_environments,
     "algorithms": _list_algorithms,
@@ -192,69 +161,8 @@ REQUEST_HANDLERS: dict[str, Callable[[CheckerRequest], Reply]] = {
 }
 
 
-def answer(line: bytes) -> Reply:
-    """Return the reply to one line, whatever it contains."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return {"id": None, "ok": False, "error": "BadInput", "message": "A request must be one line of JSON."}
-    if not isinstance(data, dict):
-        return {"id": None, "ok": False, "error": "BadInput", "message": "A request must be a JSON object."}
-    request_id = data.get("id")
-    try:
-        request = parse_contract(CheckerRequest, data, "The request was")
-        if request.ask not in REQUEST_HANDLERS:
-            raise unknown_name_error("request", request.ask, REQUEST_HANDLERS)
-        return {"id": request_id, "ok": True, **REQUEST_HANDLERS[request.ask](request)}
-    except MosaicError as error:
-        refusal = {"error": type(error).__name__, "message": str(error), "problems": error.problems}
-        return {"id": request_id, "ok": False, **refusal}
-    except Exception as error:
-        # A third-party environment may raise anything; the next request must still get its reply.
-        traceback.print_exc()
-        cause = f"{type(error).__name__}: {error}"
-        return {"id": request_id, "ok": False, "error": "MosaicError", "message": f"The check itself failed: {cause}"}
-
-
-def _encode_line(reply: Reply) -> bytes:
-    """Encode a reply as one line of strict JSON: a number that is not finite becomes null."""
-    try:
-        return json.dumps(reply, allow_nan=False, default=str).encode() + b"\n"
-    except ValueError:
-        return json.dumps(_replace_non_finite(reply), default=str).encode() + b"\n"
-
-
-def _replace_non_finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _replace_non_finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_replace_non_finite(item) for item in value]
-    return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value
-
-
-def serve(questions: IO[bytes] | None = None) -> int:
-    """Reply until stdin is closed. What libraries print on stdout goes to stderr instead."""
-    replies = os.dup(1)
-    os.dup2(2, 1)
-    os.environ.pop(RUN_DIR_VARIABLE, None)
-    try:
-        _warm_up()
-    except ModuleNotFoundError:
-        os.dup2(replies, 1)  # the caller replies what is missing
-        raise
-    for line in questions or sys.stdin.buffer:
-        if line.strip():
-            try:
-                _write(replies, _encode_line(answer(line)))
-            except BrokenPipeError:
-                break
-    os.close(replies)
-    return 0
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+def serve() -> int:
+    return checker_loop.serve(REQUEST_HANDLERS, _warm_up)
 
 
 def _warm_up() -> None:

@@ -216,7 +216,7 @@ def test_a_line_of_an_inbox_is_obeyed_or_skipped(tmp_path: Path) -> None:
         with Run(folder, worker="w", version="1", handles_signals=False) as run:
             run._inbox = Inbox(folder)
             folder.inbox.write_bytes("\n".join(lines).encode(errors="surrogatepass") + b"\n")
-            run._handle_commands()
+            run.handle_commands()
         folder.inbox.unlink()
 
     check()

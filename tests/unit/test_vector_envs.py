@@ -12,6 +12,7 @@ from tests.helpers.algorithm_cases import Corridor, register_env
 
 from cleanrl_worker import vector_envs
 from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs
+from mosaic.envs.reproducible import random_state_to_json
 
 
 def maker(env_id: str, **settings: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
@@ -169,7 +170,7 @@ def test_an_environment_without_a_generator_of_its_own_is_reset_and_named() -> N
 def test_the_states_of_all_generators_go_through_json() -> None:
     for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64):
         first, second = kind(1), kind(2)
-        second.state = vector_envs.random_state_to_json(first.state)
+        second.state = random_state_to_json(first.state)
         assert (np.random.Generator(first).random(9) == np.random.Generator(second).random(9)).all()
 
 

@@ -18,17 +18,18 @@ from tests.helpers.worker_runs import SMALL, small, train_here
 
 from cleanrl_worker import checker
 from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
-from cleanrl_worker.checker import answer
+from cleanrl_worker.checker import REQUEST_HANDLERS
 from cleanrl_worker.inspection import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
 from mosaic.envs import families
+from mosaic.workers.checker_loop import answer_line
 
 
 def ask(**question: Any) -> dict[str, Any]:
-    return answer(json.dumps({"id": 7, **question}).encode())
+    return answer_line(json.dumps({"id": 7, **question}).encode(), REQUEST_HANDLERS)
 
 
 def test_a_good_config_is_answered_with_everything_that_a_run_would_use(
@@ -97,7 +98,7 @@ def test_an_api_key_never_comes_back() -> None:
 
 @pytest.mark.parametrize("line", [b"garbage", b"[]", b"3", b'"x"', b"{", b"\xff\xfe", b"[" * 100_000, b"{}", b"null"])
 def test_garbage_gets_an_answer_too(line: bytes) -> None:
-    reply = answer(line)
+    reply = answer_line(line, REQUEST_HANDLERS)
     assert reply["ok"] is False
     assert reply["message"]
 
@@ -112,7 +113,8 @@ _values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() |
     config=st.dictionaries(_keys, _values | st.dictionaries(st.text(), _values)) | _values,
 )
 def test_any_request_gets_an_answer(asked: Any, config: Any) -> None:
-    reply = answer(json.dumps({"id": 1, "ask": asked, "config": config, "path": config, "family": config}).encode())
+    line = json.dumps({"id": 1, "ask": asked, "config": config, "path": config, "family": config}).encode()
+    reply = answer_line(line, REQUEST_HANDLERS)
     assert reply["ok"] is False or asked == "environments" or "summary" in reply
     assert "The check itself failed" not in reply.get("message", "")
 

@@ -42,6 +42,11 @@ class Policy:
         """The step of its checkpoint; None for a file of weights."""
         return self._loaded.step
 
+    @property
+    def observation_shape(self) -> tuple[int, ...] | None:
+        """The shape of one observation; None where observations are not arrays."""
+        return self._loaded.observation_shape
+
     def act(self, observation: Any, deterministic: bool = True) -> Any:
         """Return the action for one observation, or one action per row for a batch of observations.
 

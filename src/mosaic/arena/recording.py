@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -48,6 +48,14 @@ class RecordingHeader(Contract):
     """The libraries it was simulated with; others may simulate something else."""
 
 
+class ActorChange(NamedTuple):
+    """From this step on, an agent is controlled by this actor."""
+
+    step: int
+    agent: str
+    actor: str
+
+
 @dataclass(frozen=True)
 class RecordedEpisode:
     number: int
@@ -61,8 +69,8 @@ class RecordedEpisode:
     rewards: np.ndarray
     """One per step; with simultaneous actions, one row with the reward of each agent."""
     ending: Ending = "running"
-    actors: tuple[str, ...] = ()
-    """Who acted, by step: changes as `step:name`."""
+    actors: tuple[ActorChange, ...] = ()
+    """Who acted, and who took over when."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -92,12 +100,12 @@ class RecordingWriter:
                     raise BadInput(f"{path} is a recording of {existing.header.env_id} with other settings.")
                 end = existing.end
                 self.next_number = existing.episode_count
-            self._file = open(path, "r+b")
+            self._file = open(path, "r+b")  # noqa: SIM115 - closed by `close`
             self._file.truncate(end)
             self._file.seek(end)
         else:
             self.next_number = 0
-            self._file = open(path, "wb")
+            self._file = open(path, "wb")  # noqa: SIM115 - closed by `close`
             self._file.write(MAGIC + header.model_dump_json().encode() + b"\n")
             self._file.flush()
 
@@ -127,7 +135,7 @@ class Recording:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = open(path, "rb")
+            self._file = open(path, "rb")  # noqa: SIM115 - closed on exit
         except OSError as error:
             raise BadInput(f"The recording {path} cannot be opened: {error.strerror or error}.") from None
         try:
@@ -224,7 +232,7 @@ def _join(parts: Sequence[RecordedEpisode]) -> RecordedEpisode:
         actions=np.concatenate([part.actions for part in parts]),
         rewards=np.concatenate([part.rewards for part in parts]),
         ending=parts[-1].ending,
-        actors=tuple(name for part in parts for name in part.actors),
+        actors=tuple(change for part in parts for change in part.actors),
     )
 
 
@@ -271,7 +279,7 @@ def _unpack(description: dict[str, Any], data: bytes) -> list[RecordedEpisode]:
                 actions=actions[stop - length : stop],
                 rewards=rewards[stop - length : stop],
                 ending=_ENDINGS[ending],
-                actors=tuple(actors),
+                actors=tuple(ActorChange(*change) for change in actors),
             )
             for number, seed, state, length, stop, ending, actors in zip(
                 description["numbers"],

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
 
 import numpy as np
 
+from mosaic.arena.play_envs import PlayEnv, StepResult
 from mosaic.arena.recording import RecordedEpisode, Recording, RecordingHeader
 from mosaic.contracts.errors import BadInput
 from mosaic.envs.families import FAMILIES
-from mosaic.envs.reproducible import restore_random_state
 
 _ALWAYS_LISTED = ("gymnasium", "numpy")
 
@@ -31,122 +30,56 @@ class Difference:
     def describe(self) -> str:
         if self.simulated_reward is None:
             return f"The simulation ended at step {self.step:,}; the recorded episode is longer."
-        return (
-            f"Step {self.step:,}: the recorded reward is {self.recorded_reward}, the simulated one {self.simulated_reward}."
-        )
-
-
-@dataclass(frozen=True)
-class SimulatedStep:
-    index: int
-    """From 1; 0 is the reset."""
-    observation: Any
-    reward: Any
-    is_over: bool
-    info: Any
-
-
-class RecordableEnv(Protocol):
-    """What one interface needs to be simulated: Gymnasium's, or one of PettingZoo's."""
-
-    def reset(self, seed: int | None, random_state: Any) -> tuple[Any, Any]:
-        """Return the first observation and info."""
-        ...
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, Any]:
-        """Return observation, reward, whether the episode is over, and info."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class GymnasiumEnv:
-    """A single agent. A lost life of an Atari game in training is followed by a reset in the same episode."""
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-        self._core = env.unwrapped
-        self._takes_numbers = getattr(env.action_space, "shape", None) == ()
-        self._was_seeded = False
-
-    def reset(self, seed: int | None, random_state: Any) -> tuple[Any, Any]:
-        if seed is None:
-            if random_state is None:
-                raise BadInput("The episode was recorded without a seed or a random state, so it cannot be simulated.")
-            if not self._was_seeded:
-                self.env.reset(seed=0)  # some environments create their generator then
-            restore_random_state(self._core, random_state)
-        self._was_seeded = True
-        observation, info = self.env.reset(seed=seed)
-        return observation, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, Any]:
-        observation, reward, is_terminated, is_truncated, info = self.env.step(
-            action.item() if self._takes_numbers else action
-        )
-        is_over = bool(is_terminated or is_truncated)
-        if is_over and getattr(self._core, "is_game_over", True) is False:
-            observation, info = self.env.reset()
-            is_over = False
-        return observation, reward, is_over, info
-
-    def close(self) -> None:
-        self.env.close()
-
-
-def make_recorded_env(header: RecordingHeader) -> RecordableEnv:
-    """Make the environment of a recording."""
-    from mosaic.envs import make
-
-    if header.preprocessing != "none":
-        from mosaic.envs.atari import AtariEnv
-
-        is_training = header.preprocessing == "atari_training"
-        return GymnasiumEnv(AtariEnv(header.env_id, terminal_on_life_loss=is_training, clip_rewards=is_training))
-    return GymnasiumEnv(make(header.env_id, **header.env_kwargs))
+        rewards = f"{self.recorded_reward}, the simulated one {self.simulated_reward}"
+        return f"At step {self.step:,} the recorded reward is {rewards}."
 
 
 class Simulation:
     """One recorded episode in an environment: forward by steps, anywhere by `seek`."""
 
-    def __init__(self, env: RecordableEnv, episode: RecordedEpisode) -> None:
+    def __init__(self, env: PlayEnv, episode: RecordedEpisode) -> None:
         self.env = env
         self.episode = episode
         self.difference: Difference | None = None
         """Where it first differed from the recording; what follows is another episode."""
-        self.current = self._reset()
+        self._reset()
 
-    def _reset(self) -> SimulatedStep:
-        observation, info = self.env.reset(self.episode.seed, self.episode.random_state)
-        return SimulatedStep(0, observation, 0.0, False, info)
+    def _reset(self) -> None:
+        self.env.reset(self.episode.seed, self.episode.random_state)
+        self._is_over = False
+
+    @property
+    def position(self) -> int:
+        """Steps since the reset."""
+        return self.env.steps
 
     @property
     def is_at_end(self) -> bool:
-        return self.current.index >= len(self.episode) or self.current.is_over
+        return self.position >= len(self.episode) or self._is_over
 
-    def step(self) -> SimulatedStep:
+    def step(self) -> StepResult:
         """Take the next recorded action."""
         if self.is_at_end:
             raise BadInput("The episode is at its end.")
-        index = self.current.index
-        observation, reward, is_over, info = self.env.step(self.episode.actions[index])
-        self.current = SimulatedStep(index + 1, observation, reward, is_over, info)
+        index = self.position
+        result = self.env.step(self.env.from_row(self.episode.actions[index]))
+        self._is_over = result.ending != "running"
         recorded = self.episode.rewards[index]
         if self.difference is None:
-            if np.asarray(reward, recorded.dtype).tobytes() != recorded.tobytes():
-                self.difference = Difference(index + 1, recorded.tolist(), np.asarray(reward).tolist())
-            elif is_over and index + 1 < len(self.episode):
+            simulated = np.asarray(self.env.reward_row(result.rewards), recorded.dtype)
+            if simulated.tobytes() != recorded.tobytes():
+                self.difference = Difference(index + 1, recorded.tolist(), simulated.tolist())
+            elif self._is_over and index + 1 < len(self.episode):
                 self.difference = Difference(index + 1, recorded.tolist(), None)
-        return self.current
+        return result
 
-    def seek(self, index: int) -> SimulatedStep:
+    def seek(self, index: int) -> None:
         """Go to the state after `index` steps; backwards means from the start."""
         index = min(max(index, 0), len(self.episode))
-        if index < self.current.index:
-            self.current = self._reset()
-        while self.current.index < index and not self.is_at_end:
+        if index < self.position:
+            self._reset()
+        while self.position < index and not self.is_at_end:
             self.step()
-        return self.current
 
 
 @dataclass(frozen=True)
@@ -165,14 +98,14 @@ class ReplayReport:
 
 
 def verify(
-    recording: Recording, number: int, env: RecordableEnv, on_step: Callable[[int], bool] | None = None
+    recording: Recording, number: int, env: PlayEnv, on_step: Callable[[int], bool] | None = None
 ) -> ReplayReport:
     """Simulate an episode to its end; `on_step` returns False to stop early."""
     episode = recording.episode(number)
     simulation = Simulation(env, episode)
     while not simulation.is_at_end and simulation.difference is None:
         simulation.step()
-        if on_step is not None and not on_step(simulation.current.index):
+        if on_step is not None and not on_step(simulation.position):
             break
     return ReplayReport(number, len(episode), episode.total_reward, episode.ending, simulation.difference)
 

@@ -41,6 +41,10 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "submit": ("train_commands:submit", "Submit a whole config from a JSON file."),
         "eval": ("evaluate_command:evaluate", "Evaluate a run's policy on fresh seeds."),
     },
+    "Play": {
+        "play": ("play_commands:play", "Let a policy, a script or chance act in an environment."),
+        "replay": ("play_commands:replay", "Simulate recorded episodes again and compare every reward."),
+    },
     "Inspect": {
         "runs": ("runs_commands:runs", "List runs, newest first."),
         "show": ("show:show", "Show everything about a run."),

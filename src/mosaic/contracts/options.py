@@ -22,6 +22,8 @@ class RunKind(StrEnum):
     """Trains a policy. Scripts are of this kind, too."""
     POLICY_EVAL = "policy_eval"
     """Evaluates a trained policy."""
+    PLAY = "play"
+    """Actors act in an environment."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ _OPTIONS = (
     Option("seed", "int", 1, "Seed of everything random.", {"ge": 0}, group=CORE_GROUP,
            path=f"{CONFIG_PATH}.seed"),
     Option("algo", "str", help="The algorithm.", path=f"{CONFIG_PATH}.algo", has_flag=False),
-    Option("kind", "choice", "train", "Train a policy, or evaluate one.", {"choices": ("train", "policy_eval")},
+    Option("kind", "choice", "train", "Train a policy, or evaluate one.", {"choices": tuple(RunKind)},
            path="kind", extras=("mode",), has_flag=False),
     # --- tracking
     Option("tensorboard", "bool", True, "Write TensorBoard event files.", group="Tracking", label="TensorBoard",

@@ -22,7 +22,7 @@ class NewWorldAtReset(gymnasium.Wrapper[Any, Any, Any, Any]):
     """For BipedalWalker, which empties its Box2D world for the next episode instead of creating another one."""
 
     def reset(self, **options: Any) -> Any:
-        import Box2D
+        import Box2D  # type: ignore[import-untyped]
 
         core: Any = self.unwrapped
         core._destroy()

@@ -76,11 +76,13 @@ class Run:
         checkpoint_every: int | None = None,
         names: Mapping[str, str] | None = None,
         handles_signals: bool = True,
+        on_command: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> None:
         """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file.
 
         `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake. With `handles_signals`,
-        SIGTERM and Ctrl-C request a stop.
+        SIGTERM and Ctrl-C request a stop. `on_command` is called with each command first, and returns whether it has
+        handled it.
         """
         for path in (folder.path, folder.logs, folder.checkpoints):
             path.mkdir(parents=True, exist_ok=True)
@@ -105,6 +107,7 @@ class Run:
         self._is_finished = False
         self._is_closed = False
         self._recent_returns: deque[float] = deque(maxlen=100)
+        self._on_command = on_command
         self._inbox = Inbox(folder)
         self._log = RunLog(folder, tensorboard)
         self._add_scalar = self._log.points.scalars.append
@@ -299,7 +302,7 @@ class Run:
 
     def _wait_to_retry(self) -> bool:
         """Wait before the last results are written again; return False after a stop, or if the folder is gone."""
-        self._handle_commands()
+        self.handle_commands()
         if self.stop_requested or not self.folder.path.is_dir():
             return False
         time.sleep(RETRY_S)
@@ -309,7 +312,7 @@ class Run:
 
     def _tick(self) -> None:
         self._start_attempt()
-        self._handle_commands()
+        self.handle_commands()
         if self._is_pause_requested and not self.stop_requested:
             self._wait_while_paused()
         now = _monotonic()
@@ -344,9 +347,12 @@ class Run:
 
     # --- commands and signals
 
-    def _handle_commands(self) -> None:
+    def handle_commands(self) -> None:
+        """Read the inbox now instead of at the next `update` that is due."""
         for command in self._inbox.read():
             kind = command["kind"]
+            if self._on_command is not None and self._on_command(command):
+                continue
             if kind == commands.STOP:
                 self.stop_requested = True
             elif kind == commands.CHECKPOINT:
@@ -365,7 +371,7 @@ class Run:
             if heartbeat.is_due(_monotonic()):
                 self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=0.0)
             time.sleep(INBOX_S)
-            self._handle_commands()
+            self.handle_commands()
         self._speed.exclude_pause(_monotonic() - paused_at)
         self.event("resumed", global_step=step)
 

@@ -1,0 +1,51 @@
+"""Builds the payload of a play session from what a user names: an environment, actors, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mosaic.api.policy_lookup import choose_checkpoint, is_policy_path
+from mosaic.api.run_lookup import has_policy, resolve_run
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.options import RunKind
+from mosaic.contracts.play import PLAY_WORKER, ActorChoice
+from mosaic.submission.run_payloads import build_payload
+
+if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
+
+POLICY = "policy"
+_FILE_ACTORS = ("script", "bdi")
+"""Kinds of actors whose target is a file of the user."""
+
+
+def build_play_payload(
+    trainer: TrainerClient, env_id: str, actors: Mapping[str, str], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`actors` by agent, such as `policy:RUN`; `settings` are fields of `PlayConfig` that were given."""
+    choices: dict[str, Any] = {}
+    paths: dict[str, str] = {}
+    for agent, text in actors.items():
+        choice = ActorChoice.parse(text)
+        if choice.kind == POLICY and choice.target:
+            paths[choice.target] = find_policy(trainer, choice.target)
+        elif choice.kind in _FILE_ACTORS and choice.target:
+            path = Path(choice.target).expanduser().absolute()
+            if trainer.is_local and not path.is_file():
+                raise BadInput(f"{text}: there is no file {path}.")
+            choice = choice.model_copy(update={"target": str(path)})
+        choices[agent] = choice.model_dump(exclude_defaults=True)
+    config = {"env_id": env_id, "actors": choices, **settings}
+    if paths:
+        config["policy_paths"] = paths
+    return build_payload({"id": PLAY_WORKER, "config": config}, {"kind": str(RunKind.PLAY)})
+
+
+def find_policy(trainer: TrainerClient, target: str) -> str:
+    """Return the path of a policy on the trainer's machine, given by a run or a path."""
+    if is_policy_path(target):
+        return str(Path(target).expanduser().absolute())
+    view = resolve_run(trainer, target, has_policy)
+    return f"{view.run_dir}/{choose_checkpoint(trainer, view, 'last')}"

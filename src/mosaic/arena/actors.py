@@ -1,0 +1,256 @@
+"""Who acts in an environment. An actor is asked for an action again and again until it has one, and never blocks."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
+from mosaic.contracts.play import ActorChoice
+
+ENTRY_POINT_GROUP = "mosaic.actors"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an actor knows when it acts."""
+
+    agent: str
+    step: int
+    observation: Any
+    info: Mapping[str, Any]
+    legal_actions: Sequence[int] | None = None
+    """Where the environment says which actions are allowed now."""
+    reward: float = 0.0
+    """The agent's since its last turn."""
+    text: str = ""
+    """The state in words or symbols, where the environment has such a form."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of an actor: an agent of an environment."""
+
+    env_id: str
+    agent: str
+    observation_space: Any
+    action_space: Any
+    action_names: tuple[str, ...] = ()
+    """Of a discrete action space, in its order; empty where they have no names."""
+    seed: int = 0
+    policy_paths: Mapping[str, str] = field(default_factory=dict)
+    env: Any = None
+    """The environment itself, for actors that read its symbols."""
+    report: Callable[..., None] | None = None
+    """Writes a line of the session's journal: its kind, and fields."""
+
+
+class Actor(Protocol):
+    def start_episode(self, seed: int) -> None:
+        """Called after each reset."""
+        ...
+
+    def act(self, turn: Turn) -> Any:
+        """Return an action, or None if it has none yet; it is asked again soon."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class ActorDescription:
+    """One kind of actor."""
+
+    kind: str
+    title: str
+    about: str
+    target: str
+    """What its target is, such as `a run`; empty where it takes none."""
+    make: Callable[[ActorChoice, Seat], Actor]
+    """Makes one for a seat; raises BadInput if it does not fit."""
+    needs: tuple[str, ...] = ()
+    """What a user must have: `key`, `model`, `window`."""
+    is_multi_agent: bool = True
+    """Whether it can act for an agent among others."""
+    is_discrete_only: bool = False
+    extra: str | None = None
+
+
+class RandomActor:
+    """Samples the action space, or the legal actions."""
+
+    def __init__(self, choice: ActorChoice, seat: Seat) -> None:
+        _refuse_options(choice)
+        self._space = seat.action_space
+        self._seed = seat.seed
+        self._rng = np.random.default_rng(seat.seed)
+
+    def start_episode(self, seed: int) -> None:
+        # Of its own stream: the environment uses the same seed.
+        self._rng = np.random.default_rng([seed, 1])
+        self._space.seed(int(self._rng.integers(2**31)))
+
+    def act(self, turn: Turn) -> Any:
+        if turn.legal_actions is not None:
+            return int(self._rng.choice(np.asarray(turn.legal_actions)))
+        return self._space.sample()
+
+    def close(self) -> None:
+        pass
+
+
+class PolicyActor:
+    """A trained policy: the last checkpoint of a run, or a file."""
+
+    def __init__(self, choice: ActorChoice, seat: Seat) -> None:
+        from mosaic.api.policy import load_policy_file
+
+        options = dict(choice.options)
+        self._is_deterministic = not bool(options.pop("stochastic", False))
+        _refuse_options(ActorChoice(kind=choice.kind, options=options))
+        path = seat.policy_paths.get(choice.target, choice.target)
+        self._policy = load_policy_file(Path(path), env_id=seat.env_id)
+        self._clip = _clipper(seat.action_space)
+        expected = getattr(seat.observation_space, "shape", None)
+        shape = self._policy.observation_shape
+        if shape is not None and expected != shape:
+            raise BadInput(
+                f"{choice}: it was trained on {self._policy.env_id} with observations of the shape {shape}; those of "
+                f"{seat.env_id} have the shape {expected}."
+            )
+
+    def start_episode(self, seed: int) -> None:
+        self._policy.reset()
+
+    def act(self, turn: Turn) -> Any:
+        return self._clip(self._policy.act(turn.observation, self._is_deterministic))
+
+    def close(self) -> None:
+        pass
+
+
+class ScriptActor:
+    """A Python file that defines `act(observation, info)`, or a file with one action per line."""
+
+    def __init__(self, choice: ActorChoice, seat: Seat) -> None:
+        _refuse_options(choice)
+        path = Path(choice.target).expanduser()
+        if not path.is_file():
+            raise BadInput(f"{choice}: there is no file {path}.")
+        self._actions: list[Any] = []
+        self._next = 0
+        self._act: Callable[[Any, Mapping[str, Any]], Any] | None = None
+        self._reset: Callable[[], None] | None = None
+        self._name = str(choice)
+        self._space = seat.action_space
+        if path.suffix == ".py":
+            names = runpy.run_path(str(path))
+            self._act, self._reset = names.get("act"), names.get("reset")
+            if not callable(self._act):
+                raise BadInput(f"{choice}: the file does not define act(observation, info).")
+            return
+        self._actions = [_parse_action(line, number, seat, choice) for number, line in _lines(path)]
+        if not self._actions:
+            raise BadInput(f"{choice}: the file has no action.")
+
+    def start_episode(self, seed: int) -> None:
+        self._next = 0
+        if self._reset is not None:
+            self._reset()
+
+    def act(self, turn: Turn) -> Any:
+        if self._act is not None:
+            action = self._act(turn.observation, turn.info)
+        else:
+            action = self._actions[self._next % len(self._actions)]
+            self._next += 1
+        if not self._space.contains(action):
+            converted = np.asarray(action, self._space.dtype)
+            if not self._space.contains(converted if self._space.shape else converted.item()):
+                raise BadInput(f"{self._name} returned {action!r}, which is not an action of {self._space}.")
+            action = converted if self._space.shape else converted.item()
+        return action
+
+    def close(self) -> None:
+        pass
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def _parse_action(line: str, number: int, seat: Seat, choice: ActorChoice) -> Any:
+    """An action by its name, or as numbers separated by spaces."""
+    if line in seat.action_names:
+        return seat.action_names.index(line)
+    try:
+        values = [float(part) for part in line.replace(",", " ").split()]
+        action = np.array(values, seat.action_space.dtype)
+        action = action if seat.action_space.shape else action[0].item()
+    except (ValueError, IndexError):
+        known = ", ".join(seat.action_names) or str(seat.action_space)
+        raise BadInput(f"{choice}, line {number}: {line!r} is not an action; expected one of {known}.") from None
+    return action
+
+
+def _clipper(space: Any) -> Callable[[Any], Any]:
+    from mosaic.arena.evaluate import make_action_clipper
+
+    return make_action_clipper(space)
+
+
+def _refuse_options(choice: ActorChoice) -> None:
+    if choice.options:
+        names = ", ".join(sorted(choice.options))
+        raise BadInput(f"The actor {choice.kind!r} does not take these options: {names}.")
+
+
+_OWN = (
+    ActorDescription("random", "Random", "Samples its actions.", "", RandomActor),
+    ActorDescription(
+        "policy",
+        "Trained policy",
+        "Acts as a policy that was trained here, or of a file.",
+        "a run or a file",
+        PolicyActor,
+    ),
+    ActorDescription(
+        "script",
+        "Script",
+        "A Python file that defines act(observation, info), or a file with one action per line.",
+        "a file",
+        ScriptActor,
+    ),
+)
+
+
+@cache
+def discover_actors() -> dict[str, ActorDescription]:
+    actors = {description.kind: description for description in _OWN}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            description = entry.load()()
+        except Exception as error:
+            raise MosaicError(f"The actor {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
+        actors[description.kind] = description
+    return actors
+
+
+def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
+    actors = discover_actors()
+    if choice.kind not in actors:
+        raise unknown_name_error("actor", choice.kind, actors)
+    description = actors[choice.kind]
+    if description.target and not choice.target:
+        raise BadInput(f"The actor {choice.kind!r} needs {description.target}: {choice.kind}:…")
+    if description.is_discrete_only and not hasattr(seat.action_space, "n"):
+        raise BadInput(f"The actor {choice.kind!r} needs numbered actions; those of {seat.env_id} are continuous.")
+    return description.make(choice, seat)

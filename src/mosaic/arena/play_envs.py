@@ -1,0 +1,301 @@
+"""One way to step all kinds of environments: a single agent, turns, or simultaneous actions.
+
+A step takes the actions of the agents whose turn it is and returns what every agent got. Actions and rewards have a
+form as rows of numbers, in which they are recorded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mosaic.arena.actors import Turn
+from mosaic.arena.recording import Ending, RecordingHeader
+from mosaic.contracts.errors import BadInput, MissingExtra, unknown_name_error
+from mosaic.contracts.play import ANY_AGENT
+from mosaic.envs.families import FAMILIES
+from mosaic.envs.reproducible import restore_random_state
+
+PETTINGZOO_PREFIX = "pettingzoo/"
+_PETTINGZOO_PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly")
+_NO_ACTION = -1
+"""In the row of an agent that did not act."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    rewards: Mapping[str, float]
+    """By agent: what was delivered with this step."""
+    ending: Ending
+
+
+class PlayEnv(ABC):
+    """An environment in which actors act."""
+
+    def __init__(self, env: Any, agents: Sequence[str]) -> None:
+        self.env = env
+        self.agents = tuple(agents)
+        self.turns: list[Turn] = []
+        """The agents that act next, with what they know."""
+        self.steps = 0
+
+    @property
+    @abstractmethod
+    def core(self) -> Any:
+        """The unwrapped environment."""
+
+    @abstractmethod
+    def observation_space(self, agent: str) -> Any: ...
+
+    @abstractmethod
+    def action_space(self, agent: str) -> Any: ...
+
+    @abstractmethod
+    def _reset(self, seed: int | None) -> None: ...
+
+    @abstractmethod
+    def _step(self, actions: Mapping[str, Any]) -> StepResult: ...
+
+    @abstractmethod
+    def to_row(self, actions: Mapping[str, Any]) -> Any:
+        """Return the actions of one step as a row of the recording."""
+
+    @abstractmethod
+    def from_row(self, row: Any) -> dict[str, Any]:
+        """Return the actions in a row, for the agents whose turn it is."""
+
+    def reward_row(self, rewards: Mapping[str, float]) -> Any:
+        if len(self.agents) == 1:
+            return rewards[self.agents[0]]
+        return [rewards[agent] for agent in self.agents]
+
+    def reset(self, seed: int | None, random_state: Mapping[str, Any] | None = None) -> None:
+        self.steps = 0
+        if seed is None:
+            if random_state is None:
+                raise BadInput("The episode was recorded without a seed or a random state, so it cannot be simulated.")
+            if not self.turns:
+                self._reset(0)  # some environments create their generator then
+            restore_random_state(self.core, random_state)
+        self._reset(seed)
+
+    def step(self, actions: Mapping[str, Any]) -> StepResult:
+        self.steps += 1
+        return self._step(actions)
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class GymnasiumEnv(PlayEnv):
+    """A single agent. A lost life of an Atari game in training is followed by a reset in the same episode."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env, (ANY_AGENT,))
+        self._takes_numbers = getattr(env.action_space, "shape", None) == ()
+
+    @property
+    def core(self) -> Any:
+        return self.env.unwrapped
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space
+
+    def _reset(self, seed: int | None) -> None:
+        observation, info = self.env.reset(seed=seed)
+        self._set_turn(observation, info, 0.0)
+
+    def _step(self, actions: Mapping[str, Any]) -> StepResult:
+        observation, reward, is_terminated, is_truncated, info = self.env.step(actions[ANY_AGENT])
+        if (is_terminated or is_truncated) and getattr(self.core, "is_game_over", True) is False:
+            observation, info = self.env.reset()
+            is_terminated = is_truncated = False
+        self._set_turn(observation, info, float(reward))
+        ending: Ending = "terminated" if is_terminated else "truncated" if is_truncated else "running"
+        return StepResult({ANY_AGENT: float(reward)}, ending)
+
+    def _set_turn(self, observation: Any, info: Mapping[str, Any], reward: float) -> None:
+        self.turns = [Turn(ANY_AGENT, self.steps, observation, info, _legal(info.get("action_mask")), reward)]
+
+    def to_row(self, actions: Mapping[str, Any]) -> Any:
+        return actions[ANY_AGENT]
+
+    def from_row(self, row: Any) -> dict[str, Any]:
+        return {ANY_AGENT: row.item() if self._takes_numbers else row}
+
+
+class TurnsEnv(PlayEnv):
+    """PettingZoo's environments in which one agent acts at a time."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env, env.possible_agents)
+        _require_discrete(env, self.agents)
+
+    @property
+    def core(self) -> Any:
+        return self.env.unwrapped
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space(agent)
+
+    def _reset(self, seed: int | None) -> None:
+        self.env.reset(seed=seed)
+        self._next_turn()
+
+    def _step(self, actions: Mapping[str, Any]) -> StepResult:
+        self.env.step(actions[self.env.agent_selection])
+        rewards, is_truncated = self._next_turn()
+        if self.turns:
+            return StepResult(rewards, "running")
+        return StepResult(rewards, "truncated" if is_truncated else "terminated")
+
+    def _next_turn(self) -> tuple[dict[str, float], bool]:
+        """Pass over agents that are done; return the rewards delivered on the way, and whether one was truncated."""
+        rewards = dict.fromkeys(self.agents, 0.0)
+        was_truncated = False
+        self.turns = []
+        while self.env.agents:
+            agent = self.env.agent_selection
+            observation, reward, is_terminated, is_truncated, info = self.env.last()
+            rewards[agent] += float(reward)
+            if is_terminated or is_truncated:
+                was_truncated |= bool(is_truncated)
+                self.env.step(None)
+                continue
+            mask = observation.get("action_mask") if isinstance(observation, dict) else None
+            legal = _legal(info.get("action_mask") if mask is None else mask)
+            self.turns = [Turn(agent, self.steps, observation, info, legal, float(reward))]
+            break
+        return rewards, was_truncated
+
+    def to_row(self, actions: Mapping[str, Any]) -> Any:
+        return int(actions[self.env.agent_selection])
+
+    def from_row(self, row: Any) -> dict[str, Any]:
+        return {self.env.agent_selection: int(row)}
+
+
+class SimultaneousEnv(PlayEnv):
+    """PettingZoo's environments in which all agents act at the same time."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env, env.possible_agents)
+        self._is_discrete = all(hasattr(env.action_space(agent), "n") for agent in self.agents)
+
+    @property
+    def core(self) -> Any:
+        return self.env.unwrapped
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space(agent)
+
+    def _reset(self, seed: int | None) -> None:
+        observations, infos = self.env.reset(seed=seed)
+        self._set_turns(observations, infos, {})
+
+    def _step(self, actions: Mapping[str, Any]) -> StepResult:
+        observations, rewards, _, truncations, infos = self.env.step(dict(actions))
+        self._set_turns(observations, infos, rewards)
+        given = {agent: float(rewards.get(agent, 0.0)) for agent in self.agents}
+        if self.turns:
+            return StepResult(given, "running")
+        return StepResult(given, "truncated" if any(truncations.values()) else "terminated")
+
+    def _set_turns(self, observations: Mapping[str, Any], infos: Mapping[str, Any], rewards: Mapping[str, Any]) -> None:
+        self.turns = [
+            Turn(agent, self.steps, observations[agent], infos.get(agent, {}), None, float(rewards.get(agent, 0.0)))
+            for agent in self.env.agents
+        ]
+
+    def to_row(self, actions: Mapping[str, Any]) -> Any:
+        if self._is_discrete:
+            return [int(actions.get(agent, _NO_ACTION)) for agent in self.agents]
+        zeros = {agent: np.zeros(self.action_space(agent).shape, np.float32) for agent in self.agents}
+        return np.concatenate([np.ravel(actions.get(agent, zeros[agent])) for agent in self.agents])
+
+    def from_row(self, row: Any) -> dict[str, Any]:
+        acting = {turn.agent for turn in self.turns}
+        if self._is_discrete:
+            return {agent: int(value) for agent, value in zip(self.agents, row, strict=True) if agent in acting}
+        actions, begin = {}, 0
+        for agent in self.agents:
+            space = self.action_space(agent)
+            end = begin + int(np.prod(space.shape))
+            if agent in acting:
+                actions[agent] = np.asarray(row[begin:end], space.dtype).reshape(space.shape)
+            begin = end
+        return actions
+
+
+def _legal(mask: Any) -> list[int] | None:
+    return None if mask is None else np.flatnonzero(mask).tolist()
+
+
+def _require_discrete(env: Any, agents: Sequence[str]) -> None:
+    for agent in agents:
+        if not hasattr(env.action_space(agent), "n"):
+            raise BadInput(f"{agent} has actions that are not numbered; an environment with turns needs numbered ones.")
+
+
+# --- making one
+
+
+def make_play_env(header: RecordingHeader, render_mode: str | None = None) -> PlayEnv:
+    """Make the environment of a session or a recording."""
+    from mosaic.envs import make
+
+    if header.env_id.startswith(PETTINGZOO_PREFIX):
+        return _make_pettingzoo(header, render_mode or "rgb_array")
+    if header.preprocessing != "none":
+        from mosaic.envs.atari import AtariEnv
+
+        is_training = header.preprocessing == "atari_training"
+        return GymnasiumEnv(
+            AtariEnv(
+                header.env_id, terminal_on_life_loss=is_training, clip_rewards=is_training, render_mode=render_mode
+            )
+        )
+    return GymnasiumEnv(make(header.env_id, render_mode=render_mode, **header.env_kwargs))
+
+
+def _make_pettingzoo(header: RecordingHeader, render_mode: str) -> PlayEnv:
+    family = FAMILIES["pettingzoo"]
+    if not family.is_installed:
+        raise MissingExtra(f"{header.env_id!r} needs the {family.title} extra: {family.install_command}.")
+    name = header.env_id.removeprefix(PETTINGZOO_PREFIX)
+    module = _find_pettingzoo_module(name)
+    try:
+        if hasattr(module, "parallel_env") and not module.__name__.startswith("pettingzoo.classic"):
+            return SimultaneousEnv(module.parallel_env(render_mode=render_mode, **header.env_kwargs))
+        return TurnsEnv(module.env(render_mode=render_mode, **header.env_kwargs))
+    except TypeError as error:
+        names = ", ".join(sorted(header.env_kwargs)) or "none"
+        raise BadInput(f"{header.env_id!r} does not accept these settings ({names}): {error}.") from error
+
+
+def _find_pettingzoo_module(name: str) -> Any:
+    problem: ImportError | None = None
+    for package in _PETTINGZOO_PACKAGES:
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{package}.{name}":
+                problem = error
+    if problem is not None:
+        raise MissingExtra(f"pettingzoo/{name} needs {problem.name}: {FAMILIES['pettingzoo'].install_command}.")
+    known = [one.removeprefix(PETTINGZOO_PREFIX) for one in FAMILIES["pettingzoo"].known_ids]
+    raise unknown_name_error("environment of PettingZoo", name, known)

@@ -1,0 +1,28 @@
+"""The result of a play session: the returns of each agent, with statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mosaic.arena.episode_summary import summarize_values
+from mosaic.contracts.play import PlayConfig
+
+
+def summarize_session(
+    config: PlayConfig, agents: Sequence[str], episodes: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the summary as JSON: statistics by agent, and every complete episode."""
+    seeds = [episode["seed"] for episode in episodes]
+    lengths = [episode["length"] for episode in episodes]
+    return {
+        "env_id": config.env_id,
+        "episodes": list(episodes),
+        "agents": {
+            agent: {
+                "actor": str(choice),
+                **summarize_values(seeds, [episode["returns"][agent] for episode in episodes], lengths),
+            }
+            for agent, choice in config.assign_actors(agents).items()
+        },
+    }

@@ -1,0 +1,152 @@
+"""`mosaic play`: actors act in an environment; `mosaic replay`: what a run recorded, simulated again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic import formatting
+from mosaic.api.play_payload import build_play_payload
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.control_commands import TRUST_HELP
+from mosaic.cli.parameters import find_run, run_argument
+from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
+from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.play import ANY_AGENT, FIRST_AGENT
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
+DIFFERENT_EXIT_CODE = 1
+DEFAULT_EPISODES = 1
+
+
+@command("play")
+@click.argument("env_id", metavar="ENV")
+@click.option(
+    "--actor",
+    "actor",
+    default="random",
+    show_default=True,
+    metavar="ACTOR",
+    help="Who acts: random, policy:RUN or script:FILE.",
+)
+@click.option("--opponent", metavar="ACTOR", help="Who acts for the other agents of a game; unset: random.")
+@click.option("--episodes", type=click.IntRange(1), default=DEFAULT_EPISODES, show_default=True, metavar="N")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, metavar="S", help="Of the first episode.")
+@click.option("--max-steps", type=click.IntRange(1), metavar="N", help="End each episode after this many steps.")
+@click.option("--rate", "rate_hz", type=click.FloatRange(0, min_open=True), metavar="HZ", help="Steps per second.")
+@click.option("--env-kwargs", metavar="JSON", help="Settings of the environment, such as '{\"is_slippery\": false}'.")
+@click.option("--record/--no-record", default=True, help="Store every episode for `mosaic replay`.")
+@click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
+@pass_context
+def play(
+    context: CliContext,
+    /,
+    env_id: str,
+    actor: str,
+    opponent: str | None,
+    env_kwargs: str | None,
+    is_trusted: bool,
+    **settings: Any,
+) -> int:
+    """Lets actors act in an environment. A session is a run: it can be watched, stopped and replayed."""
+    context.print_workspace()
+    given = {name: value for name, value in settings.items() if value is not None}
+    if env_kwargs is not None:
+        given["env_kwargs"] = parse_env_kwargs(env_kwargs)
+    actors = {ANY_AGENT: actor}
+    if opponent is not None:
+        actors = {ANY_AGENT: opponent, FIRST_AGENT: actor}
+    payload = build_play_payload(context.trainer(), env_id, actors, given)
+    view = submit_and_follow(context, payload, settings["episodes"], is_trusted=is_trusted)
+    summary = context.trainer().read_json(view.run_id, "play_summary.json") if view.outcome == "succeeded" else None
+    if summary is None:
+        report_end(context, view)
+        return exit_code(view)
+    if context.is_json:
+        output.print_json({**summary, "run_id": view.run_id})
+    else:
+        print_play_summary(view, summary)
+    return 0
+
+
+def parse_env_kwargs(text: str) -> dict[str, Any]:
+    from mosaic.common.limited_json import decode_limited
+
+    value = decode_limited(text, "--env-kwargs")
+    if not isinstance(value, dict):
+        raise BadInput(f"--env-kwargs {text!r}: expected a JSON object, such as '{{\"is_slippery\": false}}'.")
+    return value
+
+
+def print_play_summary(view: RunView, summary: dict[str, Any]) -> None:
+    number = formatting.format_number
+    table = output.create_table("AGENT", "ACTOR", "EPISODES", "MEAN RETURN", "95 % INTERVAL", "STEPS",
+                                right_aligned=("EPISODES", "MEAN RETURN", "STEPS"))  # fmt: skip
+    for agent, row in summary["agents"].items():
+        interval = row.get("ci95")
+        table.add_row(
+            "" if agent == ANY_AGENT else agent,
+            row["actor"],
+            number(row["episodes"]),
+            number(row.get("avg_return")),
+            "" if interval is None else f"{number(interval[0])} to {number(interval[1])}",
+            number(row.get("avg_length")),
+        )
+    screen = output.console()
+    screen.print(table)
+    click.echo(f"\nReplay it: mosaic replay {formatting.short_id(view.run_id)}")
+
+
+@command("replay")
+@run_argument()
+@click.option("--episode", "number", type=click.IntRange(0), metavar="N", help="One episode, from 0; unset: all.")
+@pass_context
+def replay(context: CliContext, /, run: str, number: int | None) -> int:
+    """Simulates recorded episodes again and compares every reward."""
+    from mosaic.arena.play_envs import make_play_env
+    from mosaic.arena.recording import Recording
+    from mosaic.arena.simulation import verify
+
+    trainer = context.trainer()
+    view = find_run(context, run)
+    if not trainer.files(view.run_id, "recording.bin"):
+        raise NotAllowed(f"Run {formatting.short_id(view.run_id)} recorded no episodes.")
+    reports = []
+    with Recording(trainer.open_file(view.run_id, "recording.bin")) as recording:
+        env = make_play_env(recording.header)
+        try:
+            for one in recording.numbers if number is None else [number]:
+                reports.append(verify(recording, one, env))
+        finally:
+            env.close()
+    rows = [
+        {
+            "episode": report.episode,
+            "steps": report.length,
+            "return": report.total_reward,
+            "identical": report.is_identical,
+            "first_difference": None
+            if report.difference is None
+            else {
+                "step": report.difference.step,
+                "recorded_reward": report.difference.recorded_reward,
+                "simulated_reward": report.difference.simulated_reward,
+            },
+        }
+        for report in reports
+    ]
+    is_identical = all(report.is_identical for report in reports)
+    if context.is_json:
+        output.print_json({"run_id": view.run_id, "identical": is_identical, "episodes": rows})
+    else:
+        table = output.create_table("EPISODE", "STEPS", "RETURN", "SIMULATED AGAIN", right_aligned=("STEPS", "RETURN"))
+        for report in reports:
+            outcome = "identical" if report.difference is None else report.difference.describe()
+            table.add_row(str(report.episode), formatting.format_number(report.length),
+                          formatting.format_number(report.total_reward), outcome)  # fmt: skip
+        output.console().print(table)
+    return 0 if is_identical else DIFFERENT_EXIT_CODE

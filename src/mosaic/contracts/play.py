@@ -1,0 +1,89 @@
+"""The config of a play session: an environment, and who acts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.model import Contract
+from mosaic.contracts.payload import AnyPath, EnvId, SafeName, Seed, Text
+
+PLAY_WORKER = "play"
+MAX_EPISODES = 100_000
+MAX_RATE_HZ = 240.0
+ANY_AGENT = "*"
+"""The key of the actor of all agents that have none of their own."""
+FIRST_AGENT = "1"
+"""The key of the first agent, whatever its name is."""
+
+
+class ActorChoice(Contract):
+    """Who acts: `random`, `human`, `policy:RUN`, `llm:MODEL`, `bdi:FILE`, `script:FILE`, or that of a plug-in."""
+
+    kind: SafeName
+    target: Text = ""
+    """What follows the colon: a run, a model, a file."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of this kind of actor; it checks them."""
+
+    @classmethod
+    def parse(cls, text: str) -> ActorChoice:
+        kind, _, target = text.strip().partition(":")
+        if not kind:
+            raise BadInput(f"{text!r} does not name an actor; expected something like random or policy:RUN.")
+        return cls(kind=kind, target=target)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.target}" if self.target else self.kind
+
+
+class PlayConfig(Contract):
+    env_id: EnvId
+    env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the environment."""
+    actors: dict[str, ActorChoice] = Field(default_factory=lambda: {ANY_AGENT: ActorChoice(kind="random")})
+    """By agent; `*` for all others. An environment without named agents has one, `*`."""
+    standby: ActorChoice | None = None
+    """Who acts instead of a human that has handed over."""
+    seed: Seed = 1
+    """Of the first episode; each further one has the next seed."""
+    episodes: Annotated[int, Field(ge=1, le=MAX_EPISODES)] | None = None
+    """None: until stopped."""
+    max_steps: Annotated[int, Field(ge=1)] | None = None
+    """Of one episode, where the environment has no lower limit."""
+    rate_hz: Annotated[float, Field(gt=0, le=MAX_RATE_HZ)] | None = None
+    """Steps per second; None: as fast as possible, with a human the environment's own rate."""
+    pacing: Literal["automatic", "turns", "real_time"] = "automatic"
+    """Whether the environment waits for a human's key (`turns`), or continues without one."""
+    record: bool = True
+    is_paused: bool = False
+    """Whether it waits for `resume` or `step` before the first step."""
+    run_id: SafeName | None = None
+    policy_paths: dict[str, AnyPath] = Field(default_factory=dict)
+    """By the target of an actor `policy`: where its checkpoint is."""
+
+    @model_validator(mode="after")
+    def _check_endless(self) -> Self:
+        if not self.actors:
+            raise ValueError("no actor is given")
+        return self
+
+    def assign_actors(self, agents: Sequence[str]) -> dict[str, ActorChoice]:
+        """Return who acts for each agent of the environment."""
+        known = {ANY_AGENT, FIRST_AGENT, *agents}
+        if unknown := sorted(set(self.actors) - known):
+            names = ", ".join(agents)
+            raise BadInput(f"actors: {self.env_id} has no agent {unknown[0]!r}; its agents are {names}.")
+        chosen = {agent: self.actors.get(agent) or self.actors.get(ANY_AGENT) for agent in agents}
+        chosen[agents[0]] = self.actors.get(agents[0]) or self.actors.get(FIRST_AGENT) or chosen[agents[0]]
+        missing = [agent for agent, choice in chosen.items() if choice is None]
+        if missing:
+            raise BadInput(f"actors: no actor is given for {missing[0]!r}.")
+        return {agent: choice for agent, choice in chosen.items() if choice is not None}
+
+    @property
+    def has_human(self) -> bool:
+        return any(actor.kind == "human" for actor in self.actors.values())
