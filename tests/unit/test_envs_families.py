@@ -12,7 +12,7 @@ import pytest
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 from mosaic.contracts.folder import MODULES_VARIABLE
-from mosaic.envs import FAMILIES, families, list_environments, make
+from mosaic.envs import FAMILIES, family, list_environments, make
 from mosaic.envs.factory import family_of
 from mosaic.envs.render_check import check_rendering
 from mosaic.fastlane.tap import prepare_rendering
@@ -25,7 +25,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that makes a package look not installed."""
 
     def hide(package: str) -> None:
-        monkeypatch.setattr(families, "find_spec", lambda name: None if name == package else find_spec(name))
+        monkeypatch.setattr(family, "find_spec", lambda name: None if name == package else find_spec(name))
 
     return hide
 

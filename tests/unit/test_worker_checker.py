@@ -24,7 +24,7 @@ from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
-from mosaic.envs import families
+from mosaic.envs import family
 from mosaic.workers.checker_loop import answer_line
 
 
@@ -84,7 +84,7 @@ def test_a_bad_config_is_refused_by_the_class_of_its_error(
 
 
 def test_an_atari_game_without_its_extra_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "find_spec", lambda name: None if name == "ale_py" else find_spec(name))
+    monkeypatch.setattr(family, "find_spec", lambda name: None if name == "ale_py" else find_spec(name))
     reply = ask(ask="check", config=small(env_id="ALE/Breakout-v5"))
     assert reply["error"] == "MissingExtra"
     assert reply["message"] == "'ALE/Breakout-v5' needs the Atari extra: pip install 'mosaic-rl[atari]'."

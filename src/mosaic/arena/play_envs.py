@@ -7,6 +7,7 @@ form as rows of numbers, in which they are recorded.
 from __future__ import annotations
 
 import importlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,10 @@ from mosaic.arena.actors import Turn
 from mosaic.arena.recording import Ending, RecordingHeader
 from mosaic.contracts.errors import BadInput, MissingExtra, unknown_name_error
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.envs.families import FAMILIES
+from mosaic.envs.families import FAMILIES, EnvFamily
 from mosaic.envs.reproducible import restore_random_state
 
 PETTINGZOO_PREFIX = "pettingzoo/"
-_PETTINGZOO_PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly")
 _NO_ACTION = -1
 """In the row of an agent that did not act."""
 
@@ -273,29 +273,25 @@ def make_play_env(header: RecordingHeader, render_mode: str | None = None) -> Pl
 
 
 def _make_pettingzoo(header: RecordingHeader, render_mode: str) -> PlayEnv:
-    family = FAMILIES["pettingzoo"]
-    if not family.is_installed:
-        raise MissingExtra(f"{header.env_id!r} needs the {family.title} extra: {family.install_command}.")
     name = header.env_id.removeprefix(PETTINGZOO_PREFIX)
-    module = _find_pettingzoo_module(name)
+    family = next((family for family in _pettingzoo_families() if header.env_id in family.known_ids), None)
+    if family is None:
+        known = [env_id for family in _pettingzoo_families() for env_id in family.known_ids]
+        raise unknown_name_error("environment", header.env_id, known)
+    for variable, value in family.environment_variables.items():
+        os.environ.setdefault(variable, value)
     try:
-        if hasattr(module, "parallel_env") and not module.__name__.startswith("pettingzoo.classic"):
-            return SimultaneousEnv(module.parallel_env(render_mode=render_mode, **header.env_kwargs))
-        return TurnsEnv(module.env(render_mode=render_mode, **header.env_kwargs))
+        module = importlib.import_module(f"pettingzoo.{family.name.removeprefix('pettingzoo_')}.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{header.env_id!r} needs {error.name}: {family.install_command}.") from None
+    try:
+        if family.name == "pettingzoo_classic":
+            return TurnsEnv(module.env(render_mode=render_mode, **header.env_kwargs))
+        return SimultaneousEnv(module.parallel_env(render_mode=render_mode, **header.env_kwargs))
     except TypeError as error:
         names = ", ".join(sorted(header.env_kwargs)) or "none"
         raise BadInput(f"{header.env_id!r} does not accept these settings ({names}): {error}.") from error
 
 
-def _find_pettingzoo_module(name: str) -> Any:
-    problem: ImportError | None = None
-    for package in _PETTINGZOO_PACKAGES:
-        try:
-            return importlib.import_module(f"{package}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{package}.{name}":
-                problem = error
-    if problem is not None:
-        raise MissingExtra(f"pettingzoo/{name} needs {problem.name}: {FAMILIES['pettingzoo'].install_command}.")
-    known = [one.removeprefix(PETTINGZOO_PREFIX) for one in FAMILIES["pettingzoo"].known_ids]
-    raise unknown_name_error("environment of PettingZoo", name, known)
+def _pettingzoo_families() -> list[EnvFamily]:
+    return [family for family in FAMILIES.values() if family.is_for_play_only]

@@ -28,7 +28,7 @@ from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.play import ANY_AGENT, PLAY_WORKER, PlayConfig
-from mosaic.envs.factory import describe_env, family_of, render_help
+from mosaic.envs.factory import describe_env, find_family, render_help
 from mosaic.run import Run
 from mosaic.run.live_frames import LiveFrames
 from mosaic.workers import checker_loop
@@ -96,7 +96,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
             raise
         stack.callback(prepared.close)
-        family = family_of(prepared.env.env)
+        family = find_family(config.env_id)
         header = prepared.header.model_copy(update={"versions": library_versions(family)})
         writer = stack.enter_context(RecordingWriter(folder.recording, header)) if config.record else None
         frames = LiveFrames(folder, 1, run.warn, render_help(config.env_id))

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from mosaic.arena.play_envs import PlayEnv, StepResult
-from mosaic.arena.recording import RecordedEpisode, Recording, RecordingHeader
+from mosaic.arena.recording import RecordedEpisode, RecordingHeader
 from mosaic.contracts.errors import BadInput
-from mosaic.envs.families import FAMILIES
+from mosaic.contracts.replays import ReplayReport, RewardDifference
+from mosaic.envs.families import EnvFamily
 
 _ALWAYS_LISTED = ("gymnasium", "numpy")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first step at which a simulation is not the recorded episode."""
-
-    step: int
-    recorded_reward: float | list[float] | None
-    simulated_reward: float | list[float] | None
-    """None where one of them had ended."""
-
-    def describe(self) -> str:
-        if self.simulated_reward is None:
-            return f"The simulation ended at step {self.step:,}; the recorded episode is longer."
-        rewards = f"{self.recorded_reward}, the simulated one {self.simulated_reward}"
-        return f"At step {self.step:,} the recorded reward is {rewards}."
 
 
 class Simulation:
@@ -40,7 +24,7 @@ class Simulation:
     def __init__(self, env: PlayEnv, episode: RecordedEpisode) -> None:
         self.env = env
         self.episode = episode
-        self.difference: Difference | None = None
+        self.difference: RewardDifference | None = None
         """Where it first differed from the recording; what follows is another episode."""
         self._reset()
 
@@ -68,9 +52,11 @@ class Simulation:
         if self.difference is None:
             simulated = np.asarray(self.env.reward_row(result.rewards), recorded.dtype)
             if simulated.tobytes() != recorded.tobytes():
-                self.difference = Difference(index + 1, recorded.tolist(), simulated.tolist())
+                self.difference = RewardDifference(
+                    step=index + 1, recorded_reward=recorded.tolist(), simulated_reward=simulated.tolist()
+                )
             elif self._is_over and index + 1 < len(self.episode):
-                self.difference = Difference(index + 1, recorded.tolist(), None)
+                self.difference = RewardDifference(step=index + 1, recorded_reward=recorded.tolist())
         return result
 
     def seek(self, index: int) -> None:
@@ -82,41 +68,28 @@ class Simulation:
             self.step()
 
 
-@dataclass(frozen=True)
-class ReplayReport:
-    """How one episode was simulated again."""
-
-    episode: int
-    length: int
-    total_reward: float
-    ending: str
-    difference: Difference | None
-
-    @property
-    def is_identical(self) -> bool:
-        return self.difference is None
-
-
-def verify(
-    recording: Recording, number: int, env: PlayEnv, on_step: Callable[[int], bool] | None = None
-) -> ReplayReport:
-    """Simulate an episode to its end; `on_step` returns False to stop early."""
-    episode = recording.episode(number)
+def verify(env: PlayEnv, episode: RecordedEpisode, warnings: Sequence[str] = ()) -> ReplayReport:
+    """Simulate an episode until its end, or until it differs."""
     simulation = Simulation(env, episode)
     while not simulation.is_at_end and simulation.difference is None:
         simulation.step()
-        if on_step is not None and not on_step(simulation.position):
-            break
-    return ReplayReport(number, len(episode), episode.total_reward, episode.ending, simulation.difference)
+    return ReplayReport(
+        episode=episode.number,
+        steps=len(episode),
+        total_reward=episode.total_reward,
+        ending=episode.ending,
+        is_identical=simulation.difference is None,
+        difference=simulation.difference,
+        warnings=tuple(warnings),
+    )
 
 
 # --- versions
 
 
-def library_versions(family: str) -> dict[str, str]:
+def library_versions(family: EnvFamily | None) -> dict[str, str]:
     """Return the versions of what simulates the environments of a family, and the kind of processor."""
-    row = FAMILIES.get(family)
-    packages = dict.fromkeys((*_ALWAYS_LISTED, *(row.packages if row else ())))
+    packages = dict.fromkeys((*_ALWAYS_LISTED, *(family.packages if family else ())))
     found = {}
     for package in packages:
         with suppress(PackageNotFoundError):
@@ -127,7 +100,7 @@ def library_versions(family: str) -> dict[str, str]:
 _DISTRIBUTIONS = {"ale_py": "ale-py", "Box2D": "box2d"}
 
 
-def describe_version_changes(header: RecordingHeader, family: str) -> list[str]:
+def describe_version_changes(header: RecordingHeader, family: EnvFamily | None) -> list[str]:
     """Return what is different on this machine, which may simulate something else."""
     present = library_versions(family)
     return [

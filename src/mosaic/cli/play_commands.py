@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mosaic import formatting
 from mosaic.api.play_payload import build_play_payload
+from mosaic.api.replays import replay_episodes
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.control_commands import TRUST_HELP
 from mosaic.cli.parameters import find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.play import ANY_AGENT, FIRST_AGENT
 
 if TYPE_CHECKING:
+    from mosaic.contracts.replays import ReplayReport
     from mosaic.contracts.views import RunView
 
 DIFFERENT_EXIT_CODE = 1
 DEFAULT_EPISODES = 1
+RECORDING_NAME = "recording.bin"
 
 
 @command("play")
@@ -107,46 +112,29 @@ def print_play_summary(view: RunView, summary: dict[str, Any]) -> None:
 @pass_context
 def replay(context: CliContext, /, run: str, number: int | None) -> int:
     """Simulates recorded episodes again and compares every reward."""
-    from mosaic.arena.play_envs import make_play_env
-    from mosaic.arena.recording import Recording
-    from mosaic.arena.simulation import verify
-
     trainer = context.trainer()
-    view = find_run(context, run)
-    if not trainer.files(view.run_id, "recording.bin"):
+    view = find_run(context, run, has_recording)
+    if not trainer.files(view.run_id, RECORDING_NAME):
         raise NotAllowed(f"Run {formatting.short_id(view.run_id)} recorded no episodes.")
-    reports = []
-    with Recording(trainer.open_file(view.run_id, "recording.bin")) as recording:
-        env = make_play_env(recording.header)
-        try:
-            for one in recording.numbers if number is None else [number]:
-                reports.append(verify(recording, one, env))
-        finally:
-            env.close()
-    rows = [
-        {
-            "episode": report.episode,
-            "steps": report.length,
-            "return": report.total_reward,
-            "identical": report.is_identical,
-            "first_difference": None
-            if report.difference is None
-            else {
-                "step": report.difference.step,
-                "recorded_reward": report.difference.recorded_reward,
-                "simulated_reward": report.difference.simulated_reward,
-            },
-        }
-        for report in reports
-    ]
+    reports = list(replay_episodes(trainer.open_file(view.run_id, RECORDING_NAME), number))
     is_identical = all(report.is_identical for report in reports)
     if context.is_json:
-        output.print_json({"run_id": view.run_id, "identical": is_identical, "episodes": rows})
+        output.print_json({"run_id": view.run_id, "identical": is_identical, "episodes": reports})
     else:
-        table = output.create_table("EPISODE", "STEPS", "RETURN", "SIMULATED AGAIN", right_aligned=("STEPS", "RETURN"))
-        for report in reports:
-            outcome = "identical" if report.difference is None else report.difference.describe()
-            table.add_row(str(report.episode), formatting.format_number(report.length),
-                          formatting.format_number(report.total_reward), outcome)  # fmt: skip
-        output.console().print(table)
+        print_reports(reports)
     return 0 if is_identical else DIFFERENT_EXIT_CODE
+
+
+def has_recording(view: RunView) -> bool:
+    return view.kind == RunKind.PLAY
+
+
+def print_reports(reports: Sequence[ReplayReport]) -> None:
+    for warning in reports[0].warnings if reports else ():
+        output.print_message(f"Warning: {warning}")
+    number = formatting.format_number
+    table = output.create_table("EPISODE", "STEPS", "RETURN", "SIMULATED AGAIN", right_aligned=("STEPS", "RETURN"))
+    for report in reports:
+        outcome = "identical" if report.difference is None else report.difference.describe()
+        table.add_row(str(report.episode), number(report.steps), number(report.total_reward), outcome)
+    output.console().print(table)

@@ -85,7 +85,7 @@ def list_environments(family: str | None = None) -> list[EnvListing]:
             _load_family(row, row.sample_env_id)
     listings = [listing for listing in _iter_registered(gymnasium.registry) if family in (None, listing["family"])]
     for row in FAMILIES.values():
-        if family in (None, row.name) and not row.is_installed:
+        if family in (None, row.name) and not row.is_installed and not row.is_for_play_only:
             listings += [EnvListing(id=i, family=row.name, is_installed=False, extra=row.extra, max_episode_steps=None)
                       for i in row.known_ids]  # fmt: skip
     return listings
@@ -118,6 +118,20 @@ def describe_env(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "action_space": describe_space(env.action_space),
         "max_episode_steps": env.spec.max_episode_steps if env.spec else None,
     }
+
+
+def find_family(env_id: str) -> EnvFamily | None:
+    """Return the family of an id, without importing it; None for ids that are not in the catalog."""
+    plain_id = env_id.rpartition(":")[2]
+    spec = _gymnasium().registry.get(plain_id)
+    return next(
+        (
+            row
+            for row in FAMILIES.values()
+            if row.owns_name(env_id) or (spec is not None and row.owns_entry_point(spec.entry_point))
+        ),
+        None,
+    )
 
 
 def family_of(env: gymnasium.Env[Any, Any]) -> str:
@@ -164,6 +178,8 @@ def _check_module_allowed(env_id: str) -> None:
 def _load_family(family: EnvFamily, env_id: str, needs_rendering: bool = False) -> None:
     if family.is_unsupported:
         raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC does not support yet.")
+    if family.is_for_play_only:
+        raise BadInput(f"{env_id!r} has several agents: it can be played (mosaic play {env_id}), but not trained on.")
     if not family.is_installed:
         raise _missing_extra_error(env_id, family)
     for variable, value in family.environment_variables.items():

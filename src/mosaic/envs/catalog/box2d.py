@@ -1,0 +1,84 @@
+"""Box2D: two-dimensional physics."""
+
+from __future__ import annotations
+
+from mosaic.contracts.setting_field import SettingField
+from mosaic.envs.family import HEADLESS_VARIABLES, EnvEntry, EnvFamily, KeyBinding
+
+_LANDER_SETTINGS = (
+    SettingField("continuous", "bool", False, "Whether the engines are throttled instead of switched."),
+    SettingField("gravity", "float", -10.0, "Gravity.", {"gt": -12, "lt": 0}),
+    SettingField("enable_wind", "bool", False, "Whether there is wind."),
+    SettingField("wind_power", "float", 15.0, "The strength of the wind.", {"ge": 0, "le": 20}),
+    SettingField("turbulence_power", "float", 1.5, "The strength of turbulence.", {"ge": 0, "le": 2}),
+)
+ENTRIES = (
+    EnvEntry(
+        pattern="LunarLanderContinuous",
+        about="Land between the flags.",
+        settings=_LANDER_SETTINGS,
+        keys=(
+            KeyBinding(("Up",), axis=0, value=1, label="main engine"),
+            KeyBinding(("Left",), axis=1, value=-1, label="left engine"),
+            KeyBinding(("Right",), axis=1, value=1, label="right engine"),
+        ),
+        rate_hz=40,
+    ),
+    EnvEntry(
+        pattern="LunarLander",
+        about="Land between the flags.",
+        settings=_LANDER_SETTINGS,
+        actions=("idle", "left_engine", "main_engine", "right_engine"),
+        keys=(
+            KeyBinding(("Up",), "main_engine"),
+            KeyBinding(("Left",), "left_engine"),
+            KeyBinding(("Right",), "right_engine"),
+        ),
+        idle_action="idle",
+        rate_hz=40,
+    ),
+    EnvEntry(
+        pattern="BipedalWalker",
+        about="Walk without falling.",
+        settings=(SettingField("hardcore", "bool", False, "Whether there are ladders, stumps and pits."),),
+        keys=(
+            KeyBinding(("Q",), axis=0, value=1, label="left hip forward"),
+            KeyBinding(("A",), axis=0, value=-1, label="left hip back"),
+            KeyBinding(("W",), axis=1, value=1, label="left knee forward"),
+            KeyBinding(("S",), axis=1, value=-1, label="left knee back"),
+            KeyBinding(("O",), axis=2, value=1, label="right hip forward"),
+            KeyBinding(("K",), axis=2, value=-1, label="right hip back"),
+            KeyBinding(("P",), axis=3, value=1, label="right knee forward"),
+            KeyBinding(("L",), axis=3, value=-1, label="right knee back"),
+        ),
+        rate_hz=30,
+    ),
+    EnvEntry(
+        pattern="CarRacing",
+        about="Drive around the track.",
+        settings=(
+            SettingField("continuous", "bool", True, "Whether steering and pedals are gradual."),
+            SettingField("domain_randomize", "bool", False, "Whether the colors change with each track."),
+            SettingField("lap_complete_percent", "float", 0.95, "How much of the track is a lap.", {"gt": 0, "le": 1}),
+        ),
+        keys=(
+            KeyBinding(("Left",), axis=0, value=-1, label="left"),
+            KeyBinding(("Right",), axis=0, value=1, label="right"),
+            KeyBinding(("Up",), axis=1, value=1, label="gas"),
+            KeyBinding(("Down",), axis=2, value=0.8, label="brake"),
+        ),
+        rate_hz=30,
+    ),
+)
+
+FAMILY = EnvFamily(
+    name="box2d",
+    title="Box2D",
+    about="Two-dimensional physics: landing, walking, driving from pixels.",
+    sample_env_id="LunarLander-v3",
+    extra="box2d",
+    packages=("gymnasium", "Box2D"),
+    entry_points=("gymnasium.envs.box2d",),
+    environment_variables=HEADLESS_VARIABLES,
+    entries=ENTRIES,
+)

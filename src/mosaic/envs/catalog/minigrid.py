@@ -1,0 +1,44 @@
+"""MiniGrid: grid worlds with keys, doors and missions."""
+
+from __future__ import annotations
+
+from mosaic.contracts.setting_field import SettingField
+from mosaic.envs.family import HEADLESS_VARIABLES, EnvEntry, EnvFamily, KeyBinding
+
+ENTRIES = (
+    EnvEntry(
+        pattern="",
+        about="A grid world that is seen in part; the mission is a sentence.",
+        settings=(
+            SettingField("max_steps", "int", None, "Steps of an episode.", {"ge": 1}, is_optional=True),
+            SettingField("see_through_walls", "bool", None, "Whether walls hide what is behind.", is_optional=True),
+            SettingField("agent_view_size", "int", None, "How far the agent sees; odd.", {"ge": 3}, is_optional=True),
+        ),
+        actions=("left", "right", "forward", "pickup", "drop", "toggle", "done"),
+        keys=(
+            KeyBinding(("Left",), "left"),
+            KeyBinding(("Right",), "right"),
+            KeyBinding(("Up",), "forward"),
+            KeyBinding(("P",), "pickup"),
+            KeyBinding(("D",), "drop"),
+            KeyBinding(("Space",), "toggle"),
+            KeyBinding(("Return",), "done"),
+        ),
+        symbols="mosaic.envs.symbols:minigrid",
+    ),
+)
+
+FAMILY = EnvFamily(
+    name="minigrid",
+    title="MiniGrid",
+    about="Partially observed grid worlds with keys, doors and missions in text.",
+    sample_env_id="MiniGrid-Empty-5x5-v0",
+    extra="minigrid",
+    packages=("gymnasium", "minigrid"),
+    registering_module="minigrid",
+    entry_points=("minigrid",),
+    pattern=r"(MiniGrid|BabyAI)-",
+    known_ids=("MiniGrid-Empty-5x5-v0", "MiniGrid-Empty-8x8-v0", "MiniGrid-DoorKey-5x5-v0"),
+    environment_variables=HEADLESS_VARIABLES,
+    entries=ENTRIES,
+)

@@ -1,0 +1,78 @@
+"""PettingZoo: games for several agents, by turns or simultaneous."""
+
+from __future__ import annotations
+
+from mosaic.contracts.setting_field import SettingField
+from mosaic.envs.family import HEADLESS_VARIABLES, EnvEntry, EnvFamily, KeyBinding
+
+_CLASSIC = (
+    "tictactoe_v3", "connect_four_v3", "chess_v6", "go_v5", "hanabi_v5", "leduc_holdem_v4", "rps_v2",
+    "texas_holdem_v4", "texas_holdem_no_limit_v6",
+)  # fmt: skip
+_BUTTERFLY = ("cooperative_pong_v6", "knights_archers_zombies_v11", "pistonball_v6")
+_NUMBER_KEYS = tuple(KeyBinding((str(number),), f"column_{number}") for number in range(1, 8))
+_CELLS = tuple(f"{row}_{column}" for column in ("left", "center", "right") for row in ("top", "middle", "bottom"))
+_CELL_KEYS = tuple(KeyBinding((key,), cell) for key, cell in zip("741852963", _CELLS, strict=True))
+"""As on a number pad."""
+_CLASSIC_ENTRIES = (
+    EnvEntry(
+        pattern="tictactoe",
+        about="Three in a row. The keys are those of a number pad: 7 is the upper left cell.",
+        actions=_CELLS,
+        keys=_CELL_KEYS,
+        symbols="mosaic.envs.symbols:tictactoe",
+    ),
+    EnvEntry(
+        pattern="connect_four",
+        about="Four in a row; a piece falls down its column.",
+        actions=tuple(f"column_{number}" for number in range(1, 8)),
+        keys=_NUMBER_KEYS,
+        symbols="mosaic.envs.symbols:connect_four",
+    ),
+    EnvEntry(
+        pattern="rps",
+        about="Rock, paper, scissors; both choose before either is shown.",
+        settings=(SettingField("max_cycles", "int", 15, "Rounds.", {"ge": 1}),),
+        actions=("rock", "paper", "scissors"),
+        keys=(KeyBinding(("R",), "rock"), KeyBinding(("P",), "paper"), KeyBinding(("S",), "scissors")),
+    ),
+    EnvEntry(pattern="", about="A board or card game; actions are numbered."),
+)
+_BUTTERFLY_ENTRIES = (
+    EnvEntry(
+        pattern="cooperative_pong",
+        about="Two paddles keep the ball in play.",
+        settings=(SettingField("max_cycles", "int", 900, "Steps of an episode.", {"ge": 1}),),
+        actions=("idle", "up", "down"),
+        keys=(KeyBinding(("Up",), "up"), KeyBinding(("Down",), "down")),
+        idle_action="idle",
+        rate_hz=15,
+    ),
+    EnvEntry(pattern="", about="All agents act at the same time.", rate_hz=15),
+)
+CLASSIC = EnvFamily(
+    name="pettingzoo_classic",
+    title="PettingZoo classic",
+    about="Board and card games for several agents, by turns.",
+    sample_env_id="pettingzoo/tictactoe_v3",
+    extra="pettingzoo",
+    packages=("pettingzoo",),
+    pattern=rf"pettingzoo[/:.](classic[/:.])?({'|'.join(_CLASSIC)})$",
+    known_ids=tuple(f"pettingzoo/{name}" for name in _CLASSIC),
+    environment_variables=HEADLESS_VARIABLES,
+    entries=_CLASSIC_ENTRIES,
+    is_for_play_only=True,
+)
+BUTTERFLY = EnvFamily(
+    name="pettingzoo_butterfly",
+    title="PettingZoo butterfly",
+    about="Arcade games in which several agents act at the same time.",
+    sample_env_id="pettingzoo/cooperative_pong_v6",
+    extra="pettingzoo",
+    packages=("pettingzoo", "pygame"),
+    pattern=r"pettingzoo[/:.]",
+    known_ids=tuple(f"pettingzoo/{name}" for name in _BUTTERFLY),
+    environment_variables=HEADLESS_VARIABLES,
+    entries=_BUTTERFLY_ENTRIES,
+    is_for_play_only=True,
+)

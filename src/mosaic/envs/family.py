@@ -1,0 +1,113 @@
+"""The description of an environment family. Standard library only, so that reading the catalog is cheap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from mosaic.contracts.setting_field import SettingField
+
+DISTRIBUTION = "mosaic-rl"
+HEADLESS_VARIABLES = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+_PYGAME_HELP = "Set SDL_VIDEODRIVER=dummy, or check that pygame can be imported."
+
+
+@dataclass(frozen=True)
+class KeyBinding:
+    """Keys that mean an action while all of them are held."""
+
+    keys: tuple[str, ...]
+    """Names of keys as Qt writes them: `Left`, `Space`, `W`."""
+    action: str = ""
+    """The name of a discrete action."""
+    axis: int = 0
+    """The component of a continuous action, where `action` is empty."""
+    value: float = 0.0
+    """What that component becomes."""
+    label: str = ""
+    """What it does, for the screen; the name of the action where empty."""
+
+    @property
+    def text(self) -> str:
+        return self.label or self.action.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class EnvEntry:
+    """What a person who plays needs to know about some environments of a family."""
+
+    pattern: str
+    """Recognizes their ids, without a namespace."""
+    about: str
+    settings: tuple[SettingField, ...] = ()
+    """What their constructor takes and a person may want to change."""
+    actions: tuple[str, ...] = ()
+    """The names of their discrete actions, in order; empty: continuous, or known only from the environment."""
+    keys: tuple[KeyBinding, ...] = ()
+    idle_action: str | None = None
+    """What happens while no key is held, in real time; None: the environment waits for a key."""
+    rate_hz: float | None = None
+    """Steps per second for a human, in real time; None: the environment's own rate."""
+    symbols: str | None = None
+    """`module:function` that returns their state as a grid of symbols."""
+
+    @property
+    def is_real_time(self) -> bool:
+        return self.idle_action is not None or self.rate_hz is not None
+
+
+@dataclass(frozen=True)
+class EnvFamily:
+    name: str
+    title: str
+    about: str
+    """One sentence for users who choose an environment."""
+    sample_env_id: str
+    """The environment used to check whether the family works on this machine."""
+    extra: str | None = None
+    """The extra of our distribution that installs it."""
+    packages: tuple[str, ...] = ()
+    """Packages that must be importable to create one."""
+    registering_module: str | None = None
+    """The module whose import registers its ids."""
+    entry_points: tuple[str, ...] = ()
+    """Prefixes of the entry points of its environments."""
+    pattern: str | None = None
+    """Recognizes its ids when the package that registers them is not installed."""
+    known_ids: tuple[str, ...] = ()
+    """Ids to list while it is not installed."""
+    environment_variables: Mapping[str, str] = field(default_factory=dict)
+    """Set before the import, unless already set by the user."""
+    render_help: str = _PYGAME_HELP
+    """Advice for the user when rendering fails."""
+    after_import: Callable[[], None] | None = None
+    """Called after its packages are imported."""
+    no_rendering_variables: Mapping[str, str] = field(default_factory=dict)
+    """Set when its graphics cannot be loaded and rendering is not requested: it can still be trained."""
+    is_unsupported: bool = False
+    """Recognized, but not supported by this version."""
+    entries: tuple[EnvEntry, ...] = ()
+    """The first whose pattern fits describes an environment."""
+    is_for_play_only: bool = False
+    """Several agents: sessions can be played in them, and nothing can be trained."""
+
+    @property
+    def is_installed(self) -> bool:
+        return all(find_spec(package) is not None for package in self.packages)
+
+    @property
+    def install_command(self) -> str:
+        """The command that installs it."""
+        return f"pip install '{DISTRIBUTION}[{self.extra}]'" if self.extra else f"pip install {' '.join(self.packages)}"
+
+    def find_entry(self, env_id: str) -> EnvEntry | None:
+        name = env_id.rpartition("/")[2]
+        return next((entry for entry in self.entries if re.match(entry.pattern, name)), None)
+
+    def owns_entry_point(self, entry_point: object) -> bool:
+        return isinstance(entry_point, str) and entry_point.startswith(self.entry_points or ("\0",))
+
+    def owns_name(self, env_id: str) -> bool:
+        return self.pattern is not None and re.match(self.pattern, env_id) is not None
