@@ -14,6 +14,7 @@ import numpy as np
 
 from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.play import ActorChoice
+from mosaic.envs.families import EnvEntry
 
 ENTRY_POINT_GROUP = "mosaic.actors"
 
@@ -48,6 +49,10 @@ class Seat:
     policy_paths: Mapping[str, str] = field(default_factory=dict)
     env: Any = None
     """The environment itself, for actors that read its symbols."""
+    entry: EnvEntry | None = None
+    """What the catalog says about it."""
+    is_real_time: bool = False
+    """Whether the environment continues without a human's key."""
     report: Callable[..., None] | None = None
     """Writes a line of the session's journal: its kind, and fields."""
 
@@ -213,7 +218,14 @@ def _refuse_options(choice: ActorChoice) -> None:
         raise BadInput(f"The actor {choice.kind!r} does not take these options: {names}.")
 
 
+def _make_human(choice: ActorChoice, seat: Seat) -> Actor:
+    from mosaic.arena.human import HumanActor
+
+    return HumanActor(choice, seat)
+
+
 _OWN = (
+    ActorDescription("human", "Human", "Acts by keys and buttons, in a window.", "", _make_human, needs=("window",)),
     ActorDescription("random", "Random", "Samples its actions.", "", RandomActor),
     ActorDescription(
         "policy",

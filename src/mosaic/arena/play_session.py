@@ -7,71 +7,26 @@ session can be paused, stepped, reset and stopped at any time.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from mosaic.arena.actors import Actor, Turn
-from mosaic.arena.play_envs import PlayEnv
-from mosaic.arena.recording import ActorChange, Ending, RecordedEpisode, RecordingWriter
-from mosaic.contracts import commands
+from mosaic.arena.actors import Turn
+from mosaic.arena.episode_recorder import EpisodeRecorder
+from mosaic.arena.play_envs import PlayEnv, StepResult
+from mosaic.arena.played_seat import PlayedSeat
+from mosaic.arena.recording import Ending
+from mosaic.arena.session_state import StateWriter
+from mosaic.contracts import commands, play_commands
 from mosaic.contracts.play import PlayConfig
+from mosaic.contracts.play_commands import parse_inbox_line
+from mosaic.contracts.views import PlayedEpisode
 from mosaic.fastlane import FrameTap
 from mosaic.run import Run
 from mosaic.run.file_watch import FileWatch
 
-FLUSH_S = 1.0
-"""How long a step may be unrecorded if the process is killed."""
 ASK_AGAIN_S = 0.005
 """Interval at which an actor that has no action yet is asked again."""
 IDLE_S = 0.05
-
-
-class EpisodeRecorder:
-    """Collects the steps of the current episode and appends them to the recording at intervals."""
-
-    def __init__(self, writer: RecordingWriter | None) -> None:
-        self._writer = writer
-        self._number = 0 if writer is None else writer.next_number
-        self._flushed_at = 0.0
-
-    def start(self, seed: int, actors: Mapping[str, str]) -> None:
-        self._seed: int | None = seed
-        self._actions: list[Any] = []
-        self._rewards: list[Any] = []
-        self._length = 0
-        self._changes = [ActorChange(0, agent, actor) for agent, actor in actors.items()]
-
-    def add(self, action_row: Any, reward_row: Any) -> None:
-        self._actions.append(action_row)
-        self._rewards.append(reward_row)
-        self._length += 1
-        if time.monotonic() - self._flushed_at > FLUSH_S:
-            self._flush("running")
-
-    def change_actor(self, agent: str, actor: str) -> None:
-        self._changes.append(ActorChange(self._length, agent, actor))
-
-    def finish(self, ending: Ending) -> None:
-        self._flush(ending)
-        self._number += 1
-
-    def _flush(self, ending: Ending) -> None:
-        self._flushed_at = time.monotonic()
-        if self._writer is None or not self._length:
-            return
-        part = RecordedEpisode(
-            self._number,
-            self._seed,
-            None,
-            np.array(self._actions),
-            np.array(self._rewards, np.float64),
-            ending,
-            tuple(self._changes),
-        )
-        self._writer.append([part])
-        self._seed, self._actions, self._rewards, self._changes = None, [], [], []
 
 
 class PlaySession:
@@ -80,108 +35,144 @@ class PlaySession:
         config: PlayConfig,
         run: Run,
         env: PlayEnv,
-        actors: Mapping[str, Actor],
+        seats: Sequence[PlayedSeat],
         recorder: EpisodeRecorder,
+        state: StateWriter,
+        rate_hz: float | None,
         tap: FrameTap | None = None,
     ) -> None:
         self._config = config
         self._run = run
         self._env = env
-        self._actors = dict(actors)
-        self._actor_names = {agent: str(choice) for agent, choice in config.assign_actors(env.agents).items()}
+        self._seats = {seat.agent: seat for seat in seats}
         self._recorder = recorder
+        self._state = state
         self._tap = tap
         self._watch = FileWatch(run.folder.inbox)
-        self._is_paused = config.is_paused
+        self._is_paused = False
         self._single_steps = 0
         self._next_seed: int | None = None
         self._is_reset_requested = False
-        self._rate_hz = config.rate_hz
+        self._rate_hz = rate_hz
         self._next_step_at = 0.0
         self._global_step = 0
-        self.episodes: list[dict[str, Any]] = []
-        """Of each complete episode: seed, length, ending and the return of each agent."""
+        self._returns: dict[str, float] = {}
+        self._last_reward = 0.0
+        self._has_new_frame = False
+        self.episodes: list[PlayedEpisode] = []
+        """Those that are complete."""
 
     # --- commands
 
-    def handle_command(self, command: Mapping[str, Any]) -> bool:
-        """Apply one command of the inbox; return False for those of every run."""
-        kind = command["kind"]
-        if kind == commands.PAUSE:
-            self._set_paused(True)
-        elif kind == commands.RESUME:
-            self._set_paused(False)
-        elif kind == commands.STEP:
-            self._single_steps += 1
-        elif kind == commands.RESET:
-            seed = command.get("seed")
-            self._next_seed = seed if isinstance(seed, int) and 0 <= seed < 2**63 else None
-            self._is_reset_requested = True
-        elif kind == commands.RATE:
-            rate = command.get("rate_hz")
-            self._rate_hz = float(rate) if isinstance(rate, (int, float)) and 0 < rate <= 1000 else None
-        else:
-            return False
-        return True
+    def handle_command(self, body: Mapping[str, Any]) -> bool:
+        """Apply one line of the inbox; return False for what every run handles itself."""
+        if body["kind"] in (commands.PAUSE, commands.RESUME):
+            self._set_paused(body["kind"] == commands.PAUSE)
+            return True
+        command = parse_inbox_line(body)
+        self._state.has_changed = True
+        match command:
+            case play_commands.Keys():
+                for seat in self._seats.values():
+                    seat.receive_keys(command)
+            case play_commands.Act():
+                for seat in self._find_seats(command.agent):
+                    seat.receive_action(command)
+            case play_commands.TakeOver() | play_commands.HandBack():
+                for seat in self._find_seats(command.agent):
+                    if seat.switch(to_human=isinstance(command, play_commands.TakeOver)):
+                        self._recorder.change_actor(seat.agent, seat.actor_name)
+            case play_commands.Step():
+                self._single_steps += 1
+            case play_commands.Reset():
+                self._next_seed, self._is_reset_requested = command.seed, True
+            case play_commands.SetRate():
+                self._rate_hz = command.rate_hz
+        return command is not None
+
+    def _find_seats(self, agent: str | None) -> list[PlayedSeat]:
+        """Return the seat of an agent; without one, those whose turn it is."""
+        agents = [turn.agent for turn in self._env.turns] if agent is None else [agent]
+        return [self._seats[one] for one in agents if one in self._seats]
 
     def _set_paused(self, is_paused: bool) -> None:
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             self._run.event("paused" if is_paused else "resumed", global_step=self._global_step)
+            self._state.has_changed = True
+
+    def _handle_commands(self, seconds: float) -> None:
+        """Wait for commands for this long, and show what has changed."""
+        self._show_changes()
+        if self._watch.wait(seconds):
+            self._run.handle_commands()
 
     # --- playing
 
     def play(self) -> None:
         """Play until the episodes are over or a stop is requested."""
-        number = 0
-        while not self._run.stop_requested and (self._config.episodes is None or number < self._config.episodes):
-            seed = self._config.seed + number if self._next_seed is None else self._next_seed
+        self._set_paused(self._config.is_paused)
+        while not self._run.stop_requested and not self._is_complete:
+            number = self._state.start_episode()
+            seed = self._config.seed + number - 1 if self._next_seed is None else self._next_seed
             self._next_seed = None
-            number += 1
-            self._play_episode(number, seed)
+            self._play_episode(seed)
 
-    def _play_episode(self, number: int, seed: int) -> None:
+    @property
+    def _is_complete(self) -> bool:
+        return self._config.episodes is not None and len(self.episodes) >= self._config.episodes
+
+    def _play_episode(self, seed: int) -> None:
         env = self._env
         env.reset(seed)
-        for actor in self._actors.values():
-            actor.start_episode(seed)
-        self._recorder.start(seed, self._actor_names)
-        returns = dict.fromkeys(env.agents, 0.0)
+        self._returns = dict.fromkeys(env.agents, 0.0)
+        for seat in self._seats.values():
+            seat.start_episode(seed)
+        self._recorder.start(seed, {seat.agent: seat.actor_name for seat in self._seats.values()})
+        self._state.seed = seed
         self._is_reset_requested = False
-        self._show(number, 0.0, 0.0)
+        self._has_new_frame, self._last_reward = True, 0.0
         ending: Ending = "running"
-        while ending == "running" and not self._run.stop_requested and not self._is_reset_requested:
+        while ending == "running":
             actions = self._choose_actions()
             if actions is None:
-                continue
-            row = env.to_row(actions)
-            result = env.step(actions)
-            self._global_step += 1
-            ending = result.ending
-            if ending == "running" and self._config.max_steps is not None and env.steps >= self._config.max_steps:
-                ending = "truncated"
-            self._recorder.add(row, env.reward_row(result.rewards))
-            for agent, reward in result.rewards.items():
-                returns[agent] += reward
-            first = env.agents[0]
-            self._show(number, result.rewards[first], returns[first])
-            self._run.update(self._global_step)
+                break
+            ending = self._step(actions)
         self._recorder.finish(ending)
         if ending != "running":
-            self._finish_episode(number, seed, ending, returns)
+            first = self._returns[env.agents[0]]
+            self._run.episode(env=0, step=self._global_step, episodic_return=first, length=env.steps)
+            self.episodes.append(PlayedEpisode(seed=seed, length=env.steps, ending=ending, returns=self._returns))
 
-    def _finish_episode(self, number: int, seed: int, ending: Ending, returns: Mapping[str, float]) -> None:
-        length = self._env.steps
-        first = returns[self._env.agents[0]]
-        self._run.episode(env=0, step=self._global_step, episodic_return=first, length=length)
-        self.episodes.append({"seed": seed, "length": length, "ending": ending, "returns": dict(returns)})
+    def _step(self, actions: Mapping[str, Any]) -> Ending:
+        env = self._env
+        row = env.to_row(actions)
+        result = env.step(actions)
+        self._global_step += 1
+        ending = result.ending
+        if ending == "running" and self._config.max_steps is not None and env.steps >= self._config.max_steps:
+            ending = "truncated"
+        self._recorder.add(row, env.reward_row(result.rewards))
+        self._add_rewards(result)
+        if self._config.alternate_steps is not None and env.steps % self._config.alternate_steps == 0:
+            for seat in self._seats.values():
+                if seat.can_switch:
+                    seat.alternate()
+                    self._recorder.change_actor(seat.agent, seat.actor_name)
+        self._state.add_step(actions, result, ending)
+        self._has_new_frame, self._last_reward = True, result.rewards[env.agents[0]]
+        self._run.update(self._global_step)
+        return ending
+
+    def _add_rewards(self, result: StepResult) -> None:
+        for agent, reward in result.rewards.items():
+            self._returns[agent] += reward
 
     def _choose_actions(self) -> dict[str, Any] | None:
-        """Return the actions of all agents whose turn it is; None if something else is to be done first."""
+        """Return the actions of all agents whose turn it is; None if the episode is to be left."""
         actions: dict[str, Any] = {}
         while True:
-            self._wait_for_step()
-            if self._run.stop_requested or self._is_reset_requested:
+            if not self._wait_for_step():
                 return None
             for turn in self._env.turns:
                 if turn.agent not in actions and (action := self._ask(turn)) is not None:
@@ -189,15 +180,16 @@ class PlaySession:
             if len(actions) == len(self._env.turns):
                 self._single_steps = max(0, self._single_steps - 1)
                 if self._rate_hz is not None:
-                    self._next_step_at = max(time.monotonic(), self._next_step_at) + 1 / self._rate_hz
+                    self._next_step_at = max(time.monotonic(), self._next_step_at + 1 / self._rate_hz)
                 return actions
             self._handle_commands(ASK_AGAIN_S)
+            self._run.update(self._global_step)
 
     def _ask(self, turn: Turn) -> Any:
-        return self._actors[turn.agent].act(turn)
+        return self._seats[turn.agent].act(turn, is_only_agent=len(self._seats) == 1)
 
-    def _wait_for_step(self) -> None:
-        """Handle commands until the next step is due."""
+    def _wait_for_step(self) -> bool:
+        """Handle commands until the next step is due; return False if the episode is to be left."""
         self._handle_commands(0.0)
         while not self._run.stop_requested and not self._is_reset_requested:
             if self._is_paused and not self._single_steps:
@@ -206,19 +198,28 @@ class PlaySession:
                 continue
             left = 0.0 if self._rate_hz is None else self._next_step_at - time.monotonic()
             if left <= 0:
-                return
+                return True
             self._handle_commands(min(left, IDLE_S))
+        return False
 
-    def _handle_commands(self, seconds: float) -> None:
-        if self._watch.wait(seconds):
-            self._run.handle_commands()
+    # --- showing
 
-    def _show(self, number: int, reward: float, episodic_return: float) -> None:
-        if self._tap is not None and self._tap.is_due():
-            self._tap.publish_frame(number, self._env.steps, reward, episodic_return)
+    def _show_changes(self) -> None:
+        """Publish the newest frame and state if they are due; else they are at the next call."""
+        if self._tap is not None and self._has_new_frame and self._tap.is_due():
+            self._has_new_frame = False
+            first = self._env.agents[0]
+            reward, total = self._last_reward, self._returns[first]
+            self._tap.publish_frame(self._state.episode, self._env.steps, reward, total)
+        if self._state.is_due():
+            self._write_state()
+
+    def _write_state(self) -> None:
+        self._state.write(self._seats, self._returns, is_paused=self._is_paused, rate_hz=self._rate_hz)
 
     def close(self) -> None:
+        self._write_state()
         self._watch.close()
-        for actor in self._actors.values():
-            actor.close()
+        for seat in self._seats.values():
+            seat.close()
         self._env.close()

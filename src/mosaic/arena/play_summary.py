@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mosaic.arena.episode_summary import summarize_values
 from mosaic.contracts.play import PlayConfig
+from mosaic.contracts.views import PlayedEpisode
 
 
-def summarize_session(
-    config: PlayConfig, agents: Sequence[str], episodes: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def summarize_session(config: PlayConfig, agents: Sequence[str], episodes: Sequence[PlayedEpisode]) -> dict[str, Any]:
     """Return the summary as JSON: statistics by agent, and every complete episode."""
-    seeds = [episode["seed"] for episode in episodes]
-    lengths = [episode["length"] for episode in episodes]
+    seeds = [episode.seed for episode in episodes]
+    lengths = [episode.length for episode in episodes]
     return {
         "env_id": config.env_id,
-        "episodes": list(episodes),
+        "episodes": [episode.model_dump() for episode in episodes],
         "agents": {
             agent: {
                 "actor": str(choice),
-                **summarize_values(seeds, [episode["returns"][agent] for episode in episodes], lengths),
+                **summarize_values(seeds, [episode.returns[agent] for episode in episodes], lengths),
             }
             for agent, choice in config.assign_actors(agents).items()
         },

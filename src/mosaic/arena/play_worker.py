@@ -9,105 +9,150 @@ import argparse
 import faulthandler
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mosaic import __version__
-from mosaic.arena.actors import Actor, Seat, make_actor
+from mosaic.arena.actors import Seat, make_actor
+from mosaic.arena.episode_recorder import EpisodeRecorder
+from mosaic.arena.human import action_names
 from mosaic.arena.play_envs import PlayEnv, make_play_env
-from mosaic.arena.play_session import EpisodeRecorder, PlaySession
+from mosaic.arena.play_session import PlaySession
 from mosaic.arena.play_summary import summarize_session
+from mosaic.arena.played_seat import NamedActor, PlayedSeat
 from mosaic.arena.recording import RecordingHeader, RecordingWriter
+from mosaic.arena.session_state import StateWriter
 from mosaic.arena.simulation import library_versions
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.play import ANY_AGENT, PLAY_WORKER, PlayConfig
+from mosaic.contracts.play import ANY_AGENT, HUMAN, PLAY_WORKER, PlayConfig
 from mosaic.envs.factory import describe_env, find_family, render_help
+from mosaic.envs.families import EnvEntry
+from mosaic.fastlane import FrameTap
 from mosaic.run import Run
 from mosaic.run.live_frames import LiveFrames
 from mosaic.workers import checker_loop
 
 CAPABILITIES = ("inbox", "pause")
+DEFAULT_RATE_HZ = 15.0
+"""Of a human in an environment without a rate of its own."""
+FRAME_RATE_HZ = 120.0
+FRAME_BUDGET = 0.5
 
 
 @dataclass(frozen=True)
 class PreparedSession:
     """A session that is about to start: everything in its config has been checked."""
 
-    config: PlayConfig
     header: RecordingHeader
     env: PlayEnv
-    actors: Mapping[str, Actor]
+    seats: tuple[PlayedSeat, ...]
+    entry: EnvEntry | None
+    action_names: tuple[str, ...]
+    rate_hz: float | None
 
     def close(self) -> None:
-        for actor in self.actors.values():
-            actor.close()
+        for seat in self.seats:
+            seat.close()
         self.env.close()
 
 
-def read_config(payload: Payload) -> PlayConfig:
-    return parse_contract(PlayConfig, payload.metadata.worker.config, "The session was")
-
-
-def prepare(config: PlayConfig, run: Run | None = None) -> PreparedSession:
+def prepare(config: PlayConfig, report: Callable[..., None] | None = None) -> PreparedSession:
     """Make the environment and the actors, or raise why that fails."""
     header = RecordingHeader(env_id=config.env_id, env_kwargs=config.env_kwargs)
     env = make_play_env(header)
     try:
-        actors = {}
-        for agent, choice in config.assign_actors(env.agents).items():
-            seat = Seat(
-                env_id=config.env_id,
-                agent=agent,
-                observation_space=env.observation_space(agent),
-                action_space=env.action_space(agent),
-                seed=config.seed,
-                policy_paths=config.policy_paths,
-                env=env.env,
-                report=None if run is None else run.event,
-            )
-            actors[agent] = make_actor(choice, seat)
+        return _prepare_seats(config, header, env, report)
     except BaseException:
         env.close()
         raise
-    return PreparedSession(config, header, env, actors)
+
+
+def _prepare_seats(
+    config: PlayConfig, header: RecordingHeader, env: PlayEnv, report: Callable[..., None] | None
+) -> PreparedSession:
+    family = find_family(config.env_id)
+    entry = None if family is None else family.find_entry(config.env_id)
+    is_real_time = config.pacing == "real_time" or (
+        config.pacing == "automatic" and entry is not None and entry.is_real_time
+    )
+    count = getattr(env.action_space(env.agents[0]), "n", None)
+    names = action_names(env.env, entry, None if count is None else int(count))
+    seats = []
+    for agent, choice in config.assign_actors(env.agents).items():
+        seat = Seat(
+            env_id=config.env_id,
+            agent=agent,
+            observation_space=env.observation_space(agent),
+            action_space=env.action_space(agent),
+            action_names=names,
+            seed=config.seed,
+            policy_paths=config.policy_paths,
+            env=env.env,
+            entry=entry,
+            is_real_time=is_real_time,
+            report=report,
+        )
+        first = NamedActor(str(choice), make_actor(choice, seat))
+        standby = None
+        if config.standby is not None and HUMAN in (choice.kind, config.standby.kind):
+            standby = NamedActor(str(config.standby), make_actor(config.standby, seat))
+        seats.append(PlayedSeat(agent, first, standby))
+    rate_hz = config.rate_hz
+    if rate_hz is None and is_real_time and any(seat.human is not None for seat in seats):
+        rate_hz = (entry.rate_hz if entry is not None else None) or DEFAULT_RATE_HZ
+    return PreparedSession(header, env, tuple(seats), entry, names, rate_hz)
 
 
 def run_session(config: PlayConfig, folder: RunFolder) -> None:
     with ExitStack() as stack:
         sessions: list[PlaySession] = []
 
-        def on_command(command: Mapping[str, Any]) -> bool:
-            return bool(sessions) and sessions[0].handle_command(command)
+        def on_command(body: Mapping[str, Any]) -> bool:
+            return bool(sessions) and sessions[0].handle_command(body)
 
         run = stack.enter_context(
             Run(folder, worker=PLAY_WORKER, version=__version__, capabilities=CAPABILITIES, on_command=on_command)
         )
         run.hello()
         try:
-            prepared = prepare(config, run)
+            prepared = prepare(config, run.event)
         except MosaicError as error:
             run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
             raise
-        stack.callback(prepared.close)
-        family = find_family(config.env_id)
-        header = prepared.header.model_copy(update={"versions": library_versions(family)})
+        env = prepared.env
+        header = prepared.header.model_copy(update={"versions": library_versions(find_family(config.env_id))})
         writer = stack.enter_context(RecordingWriter(folder.recording, header)) if config.record else None
-        frames = LiveFrames(folder, 1, run.warn, render_help(config.env_id))
-        tap = frames.tap(prepared.env.env, 0, 1)
+        tap = _make_tap(config, run, env)
         if tap is not None:
             stack.callback(tap.close)
-        session = PlaySession(config, run, prepared.env, prepared.actors, EpisodeRecorder(writer), tap)
+        session = PlaySession(
+            config,
+            run,
+            env,
+            prepared.seats,
+            EpisodeRecorder(writer),
+            StateWriter(folder, env, prepared.entry, prepared.action_names),
+            prepared.rate_hz,
+            tap,
+        )
+        stack.callback(session.close)
         sessions.append(session)
         session.play()
-        write_json(folder.play_summary, summarize_session(config, prepared.env.agents, session.episodes))
+        write_json(folder.play_summary, summarize_session(config, env.agents, session.episodes))
         run.finish("stopped" if run.stop_requested else "succeeded")
+
+
+def _make_tap(config: PlayConfig, run: Run, env: PlayEnv) -> FrameTap | None:
+    """Frames of a session are what it is for: they may take half of its time, unlike those of a training."""
+    frames = LiveFrames(run.folder, 1, run.warn, render_help(config.env_id))
+    return frames.tap(env.env, 0, 1, rate_hz=FRAME_RATE_HZ, budget=FRAME_BUDGET)
 
 
 # --- the checker
@@ -150,7 +195,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.config is None:
         parser.error("--config is missing: the path of a trainer payload.")
     try:
-        config = read_config(Payload.read(Path(args.config)))
+        payload = Payload.read(Path(args.config))
+        config = parse_contract(PlayConfig, payload.metadata.worker.config, "The session was")
         run_session(config, RunFolder(os.environ[RUN_DIR_VARIABLE]))
     except MosaicError as error:
         print(error, file=sys.stderr)

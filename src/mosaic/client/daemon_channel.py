@@ -37,6 +37,14 @@ class DaemonChannel:
                 raise _no_answer(timeout_s) from None
             raise _to_mosaic_error(error) from None
 
+    def send_stream(self, verb: str, requests: Iterator[Any]) -> Any:
+        """Start a call that sends many requests and returns its one reply as a future."""
+        return getattr(self._stub, verb).future(requests, metadata=self._metadata)
+
+    @staticmethod
+    def to_error(error: grpc.RpcError) -> MosaicError:
+        return _to_mosaic_error(error)
+
     def stream(self, verb: str, request: Any, is_endless: bool = False) -> Iterator[Any]:
         """Yield the replies; the call is cancelled when the caller stops reading.
 

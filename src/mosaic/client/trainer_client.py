@@ -32,6 +32,7 @@ from mosaic.submission.caller_environment import caller_env_modules
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
+    from mosaic.client.session_control import SessionControl
     from mosaic.contracts.events import Event
     from mosaic.contracts.payload import Payload
     from mosaic.fastlane import FrameHud
@@ -346,6 +347,12 @@ class TrainerClient:
                     requests.put(pb.FramesRequest(seen=seen))
         finally:
             requests.put(None)
+
+    def control_session(self, run: str) -> SessionControl:
+        """Open a stream of commands to a play session."""
+        from mosaic.client.session_control import SessionControl
+
+        return SessionControl(self._daemon, run)
 
     # --- workers and the daemon itself
 

@@ -122,6 +122,7 @@ class RunFolder:
         self.eval_videos = self.videos / f"{self.run_id}-eval"
         self.eval_summary = self.path / "eval_summary.json"
         self.play_summary = self.path / "play_summary.json"
+        self.session_state = self.path / "session.json"
         self.recording = self.path / "recording.bin"
         self.models = self.path / "runs"
         # written by push to and pull from the Hugging Face Hub

@@ -12,6 +12,7 @@ from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import AnyPath, EnvId, SafeName, Seed, Text
 
 PLAY_WORKER = "play"
+HUMAN = "human"
 MAX_EPISODES = 100_000
 MAX_RATE_HZ = 240.0
 ANY_AGENT = "*"
@@ -54,6 +55,8 @@ class PlayConfig(Contract):
     """None: until stopped."""
     max_steps: Annotated[int, Field(ge=1)] | None = None
     """Of one episode, where the environment has no lower limit."""
+    alternate_steps: Annotated[int, Field(ge=1)] | None = None
+    """The actor and the standby act in turns of this many steps."""
     rate_hz: Annotated[float, Field(gt=0, le=MAX_RATE_HZ)] | None = None
     """Steps per second; None: as fast as possible, with a human the environment's own rate."""
     pacing: Literal["automatic", "turns", "real_time"] = "automatic"
@@ -86,4 +89,4 @@ class PlayConfig(Contract):
 
     @property
     def has_human(self) -> bool:
-        return any(actor.kind == "human" for actor in self.actors.values())
+        return any(actor.kind == HUMAN for actor in self.actors.values())

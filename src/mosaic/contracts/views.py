@@ -297,3 +297,56 @@ class MetricsCursor(NamedTuple):
 
     generation: int = 0
     last_point: int = 0
+
+
+class PlayedEpisode(View):
+    """A complete episode of a play session."""
+
+    seed: int
+    length: int
+    ending: str
+    returns: dict[str, float]
+    """By agent."""
+
+
+class SymbolGrid(View):
+    """The state of a grid world or a board. A cell is the name of its ground and, after `+`, of what is on it."""
+
+    rows: tuple[tuple[str, ...], ...]
+    walls: tuple[tuple[int, int], ...] = ()
+    """Cells (row, column) with a wall on their right side."""
+    caption: str = ""
+
+
+class SeatState(View):
+    """One agent of a session."""
+
+    agent: str
+    """Empty in an environment with one agent."""
+    actor: str
+    is_human: bool
+    can_switch: bool
+    is_to_act: bool
+    episodic_return: float
+    last_action: str
+    last_reward: float
+    legal_actions: tuple[int, ...] | None = None
+    problem: str = ""
+    """Why a human's last input was not an action."""
+
+
+class SessionState(View):
+    """What a window shows of a play session besides its frames."""
+
+    episode: int
+    step: int
+    seed: int
+    ending: str
+    is_paused: bool
+    rate_hz: float | None
+    action_names: tuple[str, ...]
+    seats: tuple[SeatState, ...]
+    text: str = ""
+    symbols: SymbolGrid | None = None
+    observation: str = ""
+    info: str = ""

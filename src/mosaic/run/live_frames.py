@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
+from mosaic.fastlane.writer import DEFAULT_BUDGET, DEFAULT_RATE_HZ
 
 
 class EpisodeRecorder(Protocol):
@@ -38,12 +39,14 @@ class LiveFrames:
         taps = (self.tap(env, index, len(envs)) for index, env in enumerate(envs))
         return [tap for tap in taps if tap is not None]
 
-    def tap(self, env: Any, index: int, count: int) -> FrameTap | None:
+    def tap(
+        self, env: Any, index: int, count: int, rate_hz: float = DEFAULT_RATE_HZ, budget: float = DEFAULT_BUDGET
+    ) -> FrameTap | None:
         """Return the tap of one environment of `count`; None if it has no lane."""
         if index >= self._limit:
             return None
         try:
-            lane = LaneWriter(self._folder, index, lane_count=min(count, self._limit))
+            lane = LaneWriter(self._folder, index, lane_count=min(count, self._limit), rate_hz=rate_hz, budget=budget)
         except OSError as error:
             self._warn_once(f"Live frames are off: no room for them in {self._folder} ({error.strerror or error}).")
             return None

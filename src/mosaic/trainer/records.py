@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -46,6 +47,9 @@ class Records:
         self.workspace = workspace
         self.index = index
         self.lock = FairLock()
+        self._inboxes: dict[str, Journal] = {}
+        """Of active runs that were sent a command."""
+        self._inbox_lock = threading.Lock()
         self.on_change: Callable[[], object] = lambda: None
         """Called, from any thread, when there is a new event for watchers."""
         self.rebuilt_index: str | None = None
@@ -140,9 +144,11 @@ class Records:
 
     def send_command(self, run_id: str, command: str, **fields: Any) -> None:
         """Append a command to the inbox of a run."""
-        inbox = Journal(self.folder(run_id).inbox)
-        inbox.append(command, **fields)
-        inbox.close()
+        with self._inbox_lock:
+            inbox = self._inboxes.get(run_id)
+            if inbox is None:
+                inbox = self._inboxes[run_id] = Journal(self.folder(run_id).inbox)
+            inbox.append(command, **fields)
 
     def mark_read(self, record: RunRecord) -> None:
         """Save a record in the index with its file's modification time: nothing of its run is left to be read."""
@@ -162,6 +168,9 @@ class Records:
             self.environments.pop(record.run_id, None)
             self.payloads.pop(record.run_id, None)
             self.progress_times.pop(record.run_id, None)
+            with self._inbox_lock:
+                if (inbox := self._inboxes.pop(record.run_id, None)) is not None:
+                    inbox.close()
 
     def read(self, folder: RunFolder) -> RunRecord | None:
         """None where the file is missing or damaged; a damaged one is left as it is."""

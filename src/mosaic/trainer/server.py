@@ -21,6 +21,8 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.events import Hello
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.play import PLAY_WORKER
+from mosaic.contracts.play_commands import MAX_COMMAND_BYTES, parse_command
 from mosaic.contracts.states import EnvModules
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
@@ -266,6 +268,22 @@ class Servicer(TrainerServicer):
             journals[run_id] = Journal(self._records.folder(run_id).path / f"journal.{os.getpid()}.jsonl")
         fields = {name: value for name, value in fields.items() if name not in ("seq", "at", "kind")}
         journals[run_id].append(message.kind, **fields)
+
+    async def SendCommands(self, request: AsyncIterator[pb.CommandRequest], context: Context) -> pb.CommandReply:
+        """Appends to the inbox of a session. Not in a thread: a key must not wait for one."""
+        count = 0
+        async for message in request:
+            run_id = self._records.resolve(message.run)
+            record = self._records.active.get(run_id)
+            if record is None or record.worker != PLAY_WORKER:
+                raise NotAllowed(f"Run {run_id} is not a play session that is running.")
+            if len(message.fields_json) > MAX_COMMAND_BYTES:
+                raise BadInput(f"The command is longer than {MAX_COMMAND_BYTES:,} bytes.")
+            fields = decode_limited(message.fields_json or "{}", "The command")
+            command = parse_command(message.kind, fields if isinstance(fields, dict) else {"": fields})
+            self._records.send_command(run_id, command.kind, **command.model_dump(exclude_none=True))
+            count += 1
+        return pb.CommandReply(count=count)
 
     async def StreamFrames(
         self, request: AsyncIterator[pb.FramesRequest], context: Context

@@ -1,0 +1,156 @@
+"""A human as an actor: keys and buttons become actions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mosaic.arena.actors import Seat, Turn
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.play import ActorChoice
+from mosaic.contracts.play_commands import Act, Keys
+from mosaic.envs.families import EnvEntry, KeyBinding
+
+MAX_WAITING_KEYS = 8
+"""Keys pressed faster than the environment steps."""
+_ATARI_KEYS = {"UP": "Up", "DOWN": "Down", "LEFT": "Left", "RIGHT": "Right", "FIRE": "Space"}
+_RAMP = 0.25
+"""The part of the way to its target that a component of a continuous action goes in one step."""
+
+
+def action_names(env: Any, entry: EnvEntry | None, count: int | None) -> tuple[str, ...]:
+    """Return the names of the discrete actions of an environment; numbers where it has no names."""
+    if count is None:
+        return ()
+    meanings = getattr(env.unwrapped, "get_action_meanings", None)
+    names: Sequence[str] = entry.actions if entry is not None else ()
+    if callable(meanings):
+        names = [str(name).lower() for name in meanings()]
+    return tuple(names) if len(names) == count else tuple(str(index) for index in range(count))
+
+
+def key_bindings(entry: EnvEntry | None, names: Sequence[str]) -> tuple[KeyBinding, ...]:
+    """Return the keys of an environment. Atari's follow from the names of its actions: `upfire` is Up and Space."""
+    if entry is not None and entry.keys:
+        return tuple(binding for binding in entry.keys if not binding.action or binding.action in names)
+    bindings = []
+    for name in names:
+        rest, keys = name.upper(), []
+        while found := next((part for part in _ATARI_KEYS if rest.startswith(part)), None):
+            keys.append(_ATARI_KEYS[found])
+            rest = rest.removeprefix(found)
+        if keys and not rest:
+            bindings.append(KeyBinding(tuple(keys), name))
+    if bindings or not names or len(names) > 10:
+        return tuple(bindings)
+    return tuple(KeyBinding((str(index),), name) for index, name in enumerate(names))
+
+
+def changed_bindings(bindings: Sequence[KeyBinding], changes: Mapping[str, Any]) -> tuple[KeyBinding, ...]:
+    """Apply a person's own keys: by the text of an action, the key that means it."""
+    known = {binding.text: binding for binding in bindings}
+    for text, key in changes.items():
+        if text not in known or not isinstance(key, str) or not key:
+            expected = ", ".join(known)
+            raise BadInput(f"keys: {text!r} = {key!r} is not a key of an action; the actions are {expected}.")
+        old = known[text]
+        known[text] = KeyBinding(tuple(key.split("+")), old.action, old.axis, old.value, old.label)
+    return tuple(known.values())
+
+
+class HumanActor:
+    """Waits for a key in an environment with turns; in real time it acts by the keys that are held."""
+
+    def __init__(self, choice: ActorChoice, seat: Seat) -> None:
+        options = dict(choice.options)
+        changes = options.pop("keys", {})
+        if options or not isinstance(changes, Mapping):
+            given = ", ".join(map(str, choice.options))
+            raise BadInput(f"The actor 'human' takes only the option `keys`, an object; got {given}.")
+        self._space = seat.action_space
+        self._names = seat.action_names
+        self._is_real_time = seat.is_real_time
+        self._is_continuous = not hasattr(seat.action_space, "n")
+        if self._is_continuous and not hasattr(seat.action_space, "low"):
+            raise BadInput(f"A human cannot act in {seat.env_id}: its actions are {seat.action_space}.")
+        self.bindings = changed_bindings(key_bindings(seat.entry, self._names), changes)
+        idle = seat.entry.idle_action if seat.entry is not None else None
+        self._idle: Any = 0 if idle is None or idle not in self._names else self._names.index(idle)
+        self._down: set[str] = set()
+        self._waiting: deque[Any] = deque(maxlen=MAX_WAITING_KEYS)
+        self._tapped: set[str] = set()
+        self._continuous = np.zeros(getattr(seat.action_space, "shape", None) or (1,), np.float32)
+        self.problem = ""
+        """Why the last input was not an action."""
+
+    def receive_keys(self, keys: Keys) -> None:
+        self._down = set(keys.down)
+        self._tapped |= set(keys.pressed)
+        if not self._is_real_time:
+            for key in keys.pressed:
+                held = self._down | {key}
+                found = self._find_binding(held, key)
+                if found is not None:
+                    self._waiting.append(self._names.index(found.action))
+
+    def receive_action(self, command: Act) -> None:
+        self._waiting.append(command.action)
+
+    def forget_input(self) -> None:
+        """Drop what was entered before it was this actor's turn."""
+        self._waiting.clear()
+        self._tapped.clear()
+
+    def start_episode(self, seed: int) -> None:
+        self.forget_input()
+        self._continuous[:] = 0
+
+    def act(self, turn: Turn) -> Any:
+        while self._waiting:
+            action = self._waiting.popleft()
+            problem = self._refuse(action, turn)
+            self.problem = problem
+            if not problem:
+                return self._to_action(action)
+        if not self._is_real_time:
+            return None
+        held = self._down | self._tapped
+        self._tapped.clear()
+        if self._is_continuous:
+            return self._ramp(held)
+        found = self._find_binding(held)
+        action = self._idle if found is None else self._names.index(found.action)
+        return self._idle if self._refuse(action, turn) else action
+
+    def _find_binding(self, held: set[str], needed: str | None = None) -> KeyBinding | None:
+        """Return the binding with the most keys, all of them held."""
+        fitting = [
+            binding
+            for binding in self.bindings
+            if binding.action and held.issuperset(binding.keys) and (needed is None or needed in binding.keys)
+        ]
+        return max(fitting, key=lambda binding: len(binding.keys), default=None)
+
+    def _ramp(self, held: set[str]) -> np.ndarray:
+        """Move each component towards what its keys mean."""
+        target = np.zeros_like(self._continuous)
+        for binding in self.bindings:
+            if held.issuperset(binding.keys) and binding.axis < target.size:
+                target.flat[binding.axis] += binding.value
+        self._continuous += _RAMP * (target - self._continuous)
+        return np.clip(self._continuous, self._space.low, self._space.high).astype(self._space.dtype)
+
+    def _refuse(self, action: Any, turn: Turn) -> str:
+        if isinstance(action, int) and turn.legal_actions is not None and action not in turn.legal_actions:
+            name = self._names[action] if 0 <= action < len(self._names) else str(action)
+            return f"{name.replace('_', ' ')} is not allowed now."
+        return "" if self._space.contains(self._to_action(action)) else f"{action} is not an action."
+
+    def _to_action(self, action: Any) -> Any:
+        return np.asarray(action, self._space.dtype) if self._is_continuous else action
+
+    def close(self) -> None:
+        pass

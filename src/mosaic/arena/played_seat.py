@@ -1,0 +1,82 @@
+"""The place of one agent in a session, and which of its actors acts now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mosaic.arena.actors import Actor, Turn
+from mosaic.arena.human import HumanActor
+from mosaic.contracts.play_commands import Act, Keys
+
+
+@dataclass(frozen=True)
+class NamedActor:
+    name: str
+    """As in the config: `policy:RUN`."""
+    actor: Actor
+
+
+class PlayedSeat:
+    """One agent with the actor that acts for it, and perhaps one on standby."""
+
+    def __init__(self, agent: str, first: NamedActor, standby: NamedActor | None = None) -> None:
+        self.agent = agent
+        self._actors = [first] if standby is None else [first, standby]
+        self._current = first
+        self._asked_at_step: int | None = None
+
+    @property
+    def actor_name(self) -> str:
+        return self._current.name
+
+    @property
+    def human(self) -> HumanActor | None:
+        """The human of this seat, acting or not."""
+        return next((one.actor for one in self._actors if isinstance(one.actor, HumanActor)), None)
+
+    @property
+    def is_human(self) -> bool:
+        return isinstance(self._current.actor, HumanActor)
+
+    @property
+    def can_switch(self) -> bool:
+        return len(self._actors) > 1
+
+    def switch(self, to_human: bool) -> bool:
+        """Let the human act, or the other actor; return whether that is a change."""
+        if self.is_human == to_human or not self.can_switch:
+            return False
+        self.alternate()
+        return True
+
+    def alternate(self) -> None:
+        """Let the other actor act."""
+        self._current = next(one for one in self._actors if one is not self._current)
+        if self.human is not None:
+            self.human.forget_input()
+
+    def receive_keys(self, keys: Keys) -> None:
+        if self.human is not None:
+            self.human.receive_keys(keys)
+
+    def receive_action(self, command: Act) -> None:
+        if self.human is not None:
+            self.human.receive_action(command)
+
+    def start_episode(self, seed: int) -> None:
+        self._asked_at_step = None
+        for one in self._actors:
+            one.actor.start_episode(seed)
+
+    def act(self, turn: Turn, is_only_agent: bool) -> Any:
+        """Return an action, or None if there is none yet."""
+        if self._asked_at_step != turn.step:
+            self._asked_at_step = turn.step
+            if not is_only_agent and self.human is not None:
+                self.human.forget_input()  # keys pressed while another agent was thinking
+        return self._current.actor.act(turn)
+
+    def close(self) -> None:
+        for one in self._actors:
+            one.actor.close()

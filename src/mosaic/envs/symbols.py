@@ -1,0 +1,87 @@
+"""The state of grid worlds and boards as symbols: a name for each cell, which the window draws as tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mosaic.contracts.views import SymbolGrid
+
+_LAKE = {b"S": "start", b"F": "ice", b"H": "hole", b"G": "goal"}
+_DIRECTIONS = ("right", "down", "left", "up")
+
+
+def frozen_lake(core: Any, _: Sequence[Any]) -> SymbolGrid:
+    rows = [[_LAKE[bytes(cell)] for cell in row] for row in core.desc]
+    return _with_agent(rows, divmod(int(core.s), core.ncol))
+
+
+def cliff_walking(core: Any, _: Sequence[Any]) -> SymbolGrid:
+    height, width = core.shape
+    rows = [["cliff" if core._cliff[row, column] else "floor" for column in range(width)] for row in range(height)]
+    rows[height - 1][0], rows[height - 1][width - 1] = "start", "goal"
+    return _with_agent(rows, divmod(int(core.s), width))
+
+
+def taxi(core: Any, _: Sequence[Any]) -> SymbolGrid:
+    taxi_row, taxi_column, passenger, destination = core.decode(int(core.s))
+    rows = [["floor"] * 5 for _ in range(5)]
+    for index, (row, column) in enumerate(core.locs):
+        rows[row][column] = f"stop_{'RGYB'[index]}"
+    marks = {tuple(core.locs[destination]): "destination"}
+    if passenger < len(core.locs):
+        marks[tuple(core.locs[passenger])] = "passenger"
+    walls = [(row, column) for row in range(5) for column in range(4) if core.desc[row + 1][2 * column + 2] == b"|"]
+    agent = "taxi_with_passenger" if passenger == len(core.locs) else "taxi"
+    return _with_agent(rows, (taxi_row, taxi_column), agent, marks, walls)
+
+
+def minigrid(core: Any, _: Sequence[Any]) -> SymbolGrid:
+    grid = core.grid
+    rows = []
+    for row in range(grid.height):
+        names = []
+        for column in range(grid.width):
+            cell = grid.get(column, row)
+            if cell is None:
+                names.append("floor")
+            elif cell.type == "door":
+                state = "open" if cell.is_open else "locked" if cell.is_locked else "closed"
+                names.append(f"door_{cell.color}_{state}")
+            else:
+                names.append(cell.type if cell.type in ("wall", "lava") else f"{cell.type}_{cell.color}")
+        rows.append(names)
+    column, row = core.agent_pos
+    symbols = _with_agent(rows, (int(row), int(column)), f"agent_{_DIRECTIONS[core.agent_dir]}")
+    carrying = "" if core.carrying is None else f" Carrying: {core.carrying.color} {core.carrying.type}."
+    return symbols.model_copy(update={"caption": f"{core.mission}.{carrying}"})
+
+
+def tictactoe(core: Any, _: Sequence[Any]) -> SymbolGrid:
+    marks = ("floor", "cross", "circle")
+    return SymbolGrid(rows=tuple(tuple(marks[core.board.squares[3 * c + r]] for c in range(3)) for r in range(3)))
+
+
+def connect_four(core: Any, _: Sequence[Any]) -> SymbolGrid:
+    marks = ("floor", "red_piece", "yellow_piece")
+    board = [int(value) for value in core.board]
+    return SymbolGrid(rows=tuple(tuple(marks[board[7 * row + column]] for column in range(7)) for row in range(6)))
+
+
+def _with_agent(
+    rows: Sequence[Sequence[str]],
+    place: tuple[int, int],
+    agent: str = "agent",
+    marks: dict[tuple[int, int], str] | None = None,
+    walls: Sequence[tuple[int, int]] = (),
+) -> SymbolGrid:
+    """Put what is on top of a cell behind its name: `ice+agent`."""
+    tops = dict(marks or {})
+    shown = [
+        [
+            "+".join([name, *filter(None, [tops.get((row, column))]), *([agent] if (row, column) == place else [])])
+            for column, name in enumerate(names)
+        ]
+        for row, names in enumerate(rows)
+    ]
+    return SymbolGrid(rows=tuple(map(tuple, shown)), walls=tuple(walls))

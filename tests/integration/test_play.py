@@ -1,0 +1,183 @@
+"""Play sessions through a real daemon: who acts, what is recorded, and that it is simulated again exactly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.daemons import ended, running_daemon, wait_for
+
+from mosaic.api.play_payload import build_play_payload
+from mosaic.api.replays import replay_episodes
+from mosaic.arena.recording import Recording
+from mosaic.client import TrainerClient
+from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.folder import Workspace
+from mosaic.contracts.play_commands import Act, HandBack, Keys, Reset, Step, TakeOver
+from mosaic.contracts.views import SessionState
+
+SAFE_PATH = ("Down", "Down", "Right", "Right", "Down", "Right")
+"""To the goal of FrozenLake without ice that slips."""
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]:
+    folder = tmp_path_factory.mktemp("play")
+    with running_daemon(Workspace(folder / "var"), folder / "plugins", "--max-runs", "4") as (_, client):
+        yield client
+
+
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def start(trainer: TrainerClient) -> Iterator[Start]:
+    started: list[str] = []
+
+    def submit(env_id: str, actor: str = "human", actors: dict[str, str] | None = None, **settings: Any) -> str:
+        payload = build_play_payload(trainer, env_id, actors or {"*": actor}, settings)
+        started.append(trainer.submit(payload).run_id)
+        return started[-1]
+
+    yield submit
+    for run_id in started:
+        if trainer.get(run_id).is_active:
+            trainer.cancel(run_id)
+            ended(trainer, run_id)
+
+
+def state_of(trainer: TrainerClient, run_id: str) -> SessionState | None:
+    path = Path(trainer.get(run_id).run_dir) / "session.json"
+    return SessionState.model_validate_json(path.read_bytes()) if path.exists() else None
+
+
+def wait_for_state(
+    trainer: TrainerClient, run_id: str, fits: Callable[[SessionState], bool], what: str
+) -> SessionState:
+    def read() -> SessionState | None:
+        state = state_of(trainer, run_id)
+        return state if state is not None and fits(state) else None
+
+    found: SessionState = wait_for(read, what)
+    return found
+
+
+def recording_of(trainer: TrainerClient, run_id: str) -> Path:
+    return Path(trainer.get(run_id).run_dir) / "recording.bin"
+
+
+def test_a_human_walks_to_the_goal_with_arrow_keys(trainer: TrainerClient, start: Start) -> None:
+    """R9.1: the environment waits for each key; the recording is the same episode again."""
+    run_id = start("FrozenLake-v1", env_kwargs={"is_slippery": False}, episodes=1)
+    state = wait_for_state(trainer, run_id, lambda state: state.episode == 1, "the first episode")
+    assert (state.step, state.seats[0].is_human, state.seats[0].is_to_act) == (0, True, True)
+    assert state.symbols is not None
+    assert state.symbols.rows[0][0] == "start+agent"
+    with trainer.control_session(run_id) as control:
+        for key in SAFE_PATH:
+            control.send(Keys(pressed=(key,)))
+    view = ended(trainer, run_id)
+    assert view.outcome == "succeeded"
+    summary = json.loads((Path(view.run_dir) / "play_summary.json").read_text())
+    assert summary["agents"]["*"]["returns"] == [1.0]
+    (report,) = replay_episodes(recording_of(trainer, run_id))
+    assert (report.is_identical, report.steps, report.total_reward) == (True, 6, 1.0)
+
+
+def test_a_human_hands_over_to_another_actor_and_takes_back(
+    trainer: TrainerClient, start: Start, tmp_path: Path
+) -> None:
+    """R9.2: by key, in the middle of an episode; the recording says who acted."""
+    (tmp_path / "down.txt").write_text("down\n")
+    standby = {"kind": "script", "target": str(tmp_path / "down.txt")}
+    run_id = start("FrozenLake-v1", env_kwargs={"is_slippery": False}, episodes=1, standby=standby, is_paused=True)
+    wait_for_state(trainer, run_id, lambda state: state.is_paused, "the session")
+    with trainer.control_session(run_id) as control:
+        control.send(HandBack())
+        wait_for_state(trainer, run_id, lambda state: not state.seats[0].is_human, "the script")
+        control.send(Step())
+        wait_for_state(trainer, run_id, lambda state: state.step == 1, "one step of the script")
+        control.send(TakeOver())
+        wait_for_state(trainer, run_id, lambda state: state.seats[0].is_human, "the human")
+        trainer.resume(run_id)
+        for key in SAFE_PATH[1:]:
+            control.send(Keys(pressed=(key,)))
+    assert ended(trainer, run_id).outcome == "succeeded"
+    with Recording(recording_of(trainer, run_id)) as recording:
+        episode = recording.episode(0)
+    assert [(change.step, change.actor.partition(":")[0]) for change in episode.actors] == [
+        (0, "human"),
+        (0, "script"),
+        (1, "human"),
+    ]
+    assert episode.total_reward == 1.0
+
+
+def test_held_keys_act_in_real_time(trainer: TrainerClient, start: Start) -> None:
+    run_id = start("MountainCar-v0", episodes=1, rate_hz=100)
+    with trainer.control_session(run_id) as control:
+        control.send(Keys(down=("Right",), pressed=("Right",)))
+        pushed = wait_for_state(
+            trainer, run_id, lambda state: state.seats[0].last_action == "right", "a push to the right"
+        )
+        control.send(Keys())
+        wait_for_state(
+            trainer,
+            run_id,
+            lambda state: state.step > pushed.step and state.seats[0].last_action == "idle",
+            "no push without a key",
+        )
+
+
+def test_a_human_plays_a_board_game_against_chance(trainer: TrainerClient, start: Start) -> None:
+    """R9.1: PettingZoo, by turns; an occupied cell is refused and the human may choose again."""
+    pytest.importorskip("pettingzoo")
+    run_id = start("pettingzoo/tictactoe_v3", actors={"1": "human", "*": "random"}, episodes=1, seed=3)
+    with trainer.control_session(run_id) as control:
+        while True:
+            state = wait_for_state(
+                trainer, run_id, lambda state: state.seats[0].is_to_act or state.ending != "running", "the turn"
+            )
+            if state.ending != "running":
+                break
+            legal = state.seats[0].legal_actions or ()
+            taken = [cell for cell in range(9) if cell not in legal]
+            if taken:
+                control.send(Act(action=taken[0], agent="player_1"))
+                wait_for_state(trainer, run_id, lambda state: "not allowed" in state.seats[0].problem, "the refusal")
+            step = state.step
+            control.send(Act(action=legal[0], agent="player_1"))
+            wait_for_state(trainer, run_id, lambda state: state.step > step, "the move")  # noqa: B023
+    assert ended(trainer, run_id).outcome == "succeeded"
+    (report,) = replay_episodes(recording_of(trainer, run_id))
+    assert report.is_identical
+
+
+def test_a_reset_starts_an_episode_with_the_given_seed(trainer: TrainerClient, start: Start) -> None:
+    run_id = start("FrozenLake-v1")
+    wait_for_state(trainer, run_id, lambda state: state.episode == 1, "the session")
+    with trainer.control_session(run_id) as control:
+        control.send(Reset(seed=77))
+        state = wait_for_state(trainer, run_id, lambda state: state.episode == 2, "the second episode")
+    assert state.seed == 77
+
+
+def test_a_session_that_cannot_be_played_is_refused_before_it_starts(trainer: TrainerClient, start: Start) -> None:
+    with pytest.raises(BadInput, match="no agent 'player_9'"):
+        start("FrozenLake-v1", actors={"player_9": "random", "*": "random"})
+    with pytest.raises(BadInput, match="Did you mean 'random'"):
+        start("FrozenLake-v1", "randon")
+    with pytest.raises(BadInput, match="there is no file"):
+        start("FrozenLake-v1", "script:/nowhere.py")
+
+
+def test_commands_are_for_sessions_only(trainer: TrainerClient, start: Start) -> None:
+    run_id = start("FrozenLake-v1", "random", episodes=1)
+    ended(trainer, run_id)
+    control = trainer.control_session(run_id)
+    control.send(Step())
+    with pytest.raises(NotAllowed, match="not a play session that is running"):
+        control.close()
