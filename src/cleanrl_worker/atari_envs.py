@@ -63,13 +63,18 @@ class AtariEnvs(VectorEnvs):
         game: AtariEnv = self._unwrapped_envs[index]
         final_observation = np.array(self._flatten_observation(observation))
         episode_end = EpisodeEnd(index, final_observation, is_terminal, game.score, game.frame_count, game.is_game_over)
+        if game.is_game_over:
+            self._mark_episode_end(index, is_terminal)
         self._reset(index)
         return episode_end
 
     def _reset(self, index: int, seed: int | None = None) -> None:
         is_next_life = seed is None and not self._unwrapped_envs[index].is_game_over
+        start = self._seeds[index], self._random_states_before_reset[index]
         super()._reset(index, seed)
-        self._episode_numbers[index] -= is_next_life
+        if is_next_life:
+            self._episode_numbers[index] -= 1
+            self._seeds[index], self._random_states_before_reset[index] = start
 
     def _episode_progress(self, index: int) -> tuple[int, float]:
         return self._unwrapped_envs[index].frame_count, self._unwrapped_envs[index].score
@@ -98,6 +103,7 @@ class AtariEnvs(VectorEnvs):
                 self._reset(index, self.seed + index)
                 continue
             restore_random_state(game, fact["now"])
+            self._episode_parts[index] = None  # the snapshot has no actions
             self._latest_observations[index] = arrays[f"env.{index}.pictures"]
             self._episode_numbers[index] = fact["episode"]
         return problems

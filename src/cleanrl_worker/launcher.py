@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cleanrl_worker.registry import load_algorithm
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic import __version__
 from mosaic.common.files import write_json
-from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, problems_of
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, problems_of, refuse_key
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder, Workspace, to_file_name
 from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
@@ -143,6 +143,34 @@ def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
         camera.close()
 
 
+@contextlib.contextmanager
+def record_training_episodes(
+    request: WorkerRequest, run: Run, config: Any, resumed: Checkpoint | None
+) -> Iterator[None]:
+    """Store every episode, if requested."""
+    if not request.artifacts.record_episodes:
+        yield
+        return
+    from mosaic.arena.recording import RecordingHeader
+    from mosaic.arena.simulation import library_versions
+    from mosaic.arena.training_recorder import TrainingRecorder
+    from mosaic.envs.factory import find_family
+
+    header = RecordingHeader(
+        env_id=config.env_id,
+        preprocessing="atari_training" if ALGORITHMS[request.algo].is_for_atari else "none",
+        versions=library_versions(find_family(config.env_id)),
+    )
+    recorder = TrainingRecorder(run, header)
+    recorder.open(None if resumed is None else resumed.step)
+    run.frames = run.frames or LiveFrames(run.folder, 0, run.warn)
+    run.frames.recorder = recorder
+    try:
+        yield
+    finally:
+        recorder.close()
+
+
 def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
     """Return the algorithm's config, its summary of the environment, and the environment; raise if they do not fit."""
     module = load_algorithm(request.algo)
@@ -151,6 +179,11 @@ def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
         env = getattr(module, "make_env", make)(config.env_id)
     try:
         facts: dict[str, Any] = module.check(config, env)
+        if request.artifacts.record_episodes and request.algo.endswith("_envpool"):
+            raise refuse_key(
+                "artifacts.record_episodes",
+                f"episodes of {request.algo} cannot be simulated again, because envpool's games cannot be restored.",
+            )
     finally:
         env.close()
     return config, facts, env
@@ -197,7 +230,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         if resumed is None:
             run.hyperparameters(config.model_dump())
         run.frames = make_live_frames(request, run, config.env_id)
-        with record_training_videos(request, run):
+        with record_training_videos(request, run), record_training_episodes(request, run, config, resumed):
             module.train(config, run, resumed)
         run.print_progress()
         if request.saves_model:

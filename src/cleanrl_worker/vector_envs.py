@@ -48,6 +48,16 @@ class EpisodeEnd(NamedTuple):
     """False for a lost life, which ends the learner's episode while the game continues."""
 
 
+class EndedEpisode(NamedTuple):
+    """An episode that ended in this rollout, with what it started from."""
+
+    end: int
+    """The number of steps of the rollout until its end."""
+    seed: int | None
+    random_state: dict[str, Any] | None
+    is_terminal: bool
+
+
 class VectorEnvs:
     """`num_envs` environments. A rollout is several calls of `step`, then `finish_rollout`; or just call `advance`."""
 
@@ -93,6 +103,11 @@ class VectorEnvs:
         self._action_chunk_size = 0
         self._taps = [] if frames is None else frames.tap_all(self._envs)
         self._camera = None if frames is None else frames.camera
+        self._recorder = None if frames is None else frames.recorder
+        self._ended_episodes: list[list[EndedEpisode]] = [[] for _ in envs]
+        """Those of each environment that ended in this rollout, if they are recorded."""
+        self._episode_parts: list[list[tuple[Array, Array]] | None] = [[] for _ in envs]
+        """Actions and rewards of the current episode in earlier rollouts, if they are recorded; None: unknown."""
         self._is_recording_video = False
         """Whether the current episode of the first environment is recorded as a video."""
         self._next_frame_check_step = 0.0 if self._taps else float("inf")
@@ -204,10 +219,31 @@ class VectorEnvs:
         )
         if index == 0:
             self._finish_video(episode_end)
+        self._mark_episode_end(index, is_terminal)
         self._reset(index)
         if index == 0:
             self._start_video()
         return episode_end
+
+    def _mark_episode_end(self, index: int, is_terminal: bool) -> None:
+        if self._recorder is not None:
+            seed, state = self._seeds[index], self._random_states_before_reset[index]
+            self._ended_episodes[index].append(EndedEpisode(len(self._rewards[index]), seed, state, is_terminal))
+
+    def _record_episodes(self, index: int, actions: Array) -> None:
+        """Pass on the episodes that ended in this rollout, and keep the part of the current one."""
+        if self._recorder is None:
+            return
+        begin, rewards, parts = 0, np.array(self._rewards[index], np.float64), self._episode_parts[index]
+        for end, seed, state, is_terminal in self._ended_episodes[index]:
+            if parts is not None:
+                pieces = [*parts, (actions[begin:end].copy(), rewards[begin:end])]
+                self._recorder.add(seed, state, [part for part, _ in pieces], [part for _, part in pieces], is_terminal)
+            parts, begin = [], end
+        self._ended_episodes[index].clear()
+        if parts is not None and begin < len(rewards):
+            parts.append((actions[begin:].copy(), rewards[begin:]))
+        self._episode_parts[index] = parts
 
     def _start_video(self) -> None:
         if self._camera is not None:
@@ -249,6 +285,7 @@ class VectorEnvs:
                     self._actions[index] = None
             # Sum in the order of the steps: how an episode is split into rollouts must not change its return.
             self._earlier_returns[index] = float(sum(env_rewards[first:], self._earlier_returns[index]))
+            self._record_episodes(index, actions[:, index])
             self._first_reward[index] = 0
             self._began_in_rollout[index] = False
             env_rewards.clear()
@@ -259,6 +296,8 @@ class VectorEnvs:
     def checkpoint_state(self) -> tuple[dict[str, Array], list[dict[str, Any]]]:
         """Return arrays and JSON facts (one object per environment) from which `restore` restores the environments."""
         self._flush_action_chunk()
+        if self._recorder is not None:
+            self._recorder.flush()
         arrays: dict[str, Array] = {}
         facts: list[dict[str, Any]] = []
         for index, recorded in enumerate(self._actions):
@@ -313,13 +352,17 @@ class VectorEnvs:
         else:
             self._seeds[index] = seed
         observation = self._latest_observations[index]
+        rewards = []
         for action in () if actions is None else actions:
-            observation, _, _, _, _ = env.step(action)
+            observation, reward, _, _, _ = env.step(action)
+            rewards.append(reward)
         self._latest_observations[index] = observation
         replayed = np.asarray(self._flatten_observation(observation))
         if replayed.tobytes() != expected_observation.tobytes() or random_state(core) != fact["now"]:
             restore_random_state(core, fact["now"])
             return "replaying its actions led to a different observation; it is not deterministic"
+        self._ended_episodes[index].clear()
+        self._episode_parts[index] = [] if actions is None else [(actions, np.array(rewards, np.float64))]
         return None
 
 

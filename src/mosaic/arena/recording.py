@@ -91,15 +91,16 @@ class RecordingDamaged(BadInput):
 class RecordingWriter:
     """Appends to a recording; one that exists is continued if it is of the same environment."""
 
-    def __init__(self, path: Path, header: RecordingHeader) -> None:
+    def __init__(self, path: Path, header: RecordingHeader, until_step: int | None = None) -> None:
+        """With `until_step`, blocks that were written after that step of a training are dropped."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes]
         if path.exists() and path.stat().st_size:
             with Recording(path) as existing:
                 if existing.header.model_copy(update={"versions": header.versions}) != header:
                     raise BadInput(f"{path} is a recording of {existing.header.env_id} with other settings.")
-                end = existing.end
-                self.next_number = existing.episode_count
+                end = existing.end_at_step(until_step)
+                self.next_number = existing.count_before(end)
             self._file = open(path, "r+b")  # noqa: SIM115 - closed by `close`
             self._file.truncate(end)
             self._file.seek(end)
@@ -109,11 +110,14 @@ class RecordingWriter:
             self._file.write(MAGIC + header.model_dump_json().encode() + b"\n")
             self._file.flush()
 
-    def append(self, episodes: Sequence[RecordedEpisode]) -> int:
-        """Write a block and return its bytes. An episode with the number of the one before continues it."""
+    def append(self, episodes: Sequence[RecordedEpisode], step: int = 0) -> int:
+        """Write a block and return its bytes. An episode with the number of the one before continues it.
+
+        `step` is that of the training at this time.
+        """
         if not episodes:
             return 0
-        block = _pack(episodes)
+        block = _pack(episodes, step)
         self._file.write(block)
         self._file.flush()
         self.next_number = max(self.next_number, episodes[-1].number + 1)
@@ -142,6 +146,8 @@ class Recording:
             self.header = self._read_header()
             self._blocks: dict[int, list[int]] = {}
             """By the number of an episode: where its blocks begin."""
+            self._block_steps: dict[int, int] = {}
+            """By the begin of a block: the step of the training when it was written."""
             self.problem: str | None = None
             """Why the rest of the file could not be read; an incomplete last block is not a problem."""
             self.end = self._file.tell()
@@ -177,10 +183,12 @@ class Recording:
             if self.end + _BLOCK.size + packed_size > size:
                 return
             try:
-                numbers = self._read_block(self.end)[0]["numbers"]
-            except RecordingDamaged as error:
+                description = self._read_block(self.end)[0]
+                numbers, step = description["numbers"], int(description["step"])
+            except (RecordingDamaged, KeyError, TypeError, ValueError) as error:
                 self.problem = str(error)
                 return
+            self._block_steps[self.end] = step
             for number in numbers:
                 places = self._blocks.setdefault(number, [])
                 if not places or places[-1] != self.end:
@@ -199,6 +207,15 @@ class Recording:
             return json.loads(description), _inflate(packed[described:])
         except (zlib.error, ValueError) as error:
             raise RecordingDamaged(f"The recording is damaged at byte {begin:,}: {error}.") from None
+
+    def end_at_step(self, step: int | None) -> int:
+        """Return where the blocks end that were written until this step; None: all."""
+        later = [] if step is None else [begin for begin, written in self._block_steps.items() if written > step]
+        return min(later, default=self.end)
+
+    def count_before(self, end: int) -> int:
+        """Return the number of episodes that begin before this byte."""
+        return sum(places[0] < end for places in self._blocks.values())
 
     @property
     def episode_count(self) -> int:
@@ -239,11 +256,12 @@ def _join(parts: Sequence[RecordedEpisode]) -> RecordedEpisode:
 # --- blocks
 
 
-def _pack(episodes: Sequence[RecordedEpisode]) -> bytes:
+def _pack(episodes: Sequence[RecordedEpisode], step: int) -> bytes:
     actions, action_form = _pack_actions(np.concatenate([episode.actions for episode in episodes]))
     rewards, reward_form = _pack_rewards(np.concatenate([episode.rewards for episode in episodes]))
     states, increments, other_states = _pack_states(episodes)
     description = {
+        "step": step,
         "numbers": [episode.number for episode in episodes],
         "lengths": [len(episode) for episode in episodes],
         "seeds": [episode.seed for episode in episodes],

@@ -110,6 +110,9 @@ _OPTIONS = (
     Option("eval_capture_video", "bool", False, group="FastLane", label="Evaluation video",
            help="Record the first episodes of the evaluation; after training: evaluate the model, too.",
            path="artifacts.video.capture_evaluation", extras=("eval_capture_video",)),
+    Option("record_episodes", "bool", False, group="FastLane", label="Record episodes",
+           help="Store every episode, some bytes a step, to replay it: mosaic replay RUN.",
+           path="artifacts.record_episodes", extras=("record_episodes",)),
     # --- checkpoints and models
     Option("keep_checkpoints", "int", 3, "How many of the newest checkpoints to keep; the best one is always kept.",
            {"ge": 1}, group="Checkpoints", label="Keep", path="artifacts.keep_checkpoints"),

@@ -136,6 +136,7 @@ class Artifacts(Contract):
     trackio: TrackioArtifacts = TrackioArtifacts()
     video: VideoArtifacts = VideoArtifacts()
     model: ModelArtifacts = ModelArtifacts()
+    record_episodes: bool = _option("artifacts.record_episodes")
     keep_checkpoints: int | None = _option("artifacts.keep_checkpoints")
     persist_logs: bool = _option("artifacts.persist_logs")
 

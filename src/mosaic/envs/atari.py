@@ -41,7 +41,7 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
         core: Any = self._env.unwrapped
         self._resize = _make_resizer()
         self._ale_env = core
-        self._ale = core.ale
+        self._ale = self.ale = core.ale
         self._actions = list(core._action_set)
         meanings = core.get_action_meanings()
         self._needs_fire_on_reset = len(meanings) >= 3 and meanings[1] == "FIRE"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mosaic.contracts.folder import RunFolder
@@ -21,11 +21,29 @@ class EpisodeRecorder(Protocol):
     def finish_episode(self, number: int, episodic_return: float, length: int) -> None: ...
 
 
+class EpisodeStore(Protocol):
+    """Stores complete episodes, as what simulates them again."""
+
+    def add(
+        self,
+        seed: int | None,
+        random_state: Mapping[str, Any] | None,
+        actions: Sequence[Any],
+        rewards: Sequence[Any],
+        is_terminal: bool,
+    ) -> None:
+        """Actions and rewards are arrays, one for each part of the episode."""
+
+    def flush(self) -> None: ...
+
+
 class LiveFrames:
     """Gives the first `limit` environments a lane each. The first failure is a warning, and the run continues."""
 
     camera: EpisodeRecorder | None = None
-    """Records the first environment, if requested."""
+    """Records videos of the first environment, if requested."""
+    recorder: EpisodeStore | None = None
+    """Stores every episode, if requested."""
 
     def __init__(self, folder: RunFolder, limit: int, warn: Callable[[str, str], None], advice: str = "") -> None:
         self._folder = lanes_folder(folder.path)
