@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mosaic.arena.evaluate import make_action_clipper
+from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
 from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.play import ActorChoice
 from mosaic.envs.families import EnvEntry
@@ -112,17 +114,30 @@ class RandomActor:
 
 
 class PolicyActor:
-    """A trained policy: the last checkpoint of a run, or a file."""
+    """A trained policy: the last checkpoint of a run, a model file of CleanRL or a zip of Stable-Baselines3."""
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        from mosaic.api.policy import load_policy_file
-
         options = dict(choice.options)
         self._is_deterministic = not bool(options.pop("stochastic", False))
+        statistics = options.pop("vecnormalize", None)
         _refuse_options(ActorChoice(kind=choice.kind, options=options))
-        path = seat.policy_paths.get(choice.target, choice.target)
-        self._policy = load_policy_file(Path(path), env_id=seat.env_id)
-        self._clip = _clipper(seat.action_space)
+        path = Path(seat.policy_paths.get(choice.target, choice.target)).expanduser()
+        self._sb3: Sb3Policy | None = None
+        if path.suffix == ".zip":
+            if not self._is_deterministic:
+                raise BadInput(f"{choice}: a policy of Stable-Baselines3 acts deterministically here.")
+            read = None if statistics is None else read_statistics(Path(str(statistics)).expanduser())
+            self._sb3 = Sb3Policy(path, seat.observation_space, seat.action_space, read)
+            return
+        if statistics is not None:
+            raise BadInput(f"{choice}: `vecnormalize` is for the files of Stable-Baselines3.")
+        self._load(choice, path, seat)
+
+    def _load(self, choice: ActorChoice, path: Path, seat: Seat) -> None:
+        from mosaic.api.policy import load_policy_file
+
+        self._policy = load_policy_file(path, env_id=seat.env_id)
+        self._clip = make_action_clipper(seat.action_space)
         expected = getattr(seat.observation_space, "shape", None)
         shape = self._policy.observation_shape
         if shape is not None and expected != shape:
@@ -132,9 +147,12 @@ class PolicyActor:
             )
 
     def start_episode(self, seed: int) -> None:
-        self._policy.reset()
+        if self._sb3 is None:
+            self._policy.reset()
 
     def act(self, turn: Turn) -> Any:
+        if self._sb3 is not None:
+            return self._sb3.act(turn.observation)
         return self._clip(self._policy.act(turn.observation, self._is_deterministic))
 
     def close(self) -> None:
@@ -204,12 +222,6 @@ def _parse_action(line: str, number: int, seat: Seat, choice: ActorChoice) -> An
         known = ", ".join(seat.action_names) or str(seat.action_space)
         raise BadInput(f"{choice}, line {number}: {line!r} is not an action; expected one of {known}.") from None
     return action
-
-
-def _clipper(space: Any) -> Callable[[Any], Any]:
-    from mosaic.arena.evaluate import make_action_clipper
-
-    return make_action_clipper(space)
 
 
 def _refuse_options(choice: ActorChoice) -> None:

@@ -11,7 +11,7 @@ import pickletools
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,10 +28,13 @@ _DICT, _TENSOR, _PARAMETER = (
 _ORDER: dict[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
 
 
-def read_weights(path: Path) -> Any:
-    """Return the saved arrays in their containers; raise if the file is damaged or contains anything else."""
+def read_weights(path: Path, content: IO[bytes] | None = None) -> Any:
+    """Return the saved arrays in their containers; raise if the file is damaged or contains anything else.
+
+    `content` is given where the file is a part of another one, at `path`.
+    """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(content or path) as archive:
             broken = archive.testzip()
             if broken is not None:
                 raise CheckpointDamaged(f"{path} is damaged ({broken}: wrong checksum). Use a checkpoint of its run.")

@@ -1,0 +1,274 @@
+"""Policies in the zip files of Stable-Baselines3, read without unpickling and without that library.
+
+The zip holds `data`, JSON in which values that are not JSON are pickled and described as text next to it, and
+`policy.pth` with the weights. The weights are read opcode by opcode and the network follows from their names; of the
+pickled values only the text is used. A policy that is not understood is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.run.torchreader import read_weights
+
+Array = npt.NDArray[Any]
+MAX_DATA_BYTES = 64 << 20
+MAX_WEIGHT_BYTES = 1 << 30
+MAX_STATISTICS_BYTES = 64 << 20
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "Tanh": np.tanh,
+    "ReLU": lambda values: np.maximum(values, 0),
+    "ELU": lambda values: np.where(values > 0, values, np.expm1(np.minimum(values, 0))),
+    "LeakyReLU": lambda values: np.where(values > 0, values, 0.01 * values),
+    "GELU": lambda values: values * _normal_cdf(values),
+    "SiLU": lambda values: values / (1 + np.exp(-values)),
+}
+
+
+class PolicyKind(NamedTuple):
+    """How the policies of one module of Stable-Baselines3 compute an action."""
+
+    layers: str
+    """Prefix of the hidden layers."""
+    head: str
+    """Name of the last layer; empty: it is the last of the layers."""
+    activation: str
+    features: str
+    """Prefix of the network that reads images."""
+    is_squashed: bool = False
+    """Whether a continuous action is the tangent hyperbolic of the output, scaled to the action space."""
+
+
+_MODULES = {
+    "common": PolicyKind("mlp_extractor.policy_net", "action_net", "Tanh", "features_extractor"),
+    "dqn": PolicyKind("q_net.q_net", "", "ReLU", "q_net.features_extractor"),
+    "sac": PolicyKind("actor.latent_pi", "actor.mu", "ReLU", "actor.features_extractor", True),
+    "td3": PolicyKind("actor.mu", "", "ReLU", "actor.features_extractor", True),
+}
+"""By the module of Stable-Baselines3 that has the policies. Those of PPO and A2C are the common ones."""
+_CONVOLUTIONS = ((0, 4), (2, 2), (4, 1))
+"""Of the network for images: the number of each convolution in its sequence, and its stride."""
+
+
+@dataclass(frozen=True)
+class ObservationStatistics:
+    """What VecNormalize had learned about observations."""
+
+    mean: Array
+    variance: Array
+    epsilon: float
+    clip: float
+
+    def normalize(self, observation: Array) -> Array:
+        scaled = (observation - self.mean) / np.sqrt(self.variance + self.epsilon)
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+
+
+class Sb3Policy:
+    """Acts deterministically on single observations."""
+
+    def __init__(
+        self, path: Path, observation_space: Any, action_space: Any, statistics: ObservationStatistics | None = None
+    ) -> None:
+        self.path = path
+        self._space = action_space
+        self._statistics = statistics
+        data, weights = _read_zip(path)
+        self._weights = weights
+        module, class_name = _policy_class(data, path)
+        found = re.fullmatch(r"stable_baselines3\.(\w+)\.policies", module)
+        if found is None or found.group(1) not in _MODULES:
+            raise BadInput(f"{path}: policies of {module!r} cannot be read; known are those of {', '.join(_MODULES)}.")
+        self._kind = _MODULES[found.group(1)]
+        self._activation = _activation(data, self._kind.activation, path)
+        self._is_image = f"{self._kind.features}.cnn.0.weight" in weights
+        self._layers = self._find_layers()
+        self._check_shapes(observation_space, class_name)
+
+    def _find_layers(self) -> list[tuple[Array, Array]]:
+        pattern = re.compile(rf"{re.escape(self._kind.layers)}\.(\d+)\.weight")
+        numbers = sorted(int(found.group(1)) for name in self._weights if (found := pattern.fullmatch(name)))
+        names = [f"{self._kind.layers}.{number}" for number in numbers]
+        if self._kind.head:
+            names.append(self._kind.head)
+        try:
+            return [(self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]) for name in names]
+        except KeyError as error:
+            raise BadInput(f"{self.path}: the weights have no {error.args[0]!r}; the policy cannot be built.") from None
+
+    def _check_shapes(self, observation_space: Any, class_name: str) -> None:
+        if not self._layers:
+            raise BadInput(f"{self.path}: {class_name} has no layers that are known here.")
+        shape = getattr(observation_space, "shape", None)
+        if not shape:
+            raise BadInput(f"{self.path}: it needs observations that are arrays; those here are {observation_space}.")
+        if self._statistics is not None and self._statistics.mean.shape != shape:
+            raise BadInput(
+                f"The statistics of VecNormalize are for observations of the shape {self._statistics.mean.shape}; "
+                f"those here have the shape {shape}."
+            )
+        expected = int(self._layers[0][0].shape[1])
+        if self._is_image:
+            channels = int(self._weights[f"{self._kind.features}.cnn.0.weight"].shape[1])
+            if len(shape) != 3 or channels not in (shape[0], shape[2]):
+                raise BadInput(f"{self.path}: it reads images with {channels} channels; observations here are {shape}.")
+        elif int(np.prod(shape)) != expected:
+            raise BadInput(
+                f"{self.path}: it was trained on observations of {expected} values; those here have "
+                f"{int(np.prod(shape))}. If its environment was wrapped, that is not part of the file."
+            )
+        outputs = int(self._layers[-1][0].shape[0])
+        needed = int(self._space.n) if hasattr(self._space, "n") else int(np.prod(self._space.shape))
+        if outputs != needed:
+            raise BadInput(f"{self.path}: it chooses among {outputs} actions; here are {needed}.")
+
+    def act(self, observation: Any) -> Any:
+        values = np.asarray(observation)
+        if self._statistics is not None:
+            values = self._statistics.normalize(values)
+        features = self._read_image(values) if self._is_image else values.astype(np.float32).ravel()
+        for weight, bias in self._layers[:-1]:
+            features = self._activation(weight @ features + bias)
+        weight, bias = self._layers[-1]
+        output = weight @ features + bias
+        if hasattr(self._space, "n"):
+            return int(output.argmax())
+        low, high = self._space.low.ravel(), self._space.high.ravel()
+        action = (
+            low + 0.5 * (np.tanh(output) + 1) * (high - low) if self._kind.is_squashed else np.clip(output, low, high)
+        )
+        return action.reshape(self._space.shape).astype(self._space.dtype)
+
+    def _read_image(self, image: Array) -> Array:
+        """The convolutional network of Mnih et al. (2015), with weights [out, in, height, width]."""
+        prefix = f"{self._kind.features}."
+        channels = self._weights[f"{prefix}cnn.0.weight"].shape[1]
+        values = image if image.shape[0] == channels else image.transpose(2, 0, 1)
+        values = values.astype(np.float32) / 255.0
+        for number, stride in _CONVOLUTIONS:
+            weight, bias = (self._weights[f"{prefix}cnn.{number}.{part}"] for part in ("weight", "bias"))
+            windows = np.lib.stride_tricks.sliding_window_view(values, weight.shape[2:], (1, 2))[:, ::stride, ::stride]
+            # out[o, y, x] = sum over c, i, j of weight[o, c, i, j] * windows[c, y, x, i, j]
+            values = np.maximum(np.einsum("ocij,cyxij->oyx", weight, windows) + bias[:, None, None], 0)
+        weight, bias = (self._weights[f"{prefix}linear.0.{part}"] for part in ("weight", "bias"))
+        return np.asarray(np.maximum(weight @ values.ravel() + bias, 0))
+
+
+def _read_zip(path: Path) -> tuple[Mapping[str, Any], dict[str, Array]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            data = json.loads(_read_member(archive, "data", MAX_DATA_BYTES, path))
+            weights = read_weights(path, io.BytesIO(_read_member(archive, "policy.pth", MAX_WEIGHT_BYTES, path)))
+    except (zipfile.BadZipFile, OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not a file of Stable-Baselines3, or damaged: {error}.") from None
+    if not isinstance(data, dict) or not isinstance(weights, dict):
+        raise BadInput(f"{path} is not a file of Stable-Baselines3: its parts are not what they should be.")
+    return data, {str(name): value for name, value in weights.items() if isinstance(value, np.ndarray)}
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, limit: int, path: Path) -> bytes:
+    try:
+        info = archive.getinfo(name)
+    except KeyError:
+        raise BadInput(f"{path} is not a file of Stable-Baselines3: it has no {name!r}.") from None
+    if info.file_size > limit:
+        raise BadInput(f"{path}: {name!r} is larger than {limit:,} bytes.")
+    return archive.read(info)
+
+
+def _policy_class(data: Mapping[str, Any], path: Path) -> tuple[str, str]:
+    """Return the module and the name of the policy's class, from the text next to its pickle."""
+    described = data.get("policy_class")
+    module = described.get("__module__") if isinstance(described, dict) else None
+    if not isinstance(module, str):
+        raise BadInput(f"{path} does not say which class of policy it holds.")
+    return module, str(described.get(":type:", "policy"))  # type: ignore[union-attr]  # checked above
+
+
+def _activation(data: Mapping[str, Any], default: str, path: Path) -> Callable[[Array], Array]:
+    settings = data.get("policy_kwargs")
+    text = str(settings.get("activation_fn", "")) if isinstance(settings, dict) else ""
+    found = re.search(r"activation\.(\w+)", text)
+    name = found.group(1) if found else default
+    if name not in _ACTIVATIONS:
+        raise BadInput(f"{path}: the activation {name!r} is not known; known are {', '.join(_ACTIVATIONS)}.")
+    return _ACTIVATIONS[name]
+
+
+def _normal_cdf(values: Array) -> Array:
+    from math import erf, sqrt
+
+    return np.vectorize(lambda value: 0.5 * (1 + erf(value / sqrt(2))))(values)
+
+
+# --- VecNormalize
+
+
+class _Inert:
+    """Stands for any object of a library: holds its state and does nothing."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state if isinstance(state, dict) else {"state": state})
+
+
+class _StatisticsReader(pickle.Unpickler):
+    """Builds arrays and containers; objects of the libraries stay inert, and everything else is refused."""
+
+    _BUILT = {
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "scalar"),
+        ("numpy.core.multiarray", "scalar"),
+        ("numpy._core.numeric", "_frombuffer"),
+        ("numpy.core.numeric", "_frombuffer"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("collections", "OrderedDict"),
+        ("collections", "deque"),
+    }
+    _INERT = ("stable_baselines3.", "gymnasium.", "numpy.random.")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in self._BUILT:
+            return super().find_class(module, name)
+        if f"{module}.".startswith(self._INERT):
+            return _Inert
+        raise pickle.UnpicklingError(f"it would create {module}.{name}")
+
+
+def read_statistics(path: Path) -> ObservationStatistics:
+    """Read what VecNormalize saved; a file with anything unexpected is refused."""
+    try:
+        if path.stat().st_size > MAX_STATISTICS_BYTES:
+            raise BadInput(f"{path} is larger than {MAX_STATISTICS_BYTES:,} bytes.")
+        with open(path, "rb") as file:
+            saved: Any = _StatisticsReader(file).load()
+        statistics = ObservationStatistics(
+            np.asarray(saved.obs_rms.mean, np.float64),
+            np.asarray(saved.obs_rms.var, np.float64),
+            float(saved.epsilon),
+            float(saved.clip_obs),
+        )
+    except MosaicError:
+        raise
+    except Exception as error:  # a pickle may raise anything
+        raise BadInput(f"{path} is not a file of VecNormalize that can be read: {error}.") from None
+    if statistics.mean.shape != statistics.variance.shape:
+        raise BadInput(f"{path} is damaged: mean and variance have different shapes.")
+    return statistics
