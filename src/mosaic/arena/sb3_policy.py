@@ -211,7 +211,7 @@ def _activation(data: Mapping[str, Any], default: str, path: Path) -> Callable[[
 def _normal_cdf(values: Array) -> Array:
     from math import erf, sqrt
 
-    return np.vectorize(lambda value: 0.5 * (1 + erf(value / sqrt(2))))(values)
+    return np.asarray(np.vectorize(lambda value: 0.5 * (1 + erf(value / sqrt(2))))(values))
 
 
 # --- VecNormalize
