@@ -15,6 +15,7 @@ from cleanrl_worker.registry import ALGORITHMS, load_algorithm, module_name
 from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest
 from mosaic.arena import EvaluablePolicy
 from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipper, make_array_converter
+from mosaic.arena.evaluation_batches import EvaluatedPolicy, batch_size, first_evaluation_seed
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_key
 from mosaic.envs import make
 from mosaic.envs.factory import describe_env
@@ -23,14 +24,8 @@ from mosaic.workers import ActingPolicy
 
 
 @dataclass(frozen=True)
-class LoadedPolicy:
+class LoadedPolicy(EvaluatedPolicy):
     saved_policy: SavedPolicy
-    algo: str
-    env_id: str
-    first_seed: int
-    policy: EvaluablePolicy
-    make_env: Callable[..., Any]
-    """Makes the environment, with the wrappers used in training."""
     environment_summary: dict[str, Any]
     """Its metadata for the summary."""
 
@@ -43,11 +38,6 @@ def env_maker(algo: str) -> Callable[..., Any]:
 
         return getattr(module, "make_env", make_evaluation_env)
     return make
-
-
-def first_evaluation_seed(training_seed: int) -> int:
-    """Return the first evaluation seed, far away from the seeds that training uses."""
-    return 1_000_000 + training_seed * 10_000
 
 
 def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
@@ -85,7 +75,18 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
         env.close()
         raise
     first_seed = first_evaluation_seed(seed) if first_seed is None else first_seed
-    return LoadedPolicy(saved, algo, env_id, first_seed, policy, partial(make_env, env_id), describe_env(env)), env
+    loaded = LoadedPolicy(
+        path=saved.path,
+        step=saved.step,
+        algo=algo,
+        env_id=env_id,
+        first_seed=first_seed,
+        policy=policy,
+        make_env=partial(make_env, env_id),
+        saved_policy=saved,
+        environment_summary=describe_env(env),
+    )
+    return loaded, env
 
 
 def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None = None) -> ActingPolicy:
@@ -102,10 +103,10 @@ def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None =
         return clip(policy.act(rows, deterministic, rng))
 
     return ActingPolicy(
-        path=loaded.saved_policy.path,
+        path=loaded.path,
         algo=loaded.algo,
         env_id=loaded.env_id,
-        step=loaded.saved_policy.step,
+        step=loaded.step,
         observation_shape=observations.shape,
         flatten=make_array_converter(observations),
         act=act,
@@ -218,13 +219,13 @@ def check_evaluation(request: WorkerRequest) -> dict[str, Any]:
         "module": module_name(match.algo),
         "algo": match.algo,
         "env_id": match.env_id,
-        "policy_path": str(match.saved_policy.path),
-        "checkpoint_step": match.saved_policy.step,
+        "policy_path": str(match.path),
+        "checkpoint_step": match.step,
         "seed": match.first_seed,
         "settings": match.saved_policy.config,
         "environment": match.environment_summary,
         "backend": None if checkpoint is None else checkpoint.facts.get("backend"),
-        "eval_batch_size": request.eval_batch_size,
+        "eval_batch_size": batch_size(request.payload),
         "eval_repeat": request.evaluation.repeat,
         "eval_stochastic": request.evaluation.stochastic,
     }

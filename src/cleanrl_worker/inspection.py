@@ -13,8 +13,8 @@ import numpy as np
 
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.user_cleanrl import USER_CLEANRL_PREFIX
-from cleanrl_worker.worker_config import CORE_SETTINGS
-from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
+from cleanrl_worker.worker_config import CORE_SETTINGS, WORKER_NAME
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, WrongWorker
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
 from mosaic.run.checkpoints import list_steps
@@ -70,6 +70,9 @@ def find_policy(path: str) -> SavedPolicy:
 
 def _policy_from_checkpoint(checkpoint: Checkpoint, path: Path | None = None) -> SavedPolicy:
     config = checkpoint.facts.get("config") or {}
+    worker = checkpoint.manifest.get("worker")
+    if worker not in (None, WORKER_NAME) and checkpoint.facts.get("algorithm") not in ALGORITHMS:
+        raise WrongWorker(f"The checkpoint {checkpoint.path} is of the worker {worker!r}, not of {WORKER_NAME!r}.")
     return SavedPolicy(
         path or checkpoint.path,
         checkpoint,

@@ -18,7 +18,6 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from mosaic.envs.reproducible import random_state, restore_random_state
 from mosaic.envs.spaces import flat_size, make_flattener
-from mosaic.fastlane import FrameTap
 from mosaic.run.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
@@ -364,27 +363,6 @@ class VectorEnvs:
         self._ended_episodes[index].clear()
         self._episode_parts[index] = [] if actions is None else [(actions, np.array(rewards, np.float64))]
         return None
-
-
-class TappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A single environment whose frames are published."""
-
-    def __init__(self, env: GymEnv, tap: FrameTap) -> None:
-        super().__init__(env)
-        self._tap = tap
-
-    def step(self, action: Any) -> Any:
-        observation, reward, is_terminal, is_truncated, info = self.env.step(action)
-        self._tap.step(float(reward), is_terminal or is_truncated)
-        return observation, reward, is_terminal, is_truncated, info
-
-    def reset(self, **options: Any) -> Any:
-        self._tap.reset()
-        return self.env.reset(**options)
-
-    def close(self) -> None:
-        self._tap.close()
-        super().close()
 
 
 def strip_wrappers(env: GymEnv) -> tuple[GymEnv, float]:

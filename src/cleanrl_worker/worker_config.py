@@ -22,7 +22,7 @@ from mosaic.contracts.extras import (
     translate_extras,
 )
 from mosaic.contracts.model import Contract, field_problems, refuse
-from mosaic.contracts.options import CONFIG_PATH, OPTIONS
+from mosaic.contracts.options import CONFIG_PATH
 from mosaic.contracts.payload import (
     AnyPath,
     Artifacts,
@@ -121,11 +121,6 @@ class WorkerRequest:
     def evaluates_model(self) -> bool:
         """Whether to evaluate the model after training: as in CleanRL, if saving it is requested explicitly."""
         return self.artifacts.model.save is True or self.artifacts.video.capture_evaluation
-
-    @property
-    def eval_batch_size(self) -> int:
-        episodes: int = self.evaluation.episodes or OPTIONS["eval_batch_size"].default
-        return episodes
 
     @property
     def algo(self) -> str:

@@ -19,9 +19,9 @@ from tests.helpers.worker_runs import COMMAND, events, small, train_here
 
 from cleanrl_worker.evaluation_policy import load_for_evaluation
 from cleanrl_worker.normalization import ObservationNormalizer
-from cleanrl_worker.policy_evaluation import process_count
 from cleanrl_worker.worker_config import parse_request
 from mosaic.arena import Episode, evaluate
+from mosaic.arena.evaluation_batches import process_count
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.envs import make
 from mosaic.journal import Journal

@@ -11,6 +11,7 @@ from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker import launcher
 from cleanrl_worker.worker_config import parse_request
+from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.extras import RESERVED_EXTRAS, flatten_sections, translate_extras
 from mosaic.contracts.folder import RunFolder
@@ -199,7 +200,7 @@ def test_an_evaluation_with_older_names_is_accepted() -> None:
     assert (parsed.evaluation.episodes, parsed.evaluation.repeat) == (50, True)
     assert parsed.metadata.ui == {"eval_batch_size": 50, "eval_repeat": True}
     assert get_worker("cleanrl_worker").id == "cleanrl"
-    assert parse_request(data).eval_batch_size == 50
+    assert batch_size(parsed) == 50
 
 
 def test_a_config_that_an_earlier_version_accepted_is_read_even_where_it_disagrees(tmp_path: Path) -> None:

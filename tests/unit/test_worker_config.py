@@ -8,6 +8,7 @@ import pytest
 
 from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.worker_config import WorkerRequest, algorithm_config, parse_request
+from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused, UnknownName
 
 BARE: dict[str, Any] = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048}
@@ -130,6 +131,6 @@ def test_an_unknown_algorithm_gets_a_suggestion() -> None:
 def test_episodes_for_a_batch_have_one_default_and_two_names() -> None:
     def size(**extras: Any) -> int:
         given: WorkerRequest = parse_request({"extras": {"mode": "policy_eval", "policy_path": "/x", **extras}})
-        return given.eval_batch_size
+        return batch_size(given.payload)
 
     assert (size(), size(eval_batch_size=7), size(eval_episodes=9)) == (50, 7, 9)

@@ -15,13 +15,13 @@ import pytest
 import torch
 from tests.helpers.worker_runs import events, small, train_here
 
-from cleanrl_worker import policy_evaluation
 from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.evaluation_policy import first_evaluation_seed, load_for_evaluation
+from cleanrl_worker.evaluation_policy import load_for_evaluation
 from cleanrl_worker.launcher import ConsoleRun
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
-from mosaic.arena import Episode, evaluate, pool_summaries, summarize
+from mosaic.arena import Episode, evaluate, evaluation_batches, pool_summaries, summarize
+from mosaic.arena.evaluation_batches import first_evaluation_seed
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.events import Steps
@@ -166,7 +166,7 @@ def test_an_evaluation_writes_its_summary_its_events_and_its_scalars(trained: Ru
 def test_an_episode_that_would_never_end_is_truncated_with_one_warning(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("mosaic.arena.evaluate", "cleanrl_worker.policy_evaluation"):
+    for module in ("mosaic.arena.evaluate", "mosaic.arena.evaluation_batches"):
         monkeypatch.setattr(sys.modules[module], "MAX_EPISODE_STEPS", 5)
     folder = train_here(RunFolder(tmp_path / "evaluation"), evaluation(trained.path))
     assert json.loads(folder.eval_summary.read_text())["batches"][0]["lengths"] == [5, 5, 5]
@@ -397,8 +397,8 @@ def test_repeated_batches_spend_a_bounded_share_of_time_on_writing_the_summary(
         write_json(path, data)
 
     monkeypatch.setattr(ConsoleRun, "update", stop_later)
-    monkeypatch.setattr(policy_evaluation, "write_json", count_writes)
-    monkeypatch.setattr(policy_evaluation, "MAX_WRITING_SHARE", 1e-9)
+    monkeypatch.setattr(evaluation_batches, "write_json", count_writes)
+    monkeypatch.setattr(evaluation_batches, "MAX_WRITING_SHARE", 1e-9)
     folder = train_here(RunFolder(tmp_path / "long"), evaluation(trained.path, extras={"eval_repeat": True}))
     batches = json.loads(folder.eval_summary.read_text())["batches"]
     assert len(batches) >= 4
@@ -410,15 +410,15 @@ def test_analytics_are_written_at_each_batch(
 ) -> None:
     """R8.3: each batch updates analytics.json at once, for a bounded share of the time."""
     folder = RunFolder(tmp_path / "batches")
-    play_batch, seen = policy_evaluation.EvaluationBatches.play_batch, []
+    play_batch, seen = evaluation_batches.EvaluationBatches.play_batch, []
 
-    def note_analytics(batches: policy_evaluation.EvaluationBatches) -> bool:
+    def note_analytics(batches: evaluation_batches.EvaluationBatches) -> bool:
         play_batch(batches)
         seen.append(json.loads(folder.analytics.read_text())["evaluation"]["batch"])
         return len(seen) < 3
 
-    monkeypatch.setattr(policy_evaluation, "MAX_WRITING_SHARE", 1e9)
-    monkeypatch.setattr(policy_evaluation.EvaluationBatches, "play_batch", note_analytics)
+    monkeypatch.setattr(evaluation_batches, "MAX_WRITING_SHARE", 1e9)
+    monkeypatch.setattr(evaluation_batches.EvaluationBatches, "play_batch", note_analytics)
     train_here(folder, evaluation(trained.path, extras={"eval_repeat": True}))
     assert seen == [1, 2, 3]
 

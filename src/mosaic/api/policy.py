@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, WrongWorker
 from mosaic.workers import discover_workers
 
 if TYPE_CHECKING:
@@ -102,11 +102,14 @@ def load_policy_file(path: str | os.PathLike[str], algo: str | None = None, env_
     target = Path(path).expanduser().absolute()
     if not target.exists():
         raise BadInput(f"There is no file or folder {target}.")
-    refusal: MosaicError = NotAllowed("No worker here can load policies.")
+    refusal: MosaicError | None = None
+    other: MosaicError = NotAllowed("No worker here can load policies.")
     for worker in discover_workers().values():
         if worker.load_policy is not None:
             try:
                 return Policy(worker.load_policy(target, algo, env_id))
+            except WrongWorker as error:
+                other = error
             except BadInput as error:
                 refusal = error
-    raise refusal
+    raise refusal or other

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic.api.run_lookup import has_policy, resolve_run
-from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, WrongWorker
 from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_id
 from mosaic.submission.run_payloads import build_eval_payload
@@ -116,18 +116,22 @@ def is_policy_path(policy: str) -> bool:
 
 def _inspect_policy_file(trainer: TrainerClient, path: str) -> PolicySource:
     """Ask the workers that can load policies about a file on the trainer's machine."""
-    refusal: MosaicError = NotAllowed("No worker here can load policies.")
+    refusal: MosaicError | None = None
+    other: MosaicError = NotAllowed("No worker here can load policies.")
     for worker in discover_workers().values():
         if worker.can_load_policies:
             try:
                 checkpoint = trainer.inspect_checkpoint(worker.id, path)
+            except WrongWorker as error:
+                other = error
+                continue
             except BadInput as error:
                 refusal = error
                 continue
             config = checkpoint.model_dump(include={"algo", "env_id", "seed"}, exclude_none=True)
             # A file may come from anywhere, and name any module.
             return PolicySource(worker.id, config, checkpoint.path or path, ":" in (checkpoint.env_id or ""))
-    raise refusal
+    raise refusal or other
 
 
 def choose_checkpoint(trainer: TrainerClient, view: RunView, which: str) -> str:

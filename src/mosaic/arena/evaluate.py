@@ -33,7 +33,10 @@ MAX_EPISODE_STEPS = 100_000
 
 class EvaluablePolicy(Protocol):
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
-        """Return one action per row of observations, which are flattened if the environment's are not arrays."""
+        """Return one action per row of observations, which are flattened if the environment's are not arrays.
+
+        A policy that has a method `to_array` converts each observation itself.
+        """
         ...
 
 
@@ -246,7 +249,7 @@ class EpisodeRunner:
     def _add_env(self, row: int) -> None:
         env = self._envs[row] = self._make_env()
         if len(self._envs) == 1:
-            self._as_array = make_array_converter(env.observation_space)
+            self._as_array = getattr(self._policy, "to_array", None) or make_array_converter(env.observation_space)
             self._clip = make_action_clipper(env.action_space)
 
     def play(self, on_episode: Callable[[Episode], None], on_step: Callable[[], bool]) -> None:

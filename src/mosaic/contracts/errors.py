@@ -7,7 +7,8 @@ MosaicError                 LOG700, exit 1
 │   ├── MissingExtra        LOG707: an optional package that this request needs
 │   ├── NotAllowed          LOG708: a good request at the wrong time
 │   │   └── NotTrusted      LOG712: an imported config would execute code, and is not trusted
-│   └── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
+│   ├── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
+│   └── WrongWorker         LOG714: a saved policy of another worker
 ├── RunEnded                LOG702, exit 3: the run that was waited for failed
 ├── DiskFull                LOG711, exit 1: the workspace's disk is full
 ├── StorageFailed           LOG713, exit 1: a file of the workspace cannot be read or written
@@ -76,6 +77,10 @@ class NotTrusted(NotAllowed):
 
 class CheckpointDamaged(BadInput):
     log_code = "LOG709"
+
+
+class WrongWorker(BadInput):
+    log_code = "LOG714"
 
 
 class RunEnded(MosaicError):

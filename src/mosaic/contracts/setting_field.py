@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
@@ -17,6 +18,7 @@ _TYPE_DESCRIPTIONS = {
     "float": "a number",
     "bool": "true or false",
     "str": "text",
+    "file": "a file",
     "json": "JSON",
     "name": "a name",
     "names": "a list of names",
@@ -116,11 +118,18 @@ def parse_bool(text: str) -> bool:
         raise ValueError(text) from None
 
 
+def _parse_file(text: str) -> str:
+    """A path of an existing file becomes absolute, as the run has another working directory; a name stays as it is."""
+    path = Path(text).expanduser()
+    return str(path.absolute()) if path.is_file() else text
+
+
 _PARSERS: dict[str, Any] = {
     "int": _parse_int,
     "float": _parse_float,
     "bool": parse_bool,
     "str": str,
+    "file": _parse_file,
     "choice": str,
     "json": json.loads,
     "text": str,

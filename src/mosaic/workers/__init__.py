@@ -57,6 +57,8 @@ class WorkerDescription:
     """Starts the long-lived checker (JSON lines on stdin and stdout); none: every config is accepted."""
     schemas: Path | None = None
     """The generated schema file of its algorithms."""
+    order: int = 0
+    """Its position in lists of workers: a lower one comes first, and is the default."""
     log_name: str = ""
     """First part of its log files' names; the id where empty."""
     can_load_policies: bool = False
@@ -103,7 +105,7 @@ def discover_workers() -> dict[str, WorkerDescription]:
         except Exception as error:
             raise MosaicError(f"The worker {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
         workers[description.id] = description
-    return workers
+    return dict(sorted(workers.items(), key=lambda item: (item[1].order, item[0])))
 
 
 def get_worker(worker_id: str) -> WorkerDescription:

@@ -1,0 +1,178 @@
+"""Trains an agent: Q-learning of which plan to take.
+
+The intentions of an agent cannot be saved, so checkpoints are saved, and a stop is obeyed, at the end of an episode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bdi_worker.asl_source import AslSource, read_source
+from bdi_worker.engine import Decision, Mind
+from bdi_worker.percepts import Perception, find_perception
+from bdi_worker.plan_values import LEARN, LearningAgent, build_learner, check_labels
+from bdi_worker.policy import SavedAgent, make_env, read_agent, save_agent
+from bdi_worker.worker_config import BdiSettings
+from mosaic.arena.tapped_env import TappedEnv
+from mosaic.contracts.errors import BadInput, MosaicError, problems_of
+from mosaic.envs.reproducible import random_state, restore_random_state
+from mosaic.run import Checkpoint, Run
+
+MAX_FALLBACKS = 100
+"""After this many successive steps without an action of the agent, the run fails."""
+MAX_STEPS_AFTER_STOP = 1_000
+"""Environments without a time limit may have endless episodes: after a stop they are truncated."""
+
+
+def check_training(settings: BdiSettings, resumed: Checkpoint | None = None) -> tuple[AslSource, Mind, Any]:
+    """Return the agent's file, the agent and its environment; raise if they do not fit, or the first decision fails."""
+    saved = None if resumed is None else read_agent(resumed)
+    env = make_env(settings)
+    try:
+        with problems_of("env_id"):
+            perception = find_perception(env)
+        with problems_of("asl"):
+            source, _ = _read_source(settings, perception, saved)
+            mind = _build(settings, source, perception)
+            if saved is not None:
+                check_labels(source.name, mind.agent.table.labels, saved.table.labels)
+            observation, _ = env.reset(seed=settings.seed)
+            mind.agent.state = perception.state(observation)
+            mind.start_episode()
+            decision = mind.decide(observation)
+            if decision.problem:
+                raise BadInput(
+                    f"{source.name} does not act in the first step of {settings.env_id}: {decision.problem}."
+                )
+    finally:
+        env.close()
+    return source, mind, env
+
+
+def _build(settings: BdiSettings, source: AslSource, perception: Perception) -> Mind:
+    mind = build_learner(source, perception, np.random.default_rng(settings.seed))
+    if not mind.agent.table.labels:
+        raise BadInput(
+            f"{source.name} has no plan with [{LEARN}], such as @name[{LEARN}] +!act <- ….: nothing can be learned. "
+            f"To let it act as it is: mosaic play {settings.env_id} --actor bdi:FILE"
+        )
+    agent: LearningAgent = mind.agent
+    agent.learning_rate, agent.gamma, agent.epsilon = settings.learning_rate, settings.gamma, settings.start_e
+    return mind
+
+
+class Training:
+    def __init__(self, settings: BdiSettings, run: Run, resumed: Checkpoint | None) -> None:
+        self._settings = settings
+        self._run = run
+        env = make_env(settings)
+        tap = run.frames.tap(env, 0, 1) if run.frames is not None else None
+        self._env = env if tap is None else TappedEnv(env, tap)
+        self._perception = find_perception(env)
+        saved = None if resumed is None else read_agent(resumed)
+        self._source, warning = _read_source(settings, self._perception, saved)
+        self._mind = _build(settings, self._source, self._perception)
+        self._agent: LearningAgent = self._mind.agent
+        self._step = 0
+        self._fallbacks_in_a_row = 0
+        self._seed: int | None = settings.seed
+        """Of the next reset; only the first has one."""
+        for text in (*self._mind.warnings, *warning):
+            run.warn(text, "asl_warning")
+        if resumed is not None and saved is not None:
+            self._agent.table = saved.table
+            self._restore(resumed)
+
+    def _restore(self, resumed: Checkpoint) -> None:
+        self._agent.rng.bit_generator.state = resumed.facts["rng"]
+        self._env.reset(seed=self._settings.seed)
+        restore_random_state(self._env.unwrapped, resumed.facts["env"])
+        self._seed = None
+        self._step = resumed.step
+
+    def train(self) -> None:
+        """Train until done or stopped, and save the last checkpoint."""
+        run, total = self._run, self._settings.total_timesteps
+        try:
+            while self._step < total and not run.stop_requested:
+                self._play_episode()
+                if run.checkpoint_due(self._step) and self._step < total and not run.stop_requested:
+                    self._save()
+            self._save()
+        finally:
+            self._env.close()
+
+    def _save(self) -> None:
+        state = random_state(self._env.unwrapped)
+        save_agent(self._run, self._step, self._settings, self._source, self._agent, state)
+
+    def _play_episode(self) -> None:
+        run, agent, mind = self._run, self._agent, self._mind
+        observation, _ = self._env.reset(seed=self._seed)
+        self._seed = None
+        mind.start_episode()
+        agent.error_sum, agent.update_count = 0.0, 0
+        episodic_return, length, fallbacks, steps_after_stop = 0.0, 0, 0, 0
+        is_terminated = is_truncated = False
+        while not (is_terminated or is_truncated):
+            agent.epsilon = self._settings.epsilon(self._step)
+            agent.state = self._perception.state(observation)
+            decision = mind.decide(observation)
+            fallbacks += self._count_fallback(decision)
+            observation, reward, is_terminated, is_truncated, _ = self._env.step(decision.action)
+            agent.add_reward(float(reward))
+            episodic_return += float(reward)
+            length += 1
+            self._step += 1
+            run.update(self._step)
+            steps_after_stop += run.stop_requested
+            if self._step >= self._settings.total_timesteps or steps_after_stop > MAX_STEPS_AFTER_STOP:
+                break
+        if not is_terminated:
+            agent.state = self._perception.state(observation)
+            mind.perceive(observation)
+        agent.end_episode(bool(is_terminated))
+        if is_terminated or is_truncated:
+            run.episode(env=0, step=self._step, episodic_return=episodic_return, length=length)
+        elif steps_after_stop > MAX_STEPS_AFTER_STOP:
+            run.warn("The last episode was truncated: it did not end soon after the stop.", "episode_truncated")
+        run.scalars(
+            self._step,
+            {
+                "charts/epsilon": agent.epsilon or 0.0,
+                "losses/td_error": agent.error_sum / max(agent.update_count, 1),
+                "bdi/table_rows": len(agent.table),
+                "bdi/fallbacks": fallbacks,
+            },
+        )
+
+    def _count_fallback(self, decision: Decision) -> bool:
+        if not decision.problem:
+            self._fallbacks_in_a_row = 0
+            return False
+        action = self._perception.action_names[decision.action]
+        if not self._fallbacks_in_a_row:
+            self._run.event("actor_fallback", step=self._step, action=action, reason=decision.problem)
+        self._fallbacks_in_a_row += 1
+        if self._fallbacks_in_a_row >= MAX_FALLBACKS:
+            raise MosaicError(
+                f"{self._source.name} chose no action in {MAX_FALLBACKS} successive steps: {decision.problem}."
+            )
+        return True
+
+
+def _read_source(
+    settings: BdiSettings, perception: Perception, saved: SavedAgent | None
+) -> tuple[AslSource, tuple[str, ...]]:
+    """Return the agent's file, with warnings. A resumed run without it continues with the copy in its checkpoint."""
+    try:
+        source = read_source(settings.asl or perception.example)
+    except BadInput as error:
+        if saved is None:
+            raise
+        return saved.source, (f"{error} The run resumes with the copy in its checkpoint.",)
+    if saved is not None and saved.source.sha256 != source.sha256:
+        return source, (f"{source.name} has changed since the checkpoint; the run resumes with its new content.",)
+    return source, ()
