@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
-from mosaic.envs.factory import family_of
 from mosaic.envs.families import find_entry
 
 Percept = tuple[str | int, ...]
@@ -26,6 +25,9 @@ class Perception(ABC):
 
     names: tuple[str, ...]
     """Those that its agent may have."""
+    family: str
+    pattern: str
+    """Its family, and an id that finds its description there."""
     example: str
     """The example whose plans are learned here."""
     fixed: list[Percept]
@@ -33,11 +35,11 @@ class Perception(ABC):
 
     def __init__(self, env: Any) -> None:
         self.fixed = []
-        entry = find_entry(family_of(env), env.spec.id) if env.spec is not None else None
-        count = int(env.action_space.n)
-        names = () if entry is None else entry.actions[:count]
-        self.action_names = names if len(names) == count else tuple(f"action_{number}" for number in range(count))
-        self.idle_action = 0 if entry is None or entry.idle_action is None else names.index(entry.idle_action)
+        entry = find_entry(self.family, self.pattern)
+        assert entry is not None
+        self.action_names = entry.actions[: int(env.action_space.n)]
+        self.idle_action = 0
+        """What an agent does that waits, or has no plan."""
 
     @abstractmethod
     def percepts(self, observation: Any) -> list[Percept]:
@@ -50,6 +52,7 @@ class Perception(ABC):
 
 class FrozenLake(Perception):
     names = ("at", "size", "hole", "goal")
+    family, pattern = "toy_text", "FrozenLake"
     example = "grid_learn"
 
     def __init__(self, env: Any) -> None:
@@ -66,6 +69,7 @@ class FrozenLake(Perception):
 
 class CliffWalking(Perception):
     names = ("at", "size", "cliff", "goal")
+    family, pattern = "toy_text", "CliffWalking"
     example = "grid_learn"
 
     def __init__(self, env: Any) -> None:
@@ -81,6 +85,7 @@ class CliffWalking(Perception):
 
 class Taxi(Perception):
     names = ("taxi", "passenger", "destination", "stop", "wall")
+    family, pattern = "toy_text", "Taxi"
     example = "taxi_learn"
     _PLACES = ("red", "green", "yellow", "blue", "aboard")
     _SIZE = 5
@@ -108,6 +113,7 @@ class MiniGrid(Perception):
     """The agent's own view: what it sees, and what is next to it."""
 
     names = ("direction", "mission", "ahead", "door_ahead", "beside", "sees", "carrying")
+    family, pattern = "minigrid", "MiniGrid"
     example = "minigrid_learn"
     _DIRECTIONS = ("right", "down", "left", "up")
 

@@ -118,8 +118,8 @@ class TrainedAgents:
     @staticmethod
     def to_array(observation: Any) -> Array:
         """Return the observation itself as an array of one object: percepts need all of it."""
-        array = np.empty((), object)
-        array[()] = observation
+        array = np.empty(1, object)
+        array[0] = observation
         return array
 
     def reset_state(self, row: int) -> None:
@@ -137,12 +137,12 @@ class TrainedAgents:
         actions = np.zeros(len(observations), np.int64)
         for index, mind in enumerate(self._minds[: len(observations)]):
             agent: LearningAgent = mind.agent
-            agent.state = self._perception.state(observations[index])
+            agent.state = self._perception.state(observations[index, 0])
             # A stochastic agent still explores as at the end of training, and learns nothing.
             agent.epsilon = None if rngs is None else self._saved.settings.end_e
             if rngs is not None:
                 mind.rng = agent.rng = rngs[index]
-            actions[index] = mind.decide(observations[index]).action
+            actions[index] = mind.decide(observations[index, 0]).action
         return actions
 
 

@@ -20,7 +20,7 @@ from mosaic.contracts.errors import BadInput, MosaicError, problems_of
 from mosaic.envs.reproducible import random_state, restore_random_state
 from mosaic.run import Checkpoint, Run
 
-MAX_FALLBACKS = 100
+MAX_FALLBACKS = 50
 """After this many successive steps without an action of the agent, the run fails."""
 MAX_STEPS_AFTER_STOP = 1_000
 """Environments without a time limit may have endless episodes: after a stop they are truncated."""
