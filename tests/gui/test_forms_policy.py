@@ -33,7 +33,7 @@ def config_of(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_only_workers_that_load_policies_are_offered() -> None:
-    assert policy_workers() == ["cleanrl"]
+    assert policy_workers() == ["cleanrl", "bdi"]
     assert {"eval_batch_size", "eval_repeat", "seed_override"} <= {field.name for field in policy_fields("cleanrl")}
 
 

@@ -13,11 +13,14 @@ import pytest
 
 pytest.importorskip("agentspeak")
 
+from tests.learning.bdi import BdiLearner, Case, TabularLearner
+
 from bdi_worker import describe_actor
 from bdi_worker.asl_source import AslSource, list_examples, read_source
 from bdi_worker.engine import Mind
 from bdi_worker.percepts import find_perception
 from bdi_worker.plan_values import PlanValues, build_learner, check_labels
+from bdi_worker.worker_config import BdiSettings
 from mosaic.arena.actors import Seat, Turn
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ActorChoice
@@ -236,6 +239,31 @@ def test_the_choice_of_plans_is_learned_on_the_lake() -> None:
 def test_plans_of_nested_goals_are_learned() -> None:
     pytest.importorskip("minigrid")
     assert learn("minigrid_learn", "MiniGrid-Empty-5x5-v0", 2_000) > 0.8
+
+
+def test_plans_without_contexts_are_tabular_q_learning_bit_for_bit() -> None:
+    case = Case("", "grid_learn", BdiSettings(total_timesteps=3_000))
+    tables: list[Any] = []
+    for kind in (BdiLearner, TabularLearner):
+        env = make("FrozenLake-v1")
+        learner = kind(case, env, np.random.default_rng(1))
+        observation, _ = env.reset(seed=1)
+        learner.start()
+        step, is_over = 0, False
+        while step < 2_000 or not is_over:  # in the middle of an episode, the last choice is not updated yet
+            if is_over:
+                observation, _ = env.reset()
+                learner.start()
+            action = learner.act(observation, case.settings.epsilon(step))
+            following, reward, is_terminated, is_truncated, _ = env.step(action)
+            is_over = bool(is_terminated or is_truncated)
+            learner.learn(observation, action, float(reward), following, bool(is_terminated), is_over)
+            observation, step = following, step + 1
+        tables.append(learner.values)
+    learned, expected = tables
+    assert np.count_nonzero(expected) > 10
+    assert {state: list(row) for state, row in learned.items()} == {s: list(expected[s]) for s in learned}
+    assert {int(state) for state in np.flatnonzero(np.any(expected, axis=1))} <= set(learned)
 
 
 def lake_learner(text: str) -> Mind:

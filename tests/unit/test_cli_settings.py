@@ -59,7 +59,7 @@ def test_a_setting_given_at_its_default_is_still_given() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nosuch",), "No algorithm 'nosuch' in worker 'cleanrl'."),
+        (("nosuch",), "No algorithm 'nosuch'."),
         (("pppo",), "Did you mean 'ppo'?"),
         (("ppo", "--learning-rate", "banana"), "learning_rate: 'banana' is not a number; expected a number above 0"),
         (("ppo", "--num-envs", "0"), "num_envs: '0' does not fit; expected a whole number of at least 1"),

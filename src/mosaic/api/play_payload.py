@@ -31,7 +31,7 @@ def build_play_payload(
         choice = ActorChoice.parse(text)
         if choice.kind == POLICY and choice.target:
             paths[choice.target] = find_policy(trainer, choice.target)
-        elif choice.kind in _FILE_ACTORS and choice.target:
+        elif choice.kind in _FILE_ACTORS and choice.target and not _names_example(choice):
             path = Path(choice.target).expanduser().absolute()
             if trainer.is_local and not path.is_file():
                 raise BadInput(f"{text}: there is no file {path}.")
@@ -41,6 +41,11 @@ def build_play_payload(
     if paths:
         config["policy_paths"] = paths
     return build_payload({"id": PLAY_WORKER, "config": config}, {"kind": str(RunKind.PLAY)})
+
+
+def _names_example(choice: ActorChoice) -> bool:
+    """Return whether the target may be the name of an example that is shipped with the actor."""
+    return choice.kind == "bdi" and choice.target.isidentifier() and not Path(choice.target).is_file()
 
 
 def find_policy(trainer: TrainerClient, target: str) -> str:

@@ -36,7 +36,7 @@ RECORDING_NAME = "recording.bin"
     default="random",
     show_default=True,
     metavar="ACTOR",
-    help="Who acts: random, policy:RUN or script:FILE.",
+    help="Who acts: random, policy:RUN, script:FILE or bdi:FILE.",
 )
 @click.option("--opponent", metavar="ACTOR", help="Who acts for the other agents of a game; unset: random.")
 @click.option("--episodes", type=click.IntRange(1), default=DEFAULT_EPISODES, show_default=True, metavar="N")
