@@ -8,11 +8,12 @@ from typing import Any
 from bdi_worker import WORKER_NAME, describe
 from bdi_worker.asl_source import list_examples
 from bdi_worker.policy import find_checkpoint, load_for_evaluation, read_agent
-from bdi_worker.schema_generator import build_schema
+from bdi_worker.schema_generator import SUPPORTED_OPTIONS, build_schema
 from bdi_worker.training import check_training
 from bdi_worker.worker_config import ALGORITHM, WorkerRequest, parse_request
 from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.options import OPTIONS, value_at
 from mosaic.contracts.views import VerdictSummary
 from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
@@ -31,10 +32,18 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         "command": [*describe().command, "--config", config_path],
         "algo": ALGORITHM,
         "cpus": 1,
-        "warnings": [],
     }
     found = _check_evaluation(request) if request.payload.is_evaluation else _check_training(request)
-    return VerdictSummary.model_validate(summary | found)
+    warnings = [*_ignored_options(request), *found.pop("warnings", ())]
+    return VerdictSummary.model_validate(summary | found | {"warnings": warnings})
+
+
+def _ignored_options(request: WorkerRequest) -> list[str]:
+    """Return a warning for each option that was set and that this worker does not support."""
+    data = request.payload.to_json()
+    ignored = (one for one in OPTIONS.values() if one.is_worker_option and one.name not in SUPPORTED_OPTIONS)
+    given = (option.name for option in ignored if value_at(data, option.path))
+    return [f"{name} has no effect: {ALGORITHM} does not support it." for name in given]
 
 
 def _check_training(request: WorkerRequest) -> dict[str, Any]:

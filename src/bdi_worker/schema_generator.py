@@ -9,8 +9,10 @@ from bdi_worker import WORKER_NAME, describe
 from bdi_worker.worker_config import ALGORITHM, BdiSettings, WorkerConfig
 from mosaic.workers.schema_fields import describe_fields, render_json
 
-_OPTIONS = (
+SUPPORTED_OPTIONS = (
     *("kind", "tensorboard_dir", "video_mode", "grid_limit", "eval_capture_video", "policy_path"),
+    *("track", "wandb_project_name", "wandb_entity", "wandb_run_name", "wandb_email", "wandb_api_key"),
+    *("wandb_use_vpn_proxy", "wandb_http_proxy", "wandb_https_proxy", "fastlane_only"),
     *("eval_batch_size", "eval_repeat", "eval_stochastic", "record_steps", "seed_override"),
 )
 
@@ -38,7 +40,7 @@ def build_schema() -> dict[str, Any]:
         "version": describe().version,
         "algorithms": {ALGORITHM: algorithm},
         "worker_fields": describe_fields(WorkerConfig),
-        "options": list(_OPTIONS),
+        "options": list(SUPPORTED_OPTIONS),
     }
 
 

@@ -16,6 +16,7 @@ pytest.importorskip("agentspeak")
 from tests.helpers.daemons import ended, wait_for
 
 from bdi_worker import describe, launcher
+from bdi_worker.checker import check_request
 from bdi_worker.schema_generator import render_schema
 from bdi_worker.worker_config import parse_request
 from mosaic.api.policy import load_policy_file
@@ -80,7 +81,7 @@ def table(folder: RunFolder) -> dict[str, Any]:
 
 
 def test_a_run_is_cancelled_resumed_and_evaluated(gate: Path, tmp_path: Path, trainer: TrainerClient) -> None:
-    """The table of a run that was cancelled and resumed is that of an uninterrupted one, bit for bit."""
+    """R9.7: the table of a run that was cancelled and resumed is that of an uninterrupted one, bit for bit."""
     view = trainer.submit(payload(**settings(gate)))
     wait_for((gate / "reached").exists, "the run to reach its 1,000th step", 100)
     trainer.cancel(view.run_id)
@@ -192,6 +193,11 @@ def test_stochastic_evaluation_and_minigrid(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "eval" / "eval_summary.json").read_text())
     assert summary["deterministic"] is False
     assert np.mean(summary["returns"]) > 0.5
+
+
+def test_options_without_an_effect_are_warned_of() -> None:
+    request = parse_request(payload(env_id="FrozenLake-v1", capture_video=True, video_mode="single"))
+    assert check_request(request).warnings == ("capture_video has no effect: bdi_q does not support it.",)
 
 
 def test_the_committed_schema_is_up_to_date() -> None:

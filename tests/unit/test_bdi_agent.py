@@ -52,6 +52,7 @@ def play(mind: Mind, env: Any, seed: int) -> tuple[float, int]:
 
 @pytest.mark.parametrize(("env_id", "length"), [("FrozenLake-v1", 6), ("FrozenLake8x8-v1", 18)])
 def test_an_agent_reaches_the_goal_of_the_frozen_lake(env_id: str, length: int) -> None:
+    """R9.7: an AgentSpeak file acts in an environment."""
     env = make(env_id, is_slippery=False)
     mind = Mind(read_source("frozen_lake"), find_perception(env))
     assert play(mind, env, 1) == (1.0, length)
@@ -242,6 +243,7 @@ def test_plans_of_nested_goals_are_learned() -> None:
 
 
 def test_plans_without_contexts_are_tabular_q_learning_bit_for_bit() -> None:
+    """R9.7: the update at the next choice changes nothing where each plan is one action."""
     case = Case("", "grid_learn", BdiSettings(total_timesteps=3_000))
     tables: list[Any] = []
     for kind in (BdiLearner, TabularLearner):
