@@ -45,10 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from ulid import ULID
 
-    from bdi_worker import launcher
+    from bdi_worker import WORKER_NAME, launcher
     from bdi_worker.worker_config import read_request
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
+    from mosaic.run.worker_run import run_folder, write_rejection
 
     if args.dry_run:
         from bdi_worker.checker import check_request, to_json
@@ -57,10 +58,10 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     try:
         request = read_request(args.config)
-        job = launcher.build_job(request, launcher.run_folder(request.config.run_id or str(ULID())), args.resume)
+        job = launcher.build_job(request, run_folder(request.config.run_id or str(ULID())), args.resume)
     except BadInput as error:
         if run_dir := os.environ.get(RUN_DIR_VARIABLE):
-            launcher.write_rejection(RunFolder(run_dir), str(error))
+            write_rejection(WORKER_NAME, RunFolder(run_dir), str(error))
         raise
     job()
     return 0

@@ -164,7 +164,7 @@ class Mind:
     ) -> None:
         """Raise BadInput if the file is not valid, or names an action that the environment does not have."""
         self.rng = np.random.default_rng(0) if rng is None else rng
-        self._perception = perception
+        self.perception = perception
         self._action_names = perception.action_names
         self.fallback = perception.idle_action
         """The action that is taken where the agent chooses none."""
@@ -254,7 +254,7 @@ class Mind:
                 self._post(GoalType.belief, belief.accept(runtime.BuildTermVisitor({})), delayed=True)
             for goal in self._ast.goals:
                 self._post(GoalType.achievement, goal.atom.accept(runtime.BuildTermVisitor({})), delayed=True)
-            for percept in self._perception.fixed:
+            for percept in self.perception.fixed:
                 self._post(GoalType.belief, _to_literal(percept))
         except Exception as error:
             raise BadInput(
@@ -267,7 +267,7 @@ class Mind:
         self._world.clock += 1
         self._budget.refill()
         try:
-            self.perceive(observation)
+            self._perceive(observation)
             self._wake()
             self._run()
             if self._chosen is None and not any(self.agent.intentions):
@@ -282,9 +282,9 @@ class Mind:
             return Decision(self.fallback, is_waiting=True)
         return Decision(self.fallback, f"the plan of !{GOAL} ended without {MOVE}(…)")
 
-    def perceive(self, observation: Any) -> None:
+    def _perceive(self, observation: Any) -> None:
         """Update the beliefs that are percepts."""
-        percepts = dict.fromkeys(self._perception.percepts(observation))
+        percepts = dict.fromkeys(self.perception.percepts(observation))
         for percept in [old for old in self._percepts if old not in percepts]:
             literal = self._percepts.pop(percept)
             self.agent.call(Trigger.removal, GoalType.belief, literal, runtime.Intention())

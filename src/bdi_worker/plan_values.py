@@ -103,8 +103,6 @@ def check_labels(name: str, labels: Labels, saved: Mapping[str, Sequence[str]]) 
 
 
 class _Choice(NamedTuple):
-    plans: _LearnedPlans
-    term: Any
     row: Row
     plan: int
 
@@ -143,6 +141,8 @@ class LearningAgent(Agent):
     gamma: float = 1.0
     epsilon: float | None = None
     """The probability of a random choice; None: nothing is learned, and the first of the best plans is taken."""
+    is_last: bool = False
+    """Whether the choice is made only to update the one before."""
     error_sum: float = 0.0
     update_count: int = 0
 
@@ -166,14 +166,16 @@ class LearningAgent(Agent):
         if self.epsilon is None:
             return max(usable, key=values.__getitem__)
         # The last choice is closed first: it may be of the same row.
-        self._close(max(values[index] for index in usable))
+        self.close_choice(max(values[index] for index in usable))
+        if self.is_last:
+            return max(usable, key=values.__getitem__)
         if self.rng.random() < self.epsilon:
             chosen = usable[int(self.rng.integers(len(usable)))]
         else:
             best = max(values[index] for index in usable)
             ties = [index for index in usable if values[index] == best]
             chosen = ties[int(self.rng.integers(len(ties)))] if len(ties) > 1 else ties[0]
-        self._open = _Choice(plans, self._term, row, chosen)
+        self._open = _Choice(row, chosen)
         self._reward, self._discount = 0.0, 1.0
         return chosen
 
@@ -182,17 +184,12 @@ class LearningAgent(Agent):
         self._reward += self._discount * reward
         self._discount *= self.gamma
 
-    def end_episode(self, is_terminated: bool) -> None:
-        """Close the last choice. Where the episode was truncated, the percepts are those of the last observation."""
-        bootstrap = 0.0
-        if self._open is not None and not is_terminated:
-            plans, term = self._open.plans, self._open.term
-            usable = plans.applicable(self, term)
-            row = self.table.row(plans.goal, str(term), self.state)
-            bootstrap = max((row.values[index] for index in usable), default=0.0)
-        self._close(bootstrap)
+    def drop_choice(self) -> None:
+        """Forget the last choice without an update."""
+        self._open = None
 
-    def _close(self, bootstrap: float) -> None:
+    def close_choice(self, bootstrap: float) -> None:
+        """Update the value of the last choice, after which `bootstrap` can be expected."""
         if self._open is None:
             return
         row, plan = self._open.row, self._open.plan
@@ -202,6 +199,22 @@ class LearningAgent(Agent):
         self.error_sum += abs(error)
         self.update_count += 1
         self._open = None
+
+
+def end_episode(mind: Mind, last_observation: Any = None) -> None:
+    """Update the last choice; `last_observation` is that of an episode that was truncated.
+
+    What can be expected there is the value of what the agent would choose next. Where it would choose none of the plans
+    that are learned, nothing is known, and the last choice is not updated: to expect 0 would spoil its value.
+    """
+    agent: LearningAgent = mind.agent
+    if last_observation is None:
+        agent.close_choice(0.0)
+    else:
+        agent.is_last, agent.state = True, mind.perception.state(last_observation)
+        mind.decide(last_observation)
+        agent.is_last = False
+    agent.drop_choice()
 
 
 def build_learner(source: AslSource, perception: Perception, rng: np.random.Generator) -> Mind:

@@ -12,7 +12,7 @@ import numpy as np
 from bdi_worker.asl_source import AslSource, read_source
 from bdi_worker.engine import Decision, Mind
 from bdi_worker.percepts import Perception, find_perception
-from bdi_worker.plan_values import LEARN, LearningAgent, build_learner, check_labels
+from bdi_worker.plan_values import LEARN, LearningAgent, build_learner, check_labels, end_episode
 from bdi_worker.policy import SavedAgent, make_env, read_agent, save_agent
 from bdi_worker.worker_config import BdiSettings
 from mosaic.arena.tapped_env import TappedEnv
@@ -130,10 +130,7 @@ class Training:
             steps_after_stop += run.stop_requested
             if self._step >= self._settings.total_timesteps or steps_after_stop > MAX_STEPS_AFTER_STOP:
                 break
-        if not is_terminated:
-            agent.state = self._perception.state(observation)
-            mind.perceive(observation)
-        agent.end_episode(bool(is_terminated))
+        end_episode(mind, None if is_terminated else observation)
         if is_terminated or is_truncated:
             run.episode(env=0, step=self._step, episodic_return=episodic_return, length=length)
         elif steps_after_stop > MAX_STEPS_AFTER_STOP:

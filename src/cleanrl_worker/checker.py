@@ -19,14 +19,15 @@ from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
 from mosaic.envs.render_check import check_rendering
 from mosaic.run import load_checkpoint
+from mosaic.run.worker_run import run_folder, tensorboard_folder
 from mosaic.workers import checker_loop
 from mosaic.workers.checker_loop import CheckerRequest, Reply
 
 
 def check_request(request: WorkerRequest, config_path: str = "<config>") -> VerdictSummary:
     """Return everything that a run would use, computed by the same code; raise if the run would be refused."""
-    folder = launcher.run_folder(request.config.run_id or "<run>")
-    tensorboard = launcher.tensorboard_folder(request, folder)
+    folder = run_folder(request.config.run_id or "<run>")
+    tensorboard = tensorboard_folder(request.payload, folder)
     warnings = request_warnings(request)
     summary = {
         "mode": str(request.payload.kind),

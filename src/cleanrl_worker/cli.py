@@ -83,10 +83,11 @@ def _run_dry_run(args: argparse.Namespace) -> int:
     from cleanrl_worker import launcher
     from cleanrl_worker.checker import check_request, format_summary, to_json
     from mosaic.contracts.folder import RUN_DIR_VARIABLE
+    from mosaic.run.worker_run import run_folder
 
     request = _parse_request(args)
     if not os.environ.get(RUN_DIR_VARIABLE):
-        request = launcher.complete_request(request, launcher.run_folder(request.config.run_id or "<run>"))
+        request = launcher.complete_request(request, run_folder(request.config.run_id or "<run>"))
     summary = check_request(request, args.config)
     print(json.dumps(to_json(summary)) if args.emit_summary else format_summary(summary))
     return 0
@@ -96,19 +97,21 @@ def _run_worker(args: argparse.Namespace) -> int:
     from ulid import ULID
 
     from cleanrl_worker import launcher
+    from cleanrl_worker.worker_config import WORKER_NAME
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
+    from mosaic.run.worker_run import run_folder, write_rejection
 
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     try:
         request = _parse_request(args)
-        folder = launcher.run_folder(request.config.run_id or str(ULID()))
+        folder = run_folder(request.config.run_id or str(ULID()))
         if not run_dir:
             request = launcher.complete_request(request, folder)
         run_job = launcher.build_job(request)
     except BadInput as error:
         if run_dir:
-            launcher.write_rejection(RunFolder(run_dir), str(error))
+            write_rejection(WORKER_NAME, RunFolder(run_dir), str(error))
         raise
     if not run_dir:
         launcher.write_config(request, folder)

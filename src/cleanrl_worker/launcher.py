@@ -14,13 +14,13 @@ from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic import __version__
 from mosaic.common.files import write_json
-from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, problems_of, refuse_key
-from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder, Workspace, to_file_name
+from mosaic.contracts.errors import CheckpointDamaged, problems_of, refuse_key
+from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_name
 from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
-from mosaic.envs.factory import render_help
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
 from mosaic.run.live_frames import LiveFrames
+from mosaic.run.worker_run import finish_with_errors, make_live_frames, tensorboard_folder
 from mosaic.secrets import redact_secrets
 
 CONSOLE_INTERVAL_S = 1.0
@@ -49,12 +49,6 @@ class ConsoleRun(Run):
                 self._printed_at = float("inf")
 
 
-def run_folder(run_id: str) -> RunFolder:
-    """Return the folder given by the environment, else one in the workspace."""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    return RunFolder(run_dir) if run_dir else Workspace.resolve().run(run_id)
-
-
 def complete_request(request: WorkerRequest, folder: RunFolder) -> WorkerRequest:
     """Complete the request of a worker that was started by hand, without a run folder.
 
@@ -79,44 +73,21 @@ def write_config(request: WorkerRequest, folder: RunFolder) -> None:
         write_json(folder.config, redact_secrets(payload.to_json()))
 
 
-def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None:
-    """Return the folder of event files; None if they are disabled."""
-    tensorboard = request.artifacts.tensorboard
-    if not tensorboard.enabled:
-        return None
-    if tensorboard.directory is not None:
-        return folder.path / tensorboard.directory
-    if request.is_evaluation:
-        return folder.tensorboard_eval
-    directory = os.environ.get(TENSORBOARD_VARIABLE)
-    return Path(directory).absolute() if directory else folder.tensorboard
-
-
 @contextlib.contextmanager
 def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> Iterator[ConsoleRun]:
     """Open the run. An error that the user can act on ends it with that reason."""
-    with ConsoleRun(
-        folder,
-        worker=WORKER_NAME,
-        version=__version__,
-        tensorboard=tensorboard_folder(request, folder),
-        names=request.names,
-        **options,
-    ) as run:
-        try:
-            yield run
-        except MosaicError as error:
-            run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
-            raise
-
-
-def make_live_frames(request: WorkerRequest, run: Run, env_id: str) -> LiveFrames | None:
-    """Publish frames as set by `artifacts.video.mode`; nothing is rendered without a viewer."""
-    video = request.artifacts.video
-    if video.mode == "off":
-        return None
-    limit = 1 if video.mode == "single" else video.grid_limit
-    return LiveFrames(run.folder, limit, run.warn, render_help(env_id))
+    with (
+        ConsoleRun(
+            folder,
+            worker=WORKER_NAME,
+            version=__version__,
+            tensorboard=tensorboard_folder(request.payload, folder),
+            names=request.names,
+            **options,
+        ) as run,
+        finish_with_errors(run),
+    ):
+        yield run
 
 
 @contextlib.contextmanager
@@ -229,7 +200,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         run.hello(resumed)
         if resumed is None:
             run.hyperparameters(config.model_dump())
-        run.frames = make_live_frames(request, run, config.env_id)
+        run.frames = make_live_frames(request.payload, run, config.env_id)
         with record_training_videos(request, run), record_training_episodes(request, run, config, resumed):
             module.train(config, run, resumed)
         run.print_progress()
@@ -241,14 +212,6 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
             evaluate_after_training(request, run)
         is_done = run.global_step >= config.total_timesteps or not run.stop_requested
         run.finish("succeeded" if is_done else "stopped")
-
-
-def write_rejection(folder: RunFolder, reason: str) -> None:
-    """Record that the worker refused an accepted run."""
-    with Run(folder, worker=WORKER_NAME, version=__version__, capabilities=()) as run:
-        if run.attempt == 1:  # a later attempt that starts nothing must not drop the results of earlier ones
-            run.hello()
-        run.finish("rejected", reason)
 
 
 def _save_model(run: Run, algo: str, config: Any) -> None:

@@ -12,6 +12,7 @@ from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.run import Run
+from mosaic.run.worker_run import make_live_frames
 
 EPISODES_AFTER_TRAINING = 10
 CAPABILITIES = ("inbox", "pause")
@@ -21,7 +22,7 @@ def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFold
     """Run one batch, or batches until stopped."""
     with launcher.open_run(request, folder, capabilities=CAPABILITIES) as run:
         run.hello()
-        run.frames = launcher.make_live_frames(request, run, loaded.env_id)
+        run.frames = make_live_frames(request.payload, run, loaded.env_id)
         play_batches(request.payload, loaded, run)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from bdi_worker.asl_source import read_source
 from bdi_worker.percepts import find_perception
-from bdi_worker.plan_values import build_learner
+from bdi_worker.plan_values import build_learner, end_episode
 from bdi_worker.worker_config import BdiSettings
 from mosaic.envs import make
 
@@ -64,9 +64,7 @@ class BdiLearner:
     def learn(self, observation: Any, action: int, reward: float, following: Any, terminated: bool, over: bool) -> None:
         self._agent.add_reward(reward)
         if over:
-            self._agent.state = self._perception.state(following)
-            self._mind.perceive(following)
-            self._agent.end_episode(terminated)
+            end_episode(self._mind, None if terminated else following)
 
 
 class TabularLearner:

@@ -19,7 +19,7 @@ from bdi_worker import describe_actor
 from bdi_worker.asl_source import AslSource, list_examples, read_source
 from bdi_worker.engine import Mind
 from bdi_worker.percepts import find_perception
-from bdi_worker.plan_values import PlanValues, build_learner, check_labels
+from bdi_worker.plan_values import PlanValues, build_learner, check_labels, end_episode
 from bdi_worker.worker_config import BdiSettings
 from mosaic.arena.actors import Seat, Turn
 from mosaic.contracts.errors import BadInput
@@ -215,9 +215,7 @@ def learn(example: str, env_id: str, steps: int, seed: int = 1, **settings: Any)
             agent.add_reward(float(reward))
             step += 1
             is_over = is_terminated or is_truncated
-        agent.state = perception.state(observation)
-        mind.perceive(observation)
-        agent.end_episode(is_terminated)
+        end_episode(mind, None if is_terminated else observation)
     agent.epsilon = None
     returns = []
     for episode in range(20):
@@ -287,7 +285,7 @@ def test_a_value_is_updated_at_the_next_choice_with_discounted_rewards() -> None
     row = mind.agent.table.row("act/0", "act", "0")
     assert row.values == pytest.approx([0.5 * (1 + 0.9 * 2 + 0.81 * 10)])
     assert row.visits == [1]
-    mind.agent.end_episode(is_terminated=True)
+    end_episode(mind)
     assert mind.agent.table.row("act/0", "act", "1").values == pytest.approx([5.0])
 
 
@@ -296,10 +294,26 @@ def test_a_truncated_episode_is_continued_by_the_best_applicable_plan() -> None:
     mind.agent.table.row("act/0", "act", "1").values[:] = [100.0, 10.0]
     mind.decide(0)
     mind.agent.add_reward(1.0)
-    mind.agent.state = "1"
-    mind.perceive(1)
-    mind.agent.end_episode(is_terminated=False)
+    end_episode(mind, 1)
     assert mind.agent.table.row("act/0", "act", "0").values == pytest.approx([0.5 * (1 + 0.9 * 10), 0.0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "+!act : at(0, 1) <- move(down). +!act <- !go. @go[learn] +!go <- move(up).",
+        "+!act <- !go. @go[learn] +!go <- move(up); move(down).",
+    ],
+    ids=["another plan would act", "the plan would continue"],
+)
+def test_a_truncated_episode_changes_nothing_where_nothing_would_be_chosen(text: str) -> None:
+    """The table has no value for what follows; 0 would be a wrong one."""
+    mind = lake_learner(text)
+    mind.agent.table.row("go/0", "go", "0").values[0] = 10.0
+    mind.decide(0)
+    mind.agent.add_reward(0.0)
+    end_episode(mind, 1)
+    assert mind.agent.table.row("go/0", "go", "0").values == [10.0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.helpers.worker_runs import events, small, train_here
 
-from cleanrl_worker import launcher
 from cleanrl_worker.worker_config import parse_request
 from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused
@@ -17,6 +16,7 @@ from mosaic.contracts.extras import RESERVED_EXTRAS, flatten_sections, translate
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload, WandbArtifacts
+from mosaic.run.worker_run import tensorboard_folder
 from mosaic.sidecar.wandb_environment import wandb_environment
 from mosaic.trainer.records import summary_fields
 from mosaic.workers import get_worker
@@ -267,6 +267,6 @@ def test_the_command_line_s_extras_win_over_sections() -> None:
     data = payload(artifacts={"video": {"mode": "single"}})
     assert parse_request(data, {"extras": {"video_mode": "off"}}).artifacts.video.mode == "off"
     folder = RunFolder("/x")
-    assert launcher.tensorboard_folder(parse_request(data, {"extras": {"tensorboard_dir": "tb"}}), folder) == (
+    assert tensorboard_folder(parse_request(data, {"extras": {"tensorboard_dir": "tb"}}).payload, folder) == (
         folder.path / "tb"
     )

@@ -15,6 +15,7 @@ from cleanrl_worker.algorithms import ppo
 from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder
+from mosaic.run.worker_run import tensorboard_folder, write_rejection
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_event_files_go_to_the_given_directory(
     folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def place(config: dict[str, Any]) -> Path | None:
-        return launcher.tensorboard_folder(parse_request(config), folder)
+        return tensorboard_folder(parse_request(config).payload, folder)
 
     assert place(small()) == folder.tensorboard
     monkeypatch.setenv(TENSORBOARD_VARIABLE, str(tmp_path / "given"))
@@ -142,7 +143,7 @@ def test_console_lines_are_limited_by_time(
 
 
 def test_a_rejected_run_has_its_reason_in_the_journal(folder: RunFolder) -> None:
-    launcher.write_rejection(folder, "Not this one.")
+    write_rejection("cleanrl", folder, "Not this one.")
     assert [event["kind"] for event in events(folder, "hello")] == ["hello"]
     finished = events(folder, "finished")
     assert [(event["outcome"], event["reason"]) for event in finished] == [("rejected", "Not this one.")]
