@@ -80,6 +80,6 @@ def test_the_description_reads_the_same_file() -> None:
 
 def test_the_json_of_the_algorithms_contains_the_help_pages() -> None:
     entries = json.loads(call(None, "algorithms", "--json").out)
-    assert {entry["name"] for entry in entries} == ALGORITHMS.keys()
+    assert {entry["name"] for entry in entries} == {*ALGORITHMS, "bdi_q"}
     assert all(entry["help"].startswith("# ") for entry in entries)
     assert json.loads(call(None, "algorithms", "ppo", "--json").out) in entries
