@@ -41,7 +41,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.pop("COLUMNS", None)  # of whoever runs the tests: here, lines are as long as they need to be
 # The keys of whoever runs the tests are neither used nor overwritten.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
-for _name in ("WANDB_API_KEY", "HF_TOKEN"):
+for _name in ("WANDB_API_KEY", "HF_TOKEN", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
     os.environ.pop(_name, None)
 # What an example costs says something of this machine and of what else it does, and nothing of the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -39,6 +39,7 @@ def describe() -> WorkerDescription:
 def describe_actor() -> ActorDescription:
     """Return the description of the actor `bdi:FILE`."""
     from mosaic.arena.actors import ActorDescription
+    from mosaic.contracts.setting_field import SettingField
 
     return ActorDescription(
         kind="bdi",
@@ -49,6 +50,7 @@ def describe_actor() -> ActorDescription:
         is_multi_agent=False,
         is_discrete_only=True,
         extra="bdi",
+        options=(SettingField("fallback", "str", None, "The action where the agent has none.", is_optional=True),),
     )
 
 

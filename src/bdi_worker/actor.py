@@ -11,7 +11,7 @@ from bdi_worker.asl_source import read_source
 from bdi_worker.percepts import find_perception
 from bdi_worker.plan_values import LearningAgent, build_learner
 from mosaic.arena.actors import Seat, Turn
-from mosaic.contracts.errors import BadInput, unknown_name_error
+from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.play import ActorChoice
 
 MAX_REPORTED = 20
@@ -22,10 +22,7 @@ class BdiActor:
     """An AgentSpeak agent. Its plans with `[learn]` have no values here: a trained agent is `policy:RUN`."""
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        options = dict(choice.options)
-        fallback = options.pop("fallback", None)
-        if options:
-            raise BadInput(f"The actor 'bdi' does not take these options: {', '.join(sorted(options))}.")
+        fallback = choice.options.get("fallback")
         self._perception = find_perception(seat.env)
         names = self._perception.action_names
         if fallback is not None and fallback not in names:

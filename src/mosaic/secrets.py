@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput
 
-SECRET_VARIABLES = {"wandb_api_key": "WANDB_API_KEY", "hf_token": "HF_TOKEN"}
+SECRET_VARIABLES = {"wandb_api_key": "WANDB_API_KEY", "hf_token": "HF_TOKEN", "openai_api_key": "OPENAI_API_KEY"}
 """Their names in the environment."""
 REFERENCE_PREFIX = "secret:"
 """Precedes the name of a secret, never its value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,32 +11,39 @@ from mosaic.api.policy_lookup import choose_checkpoint, is_policy_path
 from mosaic.api.run_lookup import has_policy, resolve_run
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import RunKind
-from mosaic.contracts.play import PLAY_WORKER, ActorChoice
+from mosaic.contracts.play import BASE_URL_VARIABLE, PLAY_WORKER, ActorChoice
 from mosaic.submission.run_payloads import build_payload
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
 
 POLICY = "policy"
+LLM = "llm"
 _FILE_ACTORS = ("script", "bdi")
 """Kinds of actors whose target is a file of the user."""
+_FILE_OPTIONS = ("template", "vecnormalize")
+"""Options of actors that are files of the user."""
 
 
 def build_play_payload(
-    trainer: TrainerClient, env_id: str, actors: Mapping[str, str], settings: Mapping[str, Any]
+    trainer: TrainerClient,
+    env_id: str,
+    actors: Mapping[str, str],
+    settings: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """`actors` by agent, such as `policy:RUN`; `settings` are fields of `PlayConfig` that were given."""
+    """`actors` by agent, such as `policy:RUN`; `settings` are fields of `PlayConfig` that were given.
+
+    `options` are those of the actors, by agent.
+    """
     choices: dict[str, Any] = {}
     paths: dict[str, str] = {}
     for agent, text in actors.items():
-        choice = ActorChoice.parse(text)
+        choice = ActorChoice.parse(text, complete_options(trainer, text, (options or {}).get(agent, {})))
         if choice.kind == POLICY and choice.target:
             paths[choice.target] = find_policy(trainer, choice.target)
         elif choice.kind in _FILE_ACTORS and choice.target and not _names_example(choice):
-            path = Path(choice.target).expanduser().absolute()
-            if trainer.is_local and not path.is_file():
-                raise BadInput(f"{text}: there is no file {path}.")
-            choice = choice.model_copy(update={"target": str(path)})
+            choice = choice.model_copy(update={"target": find_file(trainer, text, choice.target)})
         choices[agent] = choice.model_dump(exclude_defaults=True)
     config = {"env_id": env_id, "actors": choices, **settings}
     if paths:
@@ -46,6 +54,26 @@ def build_play_payload(
 def _names_example(choice: ActorChoice) -> bool:
     """Return whether the target may be the name of an example that is shipped with the actor."""
     return choice.kind == "bdi" and choice.target.isidentifier() and not Path(choice.target).is_file()
+
+
+def complete_options(trainer: TrainerClient, text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with absolute paths, and with what only the user's environment says."""
+    complete = {
+        name: find_file(trainer, name, value) if name in _FILE_OPTIONS and isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    base_url = os.environ.get(BASE_URL_VARIABLE, "").strip()
+    if text.partition(":")[0].strip() == LLM and base_url:
+        complete.setdefault("base_url", base_url)
+    return complete
+
+
+def find_file(trainer: TrainerClient, name: str, target: str) -> str:
+    """Return the absolute path of a file that a user names."""
+    path = Path(target).expanduser().absolute()
+    if trainer.is_local and not path.is_file():
+        raise BadInput(f"{name}: there is no file {path}.")
+    return str(path)
 
 
 def find_policy(trainer: TrainerClient, target: str) -> str:

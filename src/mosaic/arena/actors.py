@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mosaic.arena.evaluate import make_action_clipper
+from mosaic.arena.llm_options import OPTIONS as LLM_OPTIONS
 from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
 from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.play import ActorChoice
+from mosaic.contracts.setting_field import SettingField
 from mosaic.envs.families import EnvEntry
 
 ENTRY_POINT_GROUP = "mosaic.actors"
@@ -33,8 +36,6 @@ class Turn:
     """Where the environment says which actions are allowed now."""
     reward: float = 0.0
     """The agent's since its last turn."""
-    text: str = ""
-    """The state in words or symbols, where the environment has such a form."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,15 @@ class Actor(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class SummarizedActor(Protocol):
+    """An actor whose work is worth a place in the summary of a session."""
+
+    def summarize(self) -> Mapping[str, Any]:
+        """Return totals as JSON."""
+        ...
+
+
 @dataclass(frozen=True)
 class ActorDescription:
     """One kind of actor."""
@@ -88,13 +98,14 @@ class ActorDescription:
     """Whether it can act for an agent among others."""
     is_discrete_only: bool = False
     extra: str | None = None
+    options: tuple[SettingField, ...] = ()
+    """What a choice of it may set; `make` gets all of them, checked, with defaults."""
 
 
 class RandomActor:
     """Samples the action space, or the legal actions."""
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        _refuse_options(choice)
         self._space = seat.action_space
         self._seed = seat.seed
         self._rng = np.random.default_rng(seat.seed)
@@ -117,16 +128,14 @@ class PolicyActor:
     """A trained policy: the last checkpoint of a run, a model file of CleanRL or a zip of Stable-Baselines3."""
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        options = dict(choice.options)
-        self._is_deterministic = not bool(options.pop("stochastic", False))
-        statistics = options.pop("vecnormalize", None)
-        _refuse_options(ActorChoice(kind=choice.kind, options=options))
+        self._is_deterministic = not choice.options["stochastic"]
+        statistics = choice.options["vecnormalize"]
         path = Path(seat.policy_paths.get(choice.target, choice.target)).expanduser()
         self._sb3: Sb3Policy | None = None
         if path.suffix == ".zip":
             if not self._is_deterministic:
                 raise BadInput(f"{choice}: a policy of Stable-Baselines3 acts deterministically here.")
-            read = None if statistics is None else read_statistics(Path(str(statistics)).expanduser())
+            read = None if statistics is None else read_statistics(Path(statistics).expanduser())
             self._sb3 = Sb3Policy(path, seat.observation_space, seat.action_space, read)
             return
         if statistics is not None:
@@ -163,7 +172,6 @@ class ScriptActor:
     """A Python file that defines `act(observation, info)`, or a file with one action per line."""
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        _refuse_options(choice)
         path = Path(choice.target).expanduser()
         if not path.is_file():
             raise BadInput(f"{choice}: there is no file {path}.")
@@ -224,20 +232,28 @@ def _parse_action(line: str, number: int, seat: Seat, choice: ActorChoice) -> An
     return action
 
 
-def _refuse_options(choice: ActorChoice) -> None:
-    if choice.options:
-        names = ", ".join(sorted(choice.options))
-        raise BadInput(f"The actor {choice.kind!r} does not take these options: {names}.")
-
-
 def _make_human(choice: ActorChoice, seat: Seat) -> Actor:
     from mosaic.arena.human import HumanActor
 
     return HumanActor(choice, seat)
 
 
+def _make_llm(choice: ActorChoice, seat: Seat) -> Actor:
+    from mosaic.arena.llm_actor import LlmActor
+
+    return LlmActor(choice, seat)
+
+
 _OWN = (
-    ActorDescription("human", "Human", "Acts by keys and buttons, in a window.", "", _make_human, needs=("window",)),
+    ActorDescription(
+        "human",
+        "Human",
+        "Acts by keys and buttons, in a window.",
+        "",
+        _make_human,
+        needs=("window",),
+        options=(SettingField("keys", "json", {}, "By action, the key that means it."),),
+    ),
     ActorDescription("random", "Random", "Samples its actions.", "", RandomActor),
     ActorDescription(
         "policy",
@@ -245,6 +261,10 @@ _OWN = (
         "Acts as a policy that was trained here, or of a file.",
         "a run or a file",
         PolicyActor,
+        options=(
+            SettingField("stochastic", "bool", False, "Whether actions are sampled."),
+            SettingField("vecnormalize", "str", None, "Stable-Baselines3's file of that name.", is_optional=True),
+        ),
     ),
     ActorDescription(
         "script",
@@ -252,6 +272,17 @@ _OWN = (
         "A Python file that defines act(observation, info), or a file with one action per line.",
         "a file",
         ScriptActor,
+    ),
+    ActorDescription(
+        "llm",
+        "Language model",
+        "Asks a model for each action, through any OpenAI-compatible endpoint.",
+        "the name of a model",
+        _make_llm,
+        needs=("model",),
+        is_discrete_only=True,
+        extra="llm",
+        options=LLM_OPTIONS,
     ),
 )
 
@@ -268,6 +299,21 @@ def discover_actors() -> dict[str, ActorDescription]:
     return actors
 
 
+def read_options(description: ActorDescription, choice: ActorChoice) -> dict[str, Any]:
+    """Return all options of an actor: those of a choice, as text or as JSON values, and the defaults of the others."""
+    fields = {field.name: field for field in description.options}
+    for name in choice.options:
+        if name not in fields and not fields:
+            raise BadInput(f"The actor {choice.kind!r} takes no options; got {name!r}.")
+        if name not in fields:
+            raise unknown_name_error("option", name, fields, f"the actor {choice.kind!r}")
+    given = {
+        name: fields[name].parse(value if isinstance(value, str) else json.dumps(value))
+        for name, value in choice.options.items()
+    }
+    return {name: given.get(name, field.default) for name, field in fields.items()}
+
+
 def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
     actors = discover_actors()
     if choice.kind not in actors:
@@ -277,4 +323,4 @@ def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
         raise BadInput(f"The actor {choice.kind!r} needs {description.target}: {choice.kind}:…")
     if description.is_discrete_only and not hasattr(seat.action_space, "n"):
         raise BadInput(f"The actor {choice.kind!r} needs numbered actions; those of {seat.env_id} are continuous.")
-    return description.make(choice, seat)
+    return description.make(choice.model_copy(update={"options": read_options(description, choice)}), seat)

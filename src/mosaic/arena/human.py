@@ -65,11 +65,9 @@ class HumanActor:
     """Waits for a key in an environment with turns; in real time it acts by the keys that are held."""
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        options = dict(choice.options)
-        changes = options.pop("keys", {})
-        if options or not isinstance(changes, Mapping):
-            given = ", ".join(map(str, choice.options))
-            raise BadInput(f"The actor 'human' takes only the option `keys`, an object; got {given}.")
+        changes = choice.options["keys"]
+        if not isinstance(changes, Mapping):
+            raise BadInput(f"keys: {changes!r} is not an object; expected a key for each action, by its name.")
         self._space = seat.action_space
         self._names = seat.action_names
         self._is_real_time = seat.is_real_time

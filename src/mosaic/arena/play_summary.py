@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from mosaic.arena.episode_summary import summarize_values
+from mosaic.arena.played_seat import PlayedSeat
 from mosaic.contracts.play import PlayConfig
 from mosaic.contracts.views import PlayedEpisode
 
 
-def summarize_session(config: PlayConfig, agents: Sequence[str], episodes: Sequence[PlayedEpisode]) -> dict[str, Any]:
-    """Return the summary as JSON: statistics by agent, and every complete episode."""
+def summarize_session(
+    config: PlayConfig, seats: Sequence[PlayedSeat], episodes: Sequence[PlayedEpisode]
+) -> dict[str, Any]:
+    """Return the summary as JSON: statistics by agent, totals of actors that have some, every complete episode."""
+    totals = {seat.agent: seat.summarize() for seat in seats}
     seeds = [episode.seed for episode in episodes]
     lengths = [episode.length for episode in episodes]
     return {
@@ -21,7 +25,8 @@ def summarize_session(config: PlayConfig, agents: Sequence[str], episodes: Seque
             agent: {
                 "actor": str(choice),
                 **summarize_values(seeds, [episode.returns[agent] for episode in episodes], lengths),
+                **({"totals": totals[agent]} if totals[agent] else {}),
             }
-            for agent, choice in config.assign_actors(agents).items()
+            for agent, choice in config.assign_actors(list(totals)).items()
         },
     }

@@ -145,7 +145,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
         stack.callback(session.close)
         sessions.append(session)
         session.play()
-        write_json(folder.play_summary, summarize_session(config, env.agents, session.episodes))
+        write_json(folder.play_summary, summarize_session(config, prepared.seats, session.episodes))
         run.finish("stopped" if run.stop_requested else "succeeded")
 
 

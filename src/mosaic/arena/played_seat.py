@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mosaic.arena.actors import Actor, Turn
+from mosaic.arena.actors import Actor, SummarizedActor, Turn
 from mosaic.arena.human import HumanActor
 from mosaic.contracts.play_commands import Act, Keys
 
@@ -76,6 +77,10 @@ class PlayedSeat:
             if not is_only_agent and self.human is not None:
                 self.human.forget_input()  # keys pressed while another agent was thinking
         return self._current.actor.act(turn)
+
+    def summarize(self) -> dict[str, Mapping[str, Any]]:
+        """Return the totals of the actors that have some, by name."""
+        return {one.name: one.actor.summarize() for one in self._actors if isinstance(one.actor, SummarizedActor)}
 
     def close(self) -> None:
         for one in self._actors:

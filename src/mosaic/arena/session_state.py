@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,15 +13,14 @@ from mosaic.arena.actors import Turn
 from mosaic.arena.play_envs import PlayEnv, StepResult
 from mosaic.arena.played_seat import PlayedSeat
 from mosaic.arena.recording import Ending
+from mosaic.arena.state_text import describe_value, read_symbols, read_text
 from mosaic.common.files import write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.contracts.views import SeatState, SessionState, SymbolGrid
+from mosaic.contracts.views import SeatState, SessionState
 from mosaic.envs.families import EnvEntry
 
 RATE_HZ = 30.0
-MAX_TEXT = 4000
-MAX_SHOWN_VALUES = 64
 
 
 class StateWriter:
@@ -39,7 +37,6 @@ class StateWriter:
         self._last_actions: dict[str, str] = {}
         self._last_rewards: dict[str, float] = {}
         self._ending: Ending = "running"
-        self._read_symbols = None if entry is None or entry.symbols is None else _load(entry.symbols)
         self.seed = 0
 
     def start_episode(self) -> int:
@@ -94,55 +91,14 @@ class StateWriter:
                 )
                 for agent, seat in seats.items()
             ),
-            text=self._read_text(),
-            symbols=self._symbols(),
+            text=read_text(self._env.core),
+            symbols=read_symbols(self._env.core, self._entry, self._env.turns),
             observation="" if first is None else describe_value(first.observation),
             info="" if first is None else describe_value(dict(first.info)),
         )
         with suppress(OSError):
             write_text(self._path, state.model_dump_json())
 
-    def _symbols(self) -> SymbolGrid | None:
-        if self._read_symbols is None:
-            return None
-        with suppress(Exception):  # a subclass of someone else's may lack what is read
-            return self._read_symbols(self._env.core, self._env.turns)
-        return None
-
-    def _read_text(self) -> str:
-        """Return the environment's own text, where it has one."""
-        core = self._env.core
-        modes = (getattr(core, "metadata", None) or {}).get("render_modes") or ()
-        if "ansi" not in modes:
-            return ""
-        mode = getattr(core, "render_mode", None)
-        try:
-            core.render_mode = "ansi"
-            text = core.render()
-        except Exception:  # whatever an environment's render raises, the session continues
-            return ""
-        finally:
-            core.render_mode = mode
-        return str(text)[:MAX_TEXT] if isinstance(text, str) else ""
-
 
 def _legal_actions(turn: Turn | None) -> tuple[int, ...] | None:
     return None if turn is None or turn.legal_actions is None else tuple(turn.legal_actions)
-
-
-def _load(path: str) -> Callable[[Any, Sequence[Turn]], SymbolGrid]:
-    module, _, name = path.partition(":")
-    found: Callable[[Any, Sequence[Turn]], SymbolGrid] = getattr(importlib.import_module(module), name)
-    return found
-
-
-def describe_value(value: Any) -> str:
-    """Return an observation or an info as text; of a large array, its shape and range."""
-    if isinstance(value, dict):
-        return "\n".join(f"{key}: {describe_value(item)}" for key, item in value.items())[:MAX_TEXT]
-    if isinstance(value, np.ndarray) and value.size > MAX_SHOWN_VALUES:
-        span = f"from {value.min()} to {value.max()}" if value.size else "empty"
-        return f"{value.dtype} {value.shape}, {span}"
-    if isinstance(value, np.ndarray):
-        return np.array2string(value, precision=4, separator=", ")
-    return str(value)[:MAX_TEXT]

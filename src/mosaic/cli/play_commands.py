@@ -36,9 +36,19 @@ RECORDING_NAME = "recording.bin"
     default="random",
     show_default=True,
     metavar="ACTOR",
-    help="Who acts: random, policy:RUN, script:FILE or bdi:FILE.",
+    help="Who acts: random, policy:RUN, script:FILE, llm:MODEL or bdi:FILE.",
+)
+@click.option(
+    "--actor-option",
+    "actor_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the actor, such as base_url=http://127.0.0.1:8000/v1. Can be given several times.",
 )
 @click.option("--opponent", metavar="ACTOR", help="Who acts for the other agents of a game; unset: random.")
+@click.option(
+    "--opponent-option", "opponent_options", multiple=True, metavar="KEY=VALUE", help="The same of the opponent."
+)
 @click.option("--episodes", type=click.IntRange(1), default=DEFAULT_EPISODES, show_default=True, metavar="N")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, metavar="S", help="Of the first episode.")
 @click.option("--max-steps", type=click.IntRange(1), metavar="N", help="End each episode after this many steps.")
@@ -52,7 +62,9 @@ def play(
     /,
     env_id: str,
     actor: str,
+    actor_options: tuple[str, ...],
     opponent: str | None,
+    opponent_options: tuple[str, ...],
     env_kwargs: str | None,
     is_trusted: bool,
     **settings: Any,
@@ -62,10 +74,13 @@ def play(
     given = {name: value for name, value in settings.items() if value is not None}
     if env_kwargs is not None:
         given["env_kwargs"] = parse_env_kwargs(env_kwargs)
-    actors = {ANY_AGENT: actor}
+    actors, options = {ANY_AGENT: actor}, {ANY_AGENT: parse_actor_options(actor_options)}
     if opponent is not None:
         actors = {ANY_AGENT: opponent, FIRST_AGENT: actor}
-    payload = build_play_payload(context.trainer(), env_id, actors, given)
+        options = {ANY_AGENT: parse_actor_options(opponent_options), FIRST_AGENT: options[ANY_AGENT]}
+    elif opponent_options:
+        raise BadInput("--opponent-option needs --opponent.")
+    payload = build_play_payload(context.trainer(), env_id, actors, given, options)
     view = submit_and_follow(context, payload, settings["episodes"], is_trusted=is_trusted)
     summary = context.trainer().read_json(view.run_id, "play_summary.json") if view.outcome == "succeeded" else None
     if summary is None:
@@ -76,6 +91,18 @@ def play(
     else:
         print_play_summary(view, summary)
     return 0
+
+
+def parse_actor_options(texts: Sequence[str]) -> dict[str, str]:
+    """Return options by name, as text; the actor reads and checks them."""
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            # The text is not repeated: it may be a key.
+            raise BadInput("An option of an actor is KEY=VALUE, such as --actor-option timeout_s=30.")
+        options[name.strip().replace("-", "_")] = value
+    return options
 
 
 def parse_env_kwargs(text: str) -> dict[str, Any]:
@@ -103,7 +130,15 @@ def print_play_summary(view: RunView, summary: dict[str, Any]) -> None:
         )
     screen = output.console()
     screen.print(table)
+    for row in summary["agents"].values():
+        for actor, totals in row.get("totals", {}).items():
+            parts = [f"{name.replace('_', ' ')} {number(value)}" for name, value in totals.items() if is_number(value)]
+            click.echo(f"{actor}: {', '.join(parts)}")
     click.echo(f"\nReplay it: mosaic replay {formatting.short_id(view.run_id)}")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @command("replay")

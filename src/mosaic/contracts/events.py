@@ -130,6 +130,37 @@ class Anomaly(Event):
     step: Int64
 
 
+class LlmTurn(Event):
+    """One decision of a language model in a play session. Long texts are shortened."""
+
+    KIND = "llm_turn"
+    agent: str = ""
+    """Empty in an environment with one agent."""
+    step: Int64
+    """Of the episode, before the action."""
+    model: str
+    prompt: str
+    reply: str
+    thought: str = ""
+    """What the model wrote apart from its answer."""
+    rejected_reply: str = ""
+    """An earlier answer without a legal action."""
+    action: str
+    was_fallback: bool
+    problem: str | None = None
+    """Why the fallback was taken, such as `timeout`, `busy` or `no_action`."""
+    detail: str = ""
+    """The same in a sentence."""
+    input_tokens: Int64 | None = None
+    """Null: not counted by the server."""
+    output_tokens: Int64 | None = None
+    cost: float | None = None
+    """Null: no price was given, or the tokens were not counted."""
+    latency_s: float
+    attempts: Int64
+    """Requests, including those that failed and were repeated."""
+
+
 class WorkerPaused(Event):
     KIND = "paused"
     global_step: Int64

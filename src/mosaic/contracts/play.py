@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract
@@ -13,12 +13,17 @@ from mosaic.contracts.payload import AnyPath, EnvId, SafeName, Seed, Text
 
 PLAY_WORKER = "play"
 HUMAN = "human"
+BASE_URL_VARIABLE = "OPENAI_BASE_URL"
+"""Where the actor `llm` finds its model, unless its options say so."""
 MAX_EPISODES = 100_000
 MAX_RATE_HZ = 240.0
 ANY_AGENT = "*"
 """The key of the actor of all agents that have none of their own."""
 FIRST_AGENT = "1"
 """The key of the first agent, whatever its name is."""
+
+_HARMLESS_ACTORS = (HUMAN, "random", "policy")
+"""Kinds of actors that neither execute code nor talk to anyone."""
 
 
 class ActorChoice(Contract):
@@ -31,14 +36,21 @@ class ActorChoice(Contract):
     """Settings of this kind of actor; it checks them."""
 
     @classmethod
-    def parse(cls, text: str) -> ActorChoice:
+    def parse(cls, text: str, options: Mapping[str, Any] | None = None) -> ActorChoice:
         kind, _, target = text.strip().partition(":")
         if not kind:
             raise BadInput(f"{text!r} does not name an actor; expected something like random or policy:RUN.")
-        return cls(kind=kind, target=target)
+        return cls(kind=kind, target=target, options=dict(options or {}))
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.target}" if self.target else self.kind
+
+    @property
+    def risk(self) -> str | None:
+        """What an actor of someone else would do with this machine; None where it is harmless."""
+        if self.kind == "llm":
+            return f"send your API key to {self.options.get('base_url', 'the server of a model')} (actor {self})"
+        return None if self.kind in _HARMLESS_ACTORS else f"run the actor {self}"
 
 
 class PlayConfig(Contract):
@@ -90,3 +102,13 @@ class PlayConfig(Contract):
     @property
     def has_human(self) -> bool:
         return any(actor.kind == HUMAN for actor in self.actors.values())
+
+
+def list_risks(config: Mapping[str, Any]) -> list[str]:
+    """Return what the actors of a config would do that needs trust; none where it is not valid, and so refused."""
+    try:
+        parsed = PlayConfig.model_validate(dict(config))
+    except ValidationError:
+        return []
+    choices = [*parsed.actors.values(), *([] if parsed.standby is None else [parsed.standby])]
+    return [choice.risk for choice in choices if choice.risk is not None]

@@ -45,6 +45,8 @@ class EnvEntry:
     """What their constructor takes and a person may want to change."""
     actions: tuple[str, ...] = ()
     """The names of their discrete actions, in order; empty: continuous, or known only from the environment."""
+    observation_names: tuple[str, ...] = ()
+    """What the numbers of their observations are, in order, where they are few."""
     keys: tuple[KeyBinding, ...] = ()
     idle_action: str | None = None
     """What happens while no key is held, in real time; None: the environment waits for a key."""

@@ -11,6 +11,7 @@ from mosaic.contracts.extras import TranslatedPayload
 from mosaic.contracts.model import field_problems, refuse
 from mosaic.contracts.options import value_at
 from mosaic.contracts.payload import Payload, ScriptConfig
+from mosaic.contracts.play import PLAY_WORKER, list_risks
 from mosaic.workers import get_worker
 
 
@@ -44,6 +45,8 @@ def require_trust(payload: Payload) -> None:
     found = [f"start a program ({key}: {str(value)[:200]})" for key, value in programs.items() if value is not None]
     if payload.env_module:
         found.append(f"import the module {payload.env_module!r} (env_id: {choice.config['env_id']})")
+    if choice.id == PLAY_WORKER:
+        found += list_risks(choice.config)
     if found:
         raise NotTrusted(f"This config was imported and would {' and '.join(found)}. If you trust it, add --trust.")
 

@@ -27,6 +27,16 @@ ENTRIES = (
     EnvEntry(
         pattern="LunarLander",
         about="Land between the flags.",
+        observation_names=(
+            "horizontal position",
+            "height",
+            "horizontal speed",
+            "vertical speed",
+            "angle",
+            "angular speed",
+            "left leg touches",
+            "right leg touches",
+        ),
         settings=_LANDER_SETTINGS,
         actions=("idle", "left_engine", "main_engine", "right_engine"),
         keys=(

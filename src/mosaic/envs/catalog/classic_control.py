@@ -10,6 +10,7 @@ ENTRIES = (
     EnvEntry(
         pattern="CartPole",
         about="Keep the pole upright by pushing the cart.",
+        observation_names=("cart position", "cart velocity", "pole angle", "pole angular velocity"),
         settings=(SettingField("sutton_barto_reward", "bool", False, "Reward only the fall, with -1."),),
         actions=("left", "right"),
         keys=_SIDES,
@@ -18,6 +19,7 @@ ENTRIES = (
     EnvEntry(
         pattern=r"MountainCar-",
         about="Swing the car up the hill.",
+        observation_names=("position", "velocity"),
         actions=("left", "idle", "right"),
         keys=_SIDES,
         idle_action="idle",
@@ -35,6 +37,14 @@ ENTRIES = (
     EnvEntry(
         pattern="Acrobot",
         about="Swing the lower link above the line.",
+        observation_names=(
+            "cosine of the first angle",
+            "sine of the first angle",
+            "cosine of the second angle",
+            "sine of the second angle",
+            "first angular velocity",
+            "second angular velocity",
+        ),
         actions=("torque_left", "idle", "torque_right"),
         keys=(KeyBinding(("Left",), "torque_left"), KeyBinding(("Right",), "torque_right")),
         idle_action="idle",

@@ -53,6 +53,7 @@ ENTRIES = (
     EnvEntry(
         pattern="Blackjack",
         about="Come closer to 21 than the dealer, and not above.",
+        observation_names=("your sum", "card of the dealer", "usable ace (1 or 0)"),
         settings=(
             SettingField("natural", "bool", False, "Whether a natural blackjack pays 1.5."),
             SettingField("sab", "bool", False, "Whether to follow the rules of Sutton and Barto."),

@@ -1,0 +1,291 @@
+"""The actor `llm:MODEL`: a language model chooses the actions, through any OpenAI-compatible endpoint.
+
+A request runs in a thread of its own, so the session never waits for a server. Whatever a server or a model does, the
+actor has an action at its deadline: the model's, or the stated fallback.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mosaic.arena.actors import Seat, Turn
+from mosaic.arena.llm_client import (
+    ChatClient,
+    Message,
+    ModelFailure,
+    Problem,
+    Reply,
+    SamplingSettings,
+    check_base_url,
+    is_loopback,
+)
+from mosaic.arena.llm_options import Ledger, LlmOptions, sum_counts
+from mosaic.arena.llm_prompts import (
+    NOTES,
+    PromptTemplate,
+    format_actions,
+    format_repair,
+    parse_action,
+    read_template,
+)
+from mosaic.arena.state_text import describe_state
+from mosaic.contracts.errors import BadInput, unknown_name_error
+from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, ActorChoice
+from mosaic.envs.factory import find_family
+from mosaic.secrets import find_secret
+
+DEFAULT_BASE_URL = "http://127.0.0.1:11434/v1"
+"""Of Ollama on this machine."""
+KEY_NAME = "openai_api_key"
+GRACE_S = 0.5
+"""How long after its deadline a request that hangs is given up."""
+MAX_LOGGED_PROMPT = 8_000
+MAX_LOGGED_REPLY = 4_000
+
+
+@dataclass
+class Decision:
+    """What came of one request, with all its attempts."""
+
+    action: str | None = None
+    """None: the fallback is taken."""
+    problem: Problem | None = None
+    """Why the fallback is taken."""
+    detail: str = ""
+    replies: list[Reply] = field(default_factory=list)
+    """One, or the one that was rejected and the one that the model was asked for instead."""
+    attempts: int = 0
+
+    @property
+    def input_tokens(self) -> int | None:
+        return sum_counts([reply.input_tokens for reply in self.replies])
+
+    @property
+    def output_tokens(self) -> int | None:
+        return sum_counts([reply.output_tokens for reply in self.replies])
+
+
+@dataclass
+class Request:
+    """One question to the model. Its reply counts only while the actor still holds it."""
+
+    step: int
+    messages: list[Message]
+    legal: list[str]
+    started_at: float
+    deadline: float
+    canceled: threading.Event = field(default_factory=threading.Event)
+    decision: Decision | None = None
+    """Set by its thread, once."""
+
+
+class LlmActor:
+    def __init__(self, choice: ActorChoice, seat: Seat) -> None:
+        self._options = options = LlmOptions(**choice.options)
+        if options.max_cost is not None and not options.has_prices:
+            raise BadInput("max_cost needs price_per_million_input and price_per_million_output.")
+        url = check_base_url(options.base_url or os.environ.get(BASE_URL_VARIABLE, "").strip() or DEFAULT_BASE_URL)
+        self._names = seat.action_names or tuple(str(index) for index in range(int(seat.action_space.n)))
+        if options.fallback is not None and options.fallback not in self._names:
+            raise unknown_name_error("action", options.fallback, self._names, seat.env_id)
+        self._template = read_template(Path(options.template)) if options.template else PromptTemplate()
+        key = find_secret(KEY_NAME)
+        sampling = SamplingSettings(options.temperature, options.max_tokens, options.reasoning_effort)
+        self._client = ChatClient(url, choice.target, key, sampling)
+        self._seat = seat
+        self._model = choice.target
+        self._system = self._template.format_system(self._fixed_values())
+        self._ledger = Ledger(options)
+        self._request: Request | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._history: deque[tuple[str, str]] = deque(maxlen=options.history)
+        self._problems: dict[Problem, int] = {}
+        self._decisions = 0
+        self._latency_s = 0.0
+        if key and url.startswith("http:") and not is_loopback(url):
+            self._warn("llm_key_unencrypted", f"The key is sent to {url} without encryption. Use https where you can.")
+
+    # --- acting
+
+    def start_episode(self, seed: int) -> None:
+        self._give_up()
+        self._history.clear()
+
+    def act(self, turn: Turn) -> Any:
+        if self._request is None or self._request.step != turn.step:
+            self._give_up()
+            self._request = self._start_request(turn)
+        request = self._request
+        decision = request.decision
+        if decision is None:
+            if time.monotonic() < request.deadline + GRACE_S:
+                return None
+            decision = Decision(problem="timeout", detail="The request hangs and was given up.", attempts=1)
+        self._give_up()
+        return self._apply(request, decision, turn)
+
+    def close(self) -> None:
+        """Cancel what is on its way. Its thread ends by itself: a read from a server cannot be interrupted."""
+        self._give_up()
+        self._is_closed = True
+        if self._thread is None or not self._thread.is_alive():
+            self._client.close()
+
+    def summarize(self) -> Mapping[str, Any]:
+        """Return totals for the summary of the session."""
+        ledger = self._ledger
+        return {
+            "calls": ledger.calls,
+            "input_tokens": ledger.input_tokens,
+            "output_tokens": ledger.output_tokens,
+            "cost": self._options.cost(ledger.input_tokens, ledger.output_tokens),
+            "decisions": self._decisions,
+            "fallbacks": sum(self._problems.values()),
+            "problems": dict(self._problems),
+            "mean_latency_s": round(self._latency_s / self._decisions, 4) if self._decisions else None,
+        }
+
+    def _give_up(self) -> None:
+        if self._request is not None:
+            self._request.canceled.set()
+            self._request = None
+
+    def _start_request(self, turn: Turn) -> Request:
+        legal = [self._names[index] for index in self._legal_indices(turn)]
+        messages: list[Message] = [{"role": "system", "content": self._system}]
+        for earlier, action in self._history:
+            messages.append({"role": "user", "content": earlier})
+            messages.append({"role": "assistant", "content": f"ACTION: {action}"})
+        messages.append({"role": "user", "content": self._format_turn(turn, legal)})
+        now = time.monotonic()
+        request = Request(turn.step, messages, legal, now, now + self._options.timeout_s)
+        self._thread = threading.Thread(target=self._decide, args=(request,), name="llm-request", daemon=True)
+        self._thread.start()
+        return request
+
+    def _legal_indices(self, turn: Turn) -> Sequence[int]:
+        return range(len(self._names)) if turn.legal_actions is None else turn.legal_actions
+
+    def _apply(self, request: Request, decision: Decision, turn: Turn) -> int:
+        """Return the action of a decision, and write it to the journal."""
+        latency_s = time.monotonic() - request.started_at
+        action = decision.action or self._fallback(request.legal)
+        self._decisions += 1
+        self._latency_s += latency_s
+        if decision.problem is not None:
+            self._count_problem(decision.problem, decision.detail)
+        self._history.append((request.messages[-1]["content"], action))
+        reply = decision.replies[-1] if decision.replies else Reply()
+        rejected = decision.replies[0].answer if len(decision.replies) > 1 else ""
+        self._report(
+            "llm_turn",
+            agent="" if turn.agent == ANY_AGENT else turn.agent,
+            step=turn.step,
+            model=self._model,
+            prompt=self._shorten(_format_messages(request.messages), MAX_LOGGED_PROMPT),
+            reply=self._shorten(reply.answer, MAX_LOGGED_REPLY),
+            thought=self._shorten(reply.thought, MAX_LOGGED_REPLY),
+            rejected_reply=self._shorten(rejected, MAX_LOGGED_REPLY),
+            action=action,
+            was_fallback=decision.action is None,
+            problem=decision.problem,
+            detail=self._client.mask(decision.detail),
+            input_tokens=decision.input_tokens,
+            output_tokens=decision.output_tokens,
+            cost=self._options.cost(decision.input_tokens, decision.output_tokens),
+            latency_s=round(latency_s, 4),
+            attempts=decision.attempts,
+        )
+        return self._names.index(action)
+
+    def _fallback(self, legal: Sequence[str]) -> str:
+        idle = None if self._seat.entry is None else self._seat.entry.idle_action
+        return next((name for name in (self._options.fallback, idle) if name in legal), None) or legal[0]
+
+    # --- in the request's thread
+
+    def _decide(self, request: Request) -> None:
+        decision = Decision()
+        try:
+            decision.action = self._ask(request, decision)
+        except ModelFailure as failure:
+            decision.problem, decision.detail = failure.problem, str(failure)
+        except Exception as error:  # a defect here must not stop the session either
+            decision.problem, decision.detail = "failed", f"{type(error).__name__}: {error}"
+        request.decision = decision
+        if self._is_closed:
+            self._client.close()
+
+    def _ask(self, request: Request, decision: Decision) -> str:
+        reply = self._complete(request, request.messages, decision)
+        try:
+            return parse_action(reply, self._names, request.legal)
+        except ModelFailure as failure:
+            answer: Message = {"role": "assistant", "content": reply.answer or "(no answer)"}
+            repair: Message = {"role": "user", "content": format_repair(failure, request.legal)}
+            reply = self._complete(request, [*request.messages, answer, repair], decision)
+        return parse_action(reply, self._names, request.legal)
+
+    def _complete(self, request: Request, messages: Sequence[Message], decision: Decision) -> Reply:
+        def start_call() -> None:
+            self._ledger.start_call()
+            decision.attempts += 1
+
+        reply = self._client.complete(messages, request.deadline, request.canceled, start_call)
+        self._ledger.add_reply(messages, reply)
+        decision.replies.append(reply)
+        return reply
+
+    # --- text
+
+    def _fixed_values(self) -> dict[str, str]:
+        seat = self._seat
+        family = find_family(seat.env_id)
+        about = seat.entry.about if seat.entry is not None else ""
+        return {
+            "env_id": seat.env_id,
+            "agent": "" if seat.agent == ANY_AGENT else f" as {seat.agent}",
+            "about": about,
+            "notes": "" if family is None else NOTES.get(family.name, ""),
+            "actions": format_actions(self._names),
+        }
+
+    def _format_turn(self, turn: Turn, legal: Sequence[str]) -> str:
+        values = {
+            "state": describe_state(self._seat.env.unwrapped, self._seat.entry, turn),
+            "legal_actions": format_actions(legal),
+            "step": str(turn.step),
+            "reward": f"{turn.reward:g}",
+        }
+        return self._template.format_turn({**self._fixed_values(), **values})
+
+    def _shorten(self, text: str, length: int) -> str:
+        masked = self._client.mask(text)
+        return masked if len(masked) <= length else f"{masked[: length // 2]} … {masked[-length // 2 :]}"
+
+    # --- the journal
+
+    def _count_problem(self, problem: Problem, detail: str) -> None:
+        """Warn at the first time of each problem."""
+        self._problems[problem] = self._problems.get(problem, 0) + 1
+        if self._problems[problem] == 1:
+            self._warn(f"llm_{problem}", f"{self._model}: {detail} The fallback action was taken.")
+
+    def _warn(self, code: str, text: str) -> None:
+        self._report("warning", text=self._client.mask(text), code=code)
+
+    def _report(self, kind: str, **fields: Any) -> None:
+        if self._seat.report is not None:
+            self._seat.report(kind, **fields)
+
+
+def _format_messages(messages: Sequence[Message]) -> str:
+    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)

@@ -1,0 +1,263 @@
+"""Chat completions of any OpenAI-compatible endpoint, with a deadline for the whole reply.
+
+Every way in which a call can fail has a name (`Problem`), so that callers decide by it and journals can be searched.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from itertools import count
+from typing import Any, Literal, TypedDict
+from urllib.parse import urlsplit
+
+from mosaic.contracts.errors import BadInput, MissingExtra
+from mosaic.envs.family import DISTRIBUTION
+
+MAX_REPLY_BYTES = 1_000_000
+MAX_TRIES = 4
+MAX_ERROR_LENGTH = 300
+_BACKOFF_S = 0.25
+_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+Problem = Literal[
+    "timeout", "connection", "busy", "server", "key", "model", "refused", "malformed", "too_long", "budget", "canceled",
+    "cut_off", "empty", "no_action", "illegal_action", "failed",
+]  # fmt: skip
+_STATUS_PROBLEMS: dict[int, Problem] = {401: "key", 403: "key", 404: "model", 408: "timeout", 429: "busy"}
+_RETRIED: tuple[Problem, ...] = ("busy", "server", "connection")
+_HINTS: dict[Problem, str] = {
+    "key": "Set OPENAI_API_KEY in the environment in which the daemon starts.",
+    "model": "Check the name of the model, and base_url, which usually ends in /v1.",
+    "connection": "Is the server running? Check base_url.",
+    "timeout": "Raise timeout_s, or use a faster model.",
+}
+
+
+class Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class ModelFailure(Exception):
+    """A call without a reply, or a reply without an action."""
+
+    def __init__(self, problem: Problem, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(" ".join(filter(None, (text, _HINTS.get(problem)))))
+        self.problem: Problem = problem
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Reply:
+    text: str = ""
+    thought: str = ""
+    """What a reasoning model wrote apart from its answer."""
+    tool_arguments: str | None = None
+    """Of the first tool call: JSON, if the model made no mistake."""
+    is_cut_off: bool = False
+    input_tokens: int | None = None
+    """None: the server did not count them."""
+    output_tokens: int | None = None
+
+    @property
+    def answer(self) -> str:
+        return self.text if self.tool_arguments is None else self.tool_arguments
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """What is sent with each request; None: the server's default."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    reasoning_effort: str | None = None
+
+
+def check_base_url(text: str) -> str:
+    """Return the address without a final slash, or raise what is wrong with it."""
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise BadInput(f"base_url: {text!r} is not an address; expected one such as http://127.0.0.1:11434/v1.")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        # The address is not repeated: it may contain a password.
+        raise BadInput("base_url must not contain a user, a password or a query. Set the key as OPENAI_API_KEY.")
+    return text.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    return urlsplit(url).hostname in _LOOPBACK_HOSTS
+
+
+class ChatClient:
+    """Calls one model. Any thread may call it."""
+
+    def __init__(self, base_url: str, model: str, key: str | None, sampling: SamplingSettings) -> None:
+        try:
+            import httpx
+        except ModuleNotFoundError:
+            raise MissingExtra(f"The actor 'llm' needs httpx: pip install '{DISTRIBUTION}[llm]'.") from None
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise BadInput("OPENAI_API_KEY is not a valid key: it has characters that a header cannot contain.")
+        self._httpx = httpx
+        self._url = f"{base_url}/chat/completions"
+        self._model = model
+        self._key = key
+        self._parameters = {name: value for name, value in vars(sampling).items() if value is not None}
+        self._retry_at = 0.0
+        # A proxy for the internet does not know this machine's own addresses.
+        self._client = httpx.Client(trust_env=not is_loopback(base_url), follow_redirects=False)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def mask(self, text: str) -> str:
+        """Return the text without the key: servers repeat it in their errors."""
+        return text.replace(self._key, "***") if self._key else text
+
+    def complete(
+        self, messages: Sequence[Message], deadline: float, canceled: threading.Event, before_call: Callable[[], None]
+    ) -> Reply:
+        """Return the model's reply. Where the server is busy, fails or hangs up, try again until the deadline.
+
+        `before_call` is called before each attempt and may raise ModelFailure.
+        """
+        self._wait(max(0.0, self._retry_at - time.monotonic()), deadline, canceled)
+        for attempt in count(1):
+            before_call()
+            try:
+                return self._post(messages, deadline)
+            except ModelFailure as failure:
+                if failure.retry_after_s is not None:
+                    self._retry_at = time.monotonic() + failure.retry_after_s
+                if self._adapt_parameters(failure):
+                    continue
+                if failure.problem not in _RETRIED or attempt >= MAX_TRIES:
+                    raise
+                wait_s = _BACKOFF_S * 2**attempt if failure.retry_after_s is None else failure.retry_after_s
+                if time.monotonic() + wait_s >= deadline:
+                    raise
+                self._wait(wait_s, deadline, canceled)
+        raise AssertionError
+
+    def _wait(self, seconds: float, deadline: float, canceled: threading.Event) -> None:
+        if time.monotonic() + seconds >= deadline:
+            raise ModelFailure("busy", f"The server wants no request for another {seconds:.0f} s.")
+        if canceled.wait(seconds):
+            raise ModelFailure("canceled", "The session has moved on.")
+
+    def _adapt_parameters(self, failure: ModelFailure) -> bool:
+        """Leave out a parameter that the server or the model does not accept; return whether one was changed."""
+        if failure.problem != "refused":
+            return False
+        text = str(failure)
+        if "max_tokens" in text and "max_tokens" in self._parameters:
+            self._parameters["max_completion_tokens"] = self._parameters.pop("max_tokens")
+            return True
+        named = [name for name in ("temperature", "reasoning_effort") if name in text] or ["reasoning_effort"]
+        sent = [name for name in named if name in self._parameters]
+        for name in sent:
+            self._parameters.pop(name, None)  # another thread may have done so
+        return bool(sent)
+
+    def _post(self, messages: Sequence[Message], deadline: float) -> Reply:
+        httpx = self._httpx
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise ModelFailure("timeout", "There was no time left for another request.")
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        body = json.dumps({"model": self._model, "messages": list(messages), **self._parameters})
+        data = bytearray()
+        try:
+            with self._client.stream(
+                "POST", self._url, content=body, headers=headers, timeout=httpx.Timeout(left)
+            ) as response:
+                for part in response.iter_raw():
+                    data += part
+                    if len(data) > MAX_REPLY_BYTES:
+                        raise ModelFailure("too_long", f"The reply has more than {MAX_REPLY_BYTES:,} bytes.")
+                    # httpx limits the time of each read only.
+                    if time.monotonic() > deadline:
+                        raise ModelFailure("timeout", "The reply was not complete in time.")
+        except httpx.TimeoutException:
+            raise ModelFailure("timeout", "The server did not reply in time.") from None
+        except httpx.TransportError as error:
+            text = self.mask(str(error) or type(error).__name__)
+            raise ModelFailure("connection", f"The connection to {self._url} failed: {text}.") from None
+        if response.status_code != 200:
+            raise self._status_error(response.status_code, bytes(data), response.headers.get("retry-after"))
+        return self._decode(bytes(data))
+
+    def _status_error(self, status: int, data: bytes, retry_after: str | None) -> ModelFailure:
+        problem = _STATUS_PROBLEMS.get(status, "server" if status >= 500 else "refused")
+        text = self._error_text(data)
+        return ModelFailure(
+            problem, f"The server replied with status {status}: {text}.", _parse_retry_after(retry_after)
+        )
+
+    def _decode(self, data: bytes) -> Reply:
+        try:
+            body = json.loads(data)
+            choice = body["choices"][0]
+            message = choice["message"]
+            calls = message.get("tool_calls") or []
+            arguments = calls[0]["function"]["arguments"] if calls else None
+            usage = body.get("usage") or {}
+            return Reply(
+                text=_text(message.get("content")),
+                thought=_text(message.get("reasoning_content") or message.get("reasoning")),
+                tool_arguments=None if arguments is None else _text(arguments),
+                is_cut_off=choice.get("finish_reason") == "length",
+                input_tokens=_token_count(usage.get("prompt_tokens")),
+                output_tokens=_token_count(usage.get("completion_tokens")),
+            )
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            text = self._error_text(data)
+            raise ModelFailure("malformed", f"The reply is not a chat completion: {text}.") from None
+
+    def _error_text(self, data: bytes) -> str:
+        """Return the message in an error's JSON, or else its beginning."""
+        text = data.decode("utf-8", "replace")
+        try:
+            body = json.loads(data)
+            error = body.get("error") or body.get("message") or body.get("detail")
+            text = str(error.get("message") or error) if isinstance(error, dict) else str(error or text)
+        except (ValueError, AttributeError, RecursionError):
+            pass
+        return " ".join(self.mask(text).split())[:MAX_ERROR_LENGTH].rstrip(".") or "an empty body"
+
+
+def _text(value: Any) -> str:
+    """A content is text, null, or a list of parts, each with a text."""
+    if isinstance(value, list):
+        return "".join(str(part.get("text") or "") for part in value if isinstance(part, dict))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return "" if value is None else str(value)
+
+
+def _token_count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
+
+
+def _parse_retry_after(text: str | None) -> float | None:
+    """Seconds, or a date."""
+    if text is None:
+        return None
+    try:
+        return min(max(0.0, float(text)), 1e9)
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -1,0 +1,83 @@
+"""The state of an environment as symbols and in words, for windows and for actors that read."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from mosaic.arena.actors import Turn
+from mosaic.contracts.views import SymbolGrid
+from mosaic.envs.families import EnvEntry
+
+MAX_TEXT = 4000
+MAX_SHOWN_VALUES = 64
+_COLORED = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0?m", re.DOTALL)
+
+
+def read_symbols(core: Any, entry: EnvEntry | None, turns: Sequence[Turn]) -> SymbolGrid | None:
+    """Return the state as a grid of symbols, where the catalog knows how to read it."""
+    if entry is None or entry.symbols is None:
+        return None
+    module, _, name = entry.symbols.partition(":")
+    read = getattr(importlib.import_module(module), name)
+    with suppress(Exception):  # a subclass of someone else's may lack what is read
+        grid: SymbolGrid = read(core, turns)
+        return grid
+    return None
+
+
+def read_text(core: Any) -> str:
+    """Return the environment's own text, where it has one."""
+    modes = (getattr(core, "metadata", None) or {}).get("render_modes") or ()
+    if "ansi" not in modes:
+        return ""
+    mode = getattr(core, "render_mode", None)
+    try:
+        core.render_mode = "ansi"
+        text = core.render()
+    except Exception:  # whatever an environment's render raises, the session continues
+        return ""
+    finally:
+        core.render_mode = mode
+    return text[:MAX_TEXT] if isinstance(text, str) else ""
+
+
+def describe_value(value: Any) -> str:
+    """Return an observation or an info as text; of a large array, its shape and range."""
+    if isinstance(value, dict):
+        return "\n".join(f"{key}: {describe_value(item)}" for key, item in value.items())[:MAX_TEXT]
+    if isinstance(value, np.ndarray) and value.size > MAX_SHOWN_VALUES:
+        span = f"from {value.min()} to {value.max()}" if value.size else "empty"
+        return f"{value.dtype} {value.shape}, {span}"
+    if isinstance(value, np.ndarray):
+        return np.array2string(value, precision=4, separator=", ")
+    return str(value)[:MAX_TEXT]
+
+
+def describe_state(core: Any, entry: EnvEntry | None, turn: Turn) -> str:
+    """Return the state in words: a grid by its rows, the environment's own text, or the observation with names."""
+    if (grid := read_symbols(core, entry, (turn,))) is not None:
+        return _describe_grid(grid)
+    if text := _COLORED.sub(r"[\1]", read_text(core)).strip():
+        return text
+    names = () if entry is None else entry.observation_names
+    values = np.ravel(turn.observation) if isinstance(turn.observation, (tuple, np.ndarray)) else np.empty(0)
+    if names and len(names) == len(values):
+        return "\n".join(f"{name}: {value:.4g}" for name, value in zip(names, values, strict=True))
+    return f"Observation: {describe_value(turn.observation)}"
+
+
+def _describe_grid(grid: SymbolGrid) -> str:
+    lines = [grid.caption] if grid.caption else []
+    for number, row in enumerate(grid.rows):
+        cells = [name.replace("_", " ").replace("+", " with ") for name in row]
+        lines.append(f"row {number}: {' | '.join(cells)}")
+    if grid.walls:
+        walls = [f"({row}, {column}) and ({row}, {column + 1})" for row, column in grid.walls]
+        lines.append(f"There are walls between the cells (row, column) {'; '.join(walls)}.")
+    return "\n".join(lines)
