@@ -97,11 +97,12 @@ class LlmActor:
             raise unknown_name_error("action", options.fallback, self._names, seat.env_id)
         self._template = read_template(Path(options.template)) if options.template else PromptTemplate()
         key = find_secret(KEY_NAME)
-        sampling = SamplingSettings(options.temperature, options.max_tokens, options.reasoning_effort)
+        sampling = SamplingSettings(options.temperature, options.max_tokens, options.reasoning_effort or None)
         self._client = ChatClient(url, choice.target, key, sampling)
         self._seat = seat
         self._model = choice.target
-        self._system = self._template.format_system(self._fixed_values())
+        self._fixed_values = self._describe_env()
+        self._system = self._template.format_system(self._fixed_values)
         self._ledger = Ledger(options)
         self._request: Request | None = None
         self._thread: threading.Thread | None = None
@@ -172,7 +173,7 @@ class LlmActor:
         return request
 
     def _legal_indices(self, turn: Turn) -> Sequence[int]:
-        return range(len(self._names)) if turn.legal_actions is None else turn.legal_actions
+        return turn.legal_actions or range(len(self._names))
 
     def _apply(self, request: Request, decision: Decision, turn: Turn) -> int:
         """Return the action of a decision, and write it to the journal."""
@@ -246,7 +247,7 @@ class LlmActor:
 
     # --- text
 
-    def _fixed_values(self) -> dict[str, str]:
+    def _describe_env(self) -> dict[str, str]:
         seat = self._seat
         family = find_family(seat.env_id)
         about = seat.entry.about if seat.entry is not None else ""
@@ -265,7 +266,7 @@ class LlmActor:
             "step": str(turn.step),
             "reward": f"{turn.reward:g}",
         }
-        return self._template.format_turn({**self._fixed_values(), **values})
+        return self._template.format_turn({**self._fixed_values, **values})
 
     def _shorten(self, text: str, length: int) -> str:
         masked = self._client.mask(text)

@@ -21,7 +21,8 @@ from mosaic.envs.family import DISTRIBUTION
 MAX_REPLY_BYTES = 1_000_000
 MAX_TRIES = 4
 MAX_ERROR_LENGTH = 300
-_BACKOFF_S = 0.25
+BACKOFF_S = 0.25
+"""Before the second attempt; twice as long before each further one."""
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 Problem = Literal[
     "timeout", "connection", "busy", "server", "key", "model", "refused", "malformed", "too_long", "budget", "canceled",
@@ -141,7 +142,7 @@ class ChatClient:
                     continue
                 if failure.problem not in _RETRIED or attempt >= MAX_TRIES:
                     raise
-                wait_s = _BACKOFF_S * 2**attempt if failure.retry_after_s is None else failure.retry_after_s
+                wait_s = BACKOFF_S * 2 ** (attempt - 1) if failure.retry_after_s is None else failure.retry_after_s
                 if time.monotonic() + wait_s >= deadline:
                     raise
                 self._wait(wait_s, deadline, canceled)

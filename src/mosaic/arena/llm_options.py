@@ -17,9 +17,8 @@ OPTIONS = (
     ),
     SettingField("temperature", "float", None, "Unset: the server's default.", {"ge": 0, "le": 2}, is_optional=True),
     SettingField("max_tokens", "int", 1024, "Of one answer, thoughts included.", {"ge": 1}, is_optional=True),
-    SettingField(
-        "reasoning_effort", "str", None, "Such as none, low or high; unset: the server's default.", is_optional=True
-    ),
+    # Not optional: `none` is a value that servers know.
+    SettingField("reasoning_effort", "str", "", "Such as none, low or high; empty: the server's default."),
     SettingField("timeout_s", "float", 60.0, "For one decision, with all attempts.", {"gt": 0, "le": 3600}),
     SettingField("history", "int", 4, "Earlier turns in the prompt.", {"ge": 0, "le": 200}),
     SettingField(
@@ -47,7 +46,7 @@ class LlmOptions:
     base_url: str | None
     temperature: float | None
     max_tokens: int | None
-    reasoning_effort: str | None
+    reasoning_effort: str
     timeout_s: float
     history: int
     fallback: str | None

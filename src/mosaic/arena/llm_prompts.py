@@ -40,7 +40,7 @@ NOTES = {
 """By family: how to read its states and actions."""
 _MAX_LISTED_ACTIONS = 400
 _THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_ANSWER = re.compile(r"ACTION\W*[:=]\W*(?P<rest>[^\n]*)", re.IGNORECASE)
+_ANSWER = re.compile(r"\bACTION\W*[:=]\W*([^\n]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,17 @@ def format_repair(failure: ModelFailure, legal: Sequence[str]) -> str:
 def parse_action(reply: Reply, names: Sequence[str], legal: Sequence[str]) -> str:
     """Return the legal action that a reply chooses, or raise what is wrong with it."""
     answer = _THOUGHT.sub("", reply.text).strip()
+    stated = _ANSWER.findall(answer)
     if reply.tool_arguments is not None:
         answer = _read_arguments(reply.tool_arguments)
-    elif stated := _ANSWER.findall(answer):
+    elif stated:
         answer = stated[-1]
     elif reply.is_cut_off:
         raise ModelFailure("cut_off", "The answer was cut off before it named an action: raise max_tokens.")
     if not answer:
         only = "has only thoughts" if reply.thought or reply.text else "is empty"
         raise ModelFailure("empty", f"The answer {only}.")
-    mentioned = _mentioned_names(answer, names)
+    mentioned = _mentioned_names(answer, names, is_first_enough=bool(stated))
     if len(mentioned) != 1:
         what = "no action" if not mentioned else f"several actions ({', '.join(mentioned)})"
         raise ModelFailure("no_action", f"The answer names {what}.")
@@ -121,14 +122,17 @@ def _read_arguments(text: str) -> str:
     return str(arguments)
 
 
-def _mentioned_names(text: str, names: Sequence[str]) -> list[str]:
-    """Return the names in a text, each once; spaces and case may differ, and a longer name hides a shorter one."""
+def _mentioned_names(text: str, names: Sequence[str], is_first_enough: bool) -> list[str]:
+    """Return the names in a text, each once; spaces and case may differ, and a longer name hides a shorter one.
+
+    With `is_first_enough`, a name at the beginning is the only one: what follows is a reason.
+    """
     known = {_plain(name): name for name in names}
+    longest_first = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<!\w)({longest_first})(?!\w)")
     plain = _plain(text)
-    if plain in known:
-        return [known[plain]]
-    longest_first = sorted(known, key=len, reverse=True)
-    pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, longest_first))})(?!\w)")
+    if is_first_enough and (first := pattern.match(plain)):
+        return [known[first[1]]]
     return list(dict.fromkeys(known[match] for match in pattern.findall(plain)))
 
 

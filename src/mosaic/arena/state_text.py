@@ -66,7 +66,7 @@ def describe_state(core: Any, entry: EnvEntry | None, turn: Turn) -> str:
     if text := _COLORED.sub(r"[\1]", read_text(core)).strip():
         return text
     names = () if entry is None else entry.observation_names
-    values = np.ravel(turn.observation) if isinstance(turn.observation, (tuple, np.ndarray)) else np.empty(0)
+    values = np.ravel(turn.observation) if names else np.empty(0)
     if names and len(names) == len(values):
         return "\n".join(f"{name}: {value:.4g}" for name, value in zip(names, values, strict=True))
     return f"Observation: {describe_value(turn.observation)}"

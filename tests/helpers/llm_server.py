@@ -1,0 +1,126 @@
+"""An OpenAI-compatible server on loopback that replies as it is told, well or badly."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TRICKLE_S = 0.05
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request."""
+
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+    @property
+    def prompt(self) -> str:
+        return "\n".join(message["content"] for message in self.body["messages"])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server does with one request."""
+
+    data: bytes = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    way: str = "whole"
+    """`whole`, `hang` (until the server is released, then the data), `trickle`, `drop` or `half`."""
+
+
+def says(content: Any = None, finish: str = "stop", usage: Any = (12, 3), way: str = "whole", **message: Any) -> Answer:
+    """A chat completion."""
+    counts = None if usage is None else dict(zip(("prompt_tokens", "completion_tokens"), usage, strict=True))
+    choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
+    return Answer(json.dumps({"object": "chat.completion", "choices": [choice], "usage": counts}).encode(), way=way)
+
+
+def fails(status: int, text: str = "no", **headers: str) -> Answer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(json.dumps({"error": {"message": text}}).encode(), status, named)
+
+
+class LlmServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[Answer | Callable[[Sent], Answer]] = []
+        """One for each request; the last is repeated."""
+        self.sent: list[Sent] = []
+        self.released = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def next_answer(self, sent: Sent) -> Answer:
+        with self._lock:
+            self.sent.append(sent)
+            answer = self.answers[min(len(self.sent), len(self.answers)) - 1]
+        return answer(sent) if callable(answer) else answer
+
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # headers and body in one packet: two cost 40 ms for each reply
+    server: LlmServer
+
+    def log_message(self, *_: Any) -> None: ...
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.path == "/v1/chat/completions"
+        answer = self.server.next_answer(Sent(body, dict(self.headers)))
+        if answer.way == "hang":
+            self.server.released.wait()
+        self.close_connection = answer.way in ("drop", "half")
+        if answer.way == "drop":
+            return
+        self.send_response(answer.status)
+        self.send_header("Content-Length", str(len(answer.data)))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if answer.way == "trickle":
+            with suppress(OSError):
+                for byte in answer.data:
+                    self.wfile.write(bytes([byte]))
+                    self.wfile.flush()
+                    if self.server.released.wait(TRICKLE_S):
+                        return
+        else:
+            self.wfile.write(answer.data[: len(answer.data) // (2 if answer.way == "half" else 1)])
+
+
+@contextmanager
+def running_llm_server() -> Iterator[LlmServer]:
+    server = LlmServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -1,0 +1,405 @@
+"""The actor `llm` against a real server on loopback: whatever it replies, the session has an action."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.commands import mosaic
+from tests.helpers.daemons import ended, running_daemon, wait_for
+from tests.helpers.llm_server import Answer, LlmServer, Sent, fails, running_llm_server, says
+
+from mosaic.arena import llm_client
+from mosaic.arena.actors import Seat, Turn, make_actor
+from mosaic.arena.llm_actor import LlmActor
+from mosaic.arena.play_envs import PlayEnv, make_play_env
+from mosaic.arena.recording import RecordingHeader
+from mosaic.arena.state_text import describe_state
+from mosaic.contracts.errors import BadInput, MissingExtra, NotTrusted, UnknownName
+from mosaic.contracts.events import EVENT_TYPES, LlmTurn
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Payload
+from mosaic.contracts.play import ANY_AGENT, ActorChoice
+from mosaic.envs.factory import find_family
+from mosaic.journal import read_all
+from mosaic.trainer.admission import require_trust
+
+KEY = "sk-canary-0123456789abcdef"
+LAKE = "FrozenLake-v1"
+NAMES = ("left", "down", "right", "up")
+RIGHT = says("I go to the right.\nACTION: right")
+NONSENSE = says("Let me think about it.")
+
+
+class Table:
+    """An actor at a seat of FrozenLake, and what it wrote to the journal."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.env: PlayEnv = make_play_env(RecordingHeader(env_id=LAKE))
+        self.env.reset(1)
+        family = find_family(LAKE)
+        assert family is not None
+        seat = Seat(
+            env_id=LAKE,
+            agent=ANY_AGENT,
+            observation_space=self.env.observation_space(ANY_AGENT),
+            action_space=self.env.action_space(ANY_AGENT),
+            action_names=NAMES,
+            env=self.env.env,
+            entry=family.find_entry(LAKE),
+            report=lambda kind, **fields: self.events.append({"kind": kind, **fields}),
+        )
+        options = {"base_url": url, "timeout_s": 60, **options}
+        actor = make_actor(ActorChoice(kind="llm", target="a-model", options=options), seat)
+        assert isinstance(actor, LlmActor)
+        self.actor = actor
+        self._steps = 0
+
+    def turn(self, step: int | None = None, **fields: Any) -> Turn:
+        self._steps += 1
+        return Turn(ANY_AGENT, self._steps if step is None else step, 0, {}, **fields)
+
+    def act(self, turn: Turn | None = None) -> str:
+        """Ask until there is an action, as a session does; return its name."""
+        turn = turn or self.turn()
+        deadline = time.monotonic() + 100
+        while (action := self.actor.act(turn)) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return NAMES[action]
+
+    @property
+    def turns(self) -> list[LlmTurn]:
+        found = [{"seq": 1, **event} for event in self.events if event["kind"] == "llm_turn"]
+        return [LlmTurn.model_validate(event) for event in found]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event["code"] for event in self.events if event["kind"] == "warning"]
+
+    def close(self) -> None:
+        self.actor.close()
+        self.env.close()
+
+
+@pytest.fixture
+def server() -> Iterator[LlmServer]:
+    with running_llm_server() as running:
+        yield running
+
+
+@pytest.fixture
+def sit(server: LlmServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Table]]:
+    monkeypatch.setattr(llm_client, "BACKOFF_S", 0.01)
+    tables: list[Table] = []
+
+    def sit_down(*answers: Answer | Callable[[Sent], Answer], **options: Any) -> Table:
+        server.answers = list(answers)
+        tables.append(Table(server.url, **options))
+        return tables[-1]
+
+    yield sit_down
+    for table in tables:
+        table.close()
+
+
+Sit = Callable[..., Table]
+
+
+def test_a_good_reply_is_the_action_and_is_recorded(server: LlmServer, sit: Sit) -> None:
+    table = sit(RIGHT, price_per_million_input="100", price_per_million_output=1000)
+    assert table.act() == "right"
+    assert table.act(table.turn(legal_actions=[0, 2], reward=0.5)) == "right"
+    first, second = table.turns
+    assert EVENT_TYPES["llm_turn"] is LlmTurn
+    assert (first.action, first.was_fallback, first.problem, first.attempts) == ("right", False, None, 1)
+    assert (first.input_tokens, first.output_tokens) == (12, 3)
+    assert first.cost == pytest.approx(0.0042)
+    assert first.reply == "I go to the right.\nACTION: right"
+    for part in (LAKE, "Walk over the ice", "row 0: start with agent | ice", "left, down, right, up"):
+        assert part in first.prompt
+    assert "Legal actions: left, right\n" in second.prompt
+    assert "since your last turn: 0.5" in second.prompt
+    roles = [message["role"] for message in server.sent[1].body["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert server.sent[1].body["messages"][2]["content"] == "ACTION: right"
+    assert server.sent[0].body["model"] == "a-model"
+    assert "Authorization" not in server.sent[0].headers
+    summary = dict(table.actor.summarize())
+    assert summary.pop("mean_latency_s") > 0
+    assert summary == {
+        "calls": 2, "input_tokens": 24, "output_tokens": 6, "cost": pytest.approx(0.0084), "decisions": 2,
+        "fallbacks": 0, "problems": {},
+    }  # fmt: skip
+
+
+def test_a_bad_reply_is_repaired_once(server: LlmServer, sit: Sit) -> None:
+    table = sit(NONSENSE, RIGHT, NONSENSE, says("up or down", usage=None), fallback="down")
+    assert [table.act(), table.act()] == ["right", "down"]
+    repaired, given_up = table.turns
+    assert (repaired.was_fallback, repaired.attempts, repaired.rejected_reply) == (False, 2, "Let me think about it.")
+    assert "The legal actions are: left, down, right, up." in server.sent[1].body["messages"][-1]["content"]
+    assert (given_up.was_fallback, given_up.problem, given_up.attempts) == (True, "no_action", 2)
+    assert given_up.detail == "The answer names several actions (up, down)."
+    assert (repaired.input_tokens, given_up.input_tokens) == (24, None)
+    assert table.warnings == ["llm_no_action"]
+
+
+def test_the_session_never_waits_and_a_late_reply_is_dropped(server: LlmServer, sit: Sit) -> None:
+    table = sit(says("ACTION: up", way="hang"), RIGHT)
+    first = table.turn()
+    assert table.actor.act(first) is None
+    wait_for(lambda: server.sent, "the request")
+    assert table.actor.act(first) is None
+    table.actor.start_episode(2)
+    later = table.turn(step=first.step)
+    assert table.act(later) == "right"
+    server.released.set()
+    assert table.act() == "right"
+    assert [turn.action for turn in table.turns] == ["right", "right"]
+    # What the dropped reply cost is counted all the same.
+    wait_for(lambda: table.actor.summarize()["input_tokens"] == 36, "the late reply")
+    assert table.actor.summarize()["calls"] == 3
+
+
+@pytest.mark.parametrize("way", ["hang", "trickle"])
+def test_a_slow_reply_is_not_waited_for(sit: Sit, way: str) -> None:
+    """A trickle would never end by a limit for each read."""
+    table = sit(says("ACTION: up" + " " * 5000, way=way), timeout_s=0.3)
+    assert table.act() == "left"
+    assert [turn.problem for turn in table.turns] == ["timeout"]
+    assert table.turns[0].latency_s >= 0.3
+    assert table.turns[0].input_tokens is None
+
+
+def test_a_busy_server_is_asked_again_when_it_says(server: LlmServer, sit: Sit) -> None:
+    table = sit(fails(429, Retry_After="0"), RIGHT, fails(429, Retry_After="900"))
+    assert [table.act(), table.act(), table.act()] == ["right", "left", "left"]
+    assert [turn.problem for turn in table.turns] == [None, "busy", "busy"]
+    assert [turn.attempts for turn in table.turns] == [2, 1, 0]
+    assert "for another 900 s" in table.turns[2].detail or "899" in table.turns[2].detail
+    assert len(server.sent) == 3
+
+
+def test_a_lost_connection_is_tried_again(sit: Sit) -> None:
+    table = sit(Answer(way="drop"), says("ACTION: up", way="half"), fails(503), RIGHT, Answer(way="drop"))
+    assert table.act() == "right"
+    assert table.turns[0].attempts == 4
+    assert table.act() == "left"
+    assert table.turns[1].problem == "connection"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem", "words"),
+    [
+        (fails(500, "boom"), "server", "boom"),
+        (fails(401, f"bad key {KEY}"), "key", "bad key ***. Set OPENAI_API_KEY"),
+        (fails(404, "no such model"), "model", "no such model. Check the name"),
+        (fails(418, "teapot"), "refused", "teapot"),
+        (fails(302), "refused", "302"),
+        (Answer(b"<html>hello</html>"), "malformed", "<html>hello</html>"),
+        (Answer(b'{"choices": ['), "malformed", "chat completion"),
+        (Answer(b'{"choices": []}'), "malformed", "chat completion"),
+        (Answer(b'{"error": {"message": "not loaded"}}'), "malformed", "not loaded"),
+        (Answer(b"[" * 100_000), "malformed", "chat completion"),
+        (Answer(b" " * 1_100_000), "too_long", "1,000,000"),
+        (says(None), "empty", "is empty"),
+        (says("", reasoning="I should go right"), "empty", "only thoughts"),
+        (says("<think>right? ACTION: up", finish="length"), "cut_off", "raise max_tokens"),
+        (says("I could go right", finish="length"), "cut_off", "raise max_tokens"),
+        (says("ACTION: jump"), "no_action", "no action"),
+        (says("ACTION: up"), "illegal_action", "up is not legal"),
+    ],
+)
+def test_every_failure_has_a_name_and_the_fallback(
+    sit: Sit, monkeypatch: pytest.MonkeyPatch, answer: Answer, problem: str, words: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    table = sit(answer)
+    assert table.act(table.turn(legal_actions=[1, 2])) == "down"
+    (turn,) = table.turns
+    assert (turn.problem, turn.was_fallback) == (problem, True)
+    assert words in turn.detail
+    assert KEY not in str(table.events)
+    assert table.warnings == [f"llm_{problem}"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says(None, tool_calls=[{"function": {"name": "act", "arguments": '{"action": "right"}'}}]),
+        says(None, tool_calls=[{"function": {"name": "act", "arguments": "{action: right"}}]),
+        says("<think>\nleft? up?\n</think>\n\n**Right**"),
+        says("ACTION: left, no:\nAction: `right`."),
+        says("**ACTION:** Right, since left and up are walls"),
+        says([{"type": "text", "text": "ACTION: right"}]),
+        says("right", reasoning_content="left or up"),
+        says("ACTION: right\nBecause", finish="length"),
+        says("The best choice is right"),
+        says("ACTION:\nright"),
+    ],
+)
+def test_answers_are_understood_in_many_forms(sit: Sit, answer: Answer) -> None:
+    table = sit(answer)
+    assert table.act() == "right"
+    assert table.turns[0].attempts == 1
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"max_calls": 1},
+        {"max_tokens_total": 15},
+        {"max_cost": 0.001, "price_per_million_input": 100, "price_per_million_output": 0},
+    ],
+)
+def test_a_budget_that_is_used_up_means_no_more_requests(server: LlmServer, sit: Sit, budget: dict[str, Any]) -> None:
+    table = sit(RIGHT, **budget)
+    assert [table.act(), table.act(), table.act()] == ["right", "left", "left"]
+    assert [turn.problem for turn in table.turns] == [None, "budget", "budget"]
+    assert len(server.sent) == 1
+    assert table.warnings == ["llm_budget"]
+    assert table.actor.summarize()["problems"] == {"budget": 2}
+
+
+def test_a_budget_ends_even_if_the_server_does_not_count(server: LlmServer, sit: Sit) -> None:
+    table = sit(says("ACTION: right", usage=None), max_tokens_total=50)
+    assert [table.act(), table.act()] == ["right", "left"]
+    assert table.actor.summarize()["input_tokens"] is None
+    assert len(server.sent) == 1
+
+
+def test_parameters_that_a_model_refuses_are_left_out(server: LlmServer, sit: Sit) -> None:
+    def answer(sent: Sent) -> Answer:
+        if "reasoning_effort" in sent.body:
+            return fails(400, "unknown value")
+        if "max_tokens" in sent.body:
+            return fails(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+        return RIGHT
+
+    table = sit(answer, reasoning_effort="none", max_tokens=77, temperature=0.5)
+    assert [table.act(), table.act()] == ["right", "right"]
+    assert [turn.attempts for turn in table.turns] == [3, 1]
+    assert server.sent[0].body["reasoning_effort"] == "none"
+    body = server.sent[-1].body
+    assert (body["max_completion_tokens"], body["temperature"]) == (77, 0.5)
+
+
+def test_closing_does_not_wait_for_a_server(server: LlmServer, sit: Sit) -> None:
+    table = sit(says("ACTION: up", way="hang"))
+    assert table.actor.act(table.turn()) is None
+    wait_for(lambda: server.sent, "the request")
+    table.actor.close()
+    assert not server.released.is_set()
+    assert table.turns == []
+
+
+def test_options_are_checked_by_the_actor(sit: Sit, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"No option 'timeout' in the actor 'llm'\. Did you mean 'timeout_s'"):
+        sit(RIGHT, timeout=3)
+    with pytest.raises(BadInput, match="timeout_s: '-1' does not fit; expected a number above 0"):
+        sit(RIGHT, timeout_s=-1)
+    with pytest.raises(BadInput, match="max_cost needs price_per_million_input"):
+        sit(RIGHT, max_cost=1)
+    with pytest.raises(UnknownName, match=r"No action 'lef' in FrozenLake-v1\. Did you mean 'left'"):
+        sit(RIGHT, fallback="lef")
+    with pytest.raises(BadInput, match="'ftp://x' is not an address"):
+        sit(RIGHT, base_url="ftp://x")
+    with pytest.raises(BadInput) as refused:
+        sit(RIGHT, base_url=f"http://me:{KEY}@127.0.0.1/v1")
+    assert KEY not in str(refused.value)
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        sit(RIGHT, template=str(tmp_path / "missing"))
+    with pytest.raises(BadInput, match="takes no options; got 'speed'"):
+        make_actor(ActorChoice(kind="random", options={"speed": 1}), Seat(LAKE, ANY_AGENT, None, None))
+
+
+def test_the_prompt_can_be_replaced_by_a_file(server: LlmServer, sit: Sit, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("Rules of ${env_id} for $$5.\n---\nNow: $state\nChoose: $legal_actions")
+    table = sit(RIGHT, template=str(path))
+    table.act(table.turn(legal_actions=[2]))
+    system, turn = (message["content"] for message in server.sent[0].body["messages"])
+    assert system == "Rules of FrozenLake-v1 for $5."
+    assert turn.startswith("Now: row 0: start")
+    assert turn.endswith("Choose: right")
+    path.write_text("The $stat")
+    with pytest.raises(UnknownName, match=r"No placeholder '\$stat' in .* Did you mean '\$state'"):
+        sit(RIGHT, template=str(path))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "parts"),
+    [
+        ("Taxi-v4", ["stop R", "passenger", "destination", "walls between the cells (row, column) (0, 1) and (0, 2)"]),
+        ("CliffWalking-v1", ["row 3: start with agent | cliff | cliff"]),
+        ("CartPole-v1", ["cart position: 0.001182\n", "pole angular velocity: "]),
+        ("Blackjack-v1", ["your sum: ", "card of the dealer: "]),
+        ("MountainCarContinuous-v0", ["Observation: [-0."]),
+    ],
+)
+def test_a_state_is_described_in_words(env_id: str, parts: list[str]) -> None:
+    env = make_play_env(RecordingHeader(env_id=env_id))
+    env.reset(1)
+    family = find_family(env_id)
+    assert family is not None
+    text = describe_state(env.core, family.find_entry(env_id), env.turns[0])
+    assert all(part in text for part in parts), text
+    env.close()
+
+
+def test_without_httpx_the_extra_is_named(sit: Sit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtra, match=r"The actor 'llm' needs httpx: pip install 'mosaic-rl\[llm\]'"):
+        sit(RIGHT)
+
+
+def test_an_imported_config_does_not_get_the_key_without_trust() -> None:
+    def payload(**actor: Any) -> Payload:
+        config = {"env_id": LAKE, "actors": {ANY_AGENT: actor}}
+        metadata = {"worker": {"id": "play", "config": config}, "is_imported": True}
+        return Payload.parse({"kind": "play", "metadata": metadata, "artifacts": {}})
+
+    require_trust(payload(kind="random"))
+    with pytest.raises(NotTrusted, match="send your API key to http://evil/v1"):
+        require_trust(payload(kind="llm", target="m", options={"base_url": "http://evil/v1"}))
+    with pytest.raises(NotTrusted, match=r"run the actor script:/tmp/x\.py"):
+        require_trust(payload(kind="script", target="/tmp/x.py"))
+
+
+def test_a_session_is_played_canceled_and_keeps_the_key_to_itself(
+    workspace: Workspace, plugins: Path, server: LlmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4.6: keys."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server.answers = [fails(429, f"slow down, {KEY}", Retry_After="0"), NONSENSE, RIGHT]
+    common = ("--env-kwargs", '{"is_slippery": false}', "--max-steps", "4", "--json")
+    with running_daemon(workspace, plugins) as (_, trainer):
+        arguments = ("--actor", "llm:a-model", "--actor-option", "timeout_s=60")
+        played = mosaic(workspace, "play", LAKE, *arguments, *common, OPENAI_BASE_URL=server.url)
+        assert played.code == 0, played.err
+        (episode,) = played.json["episodes"]
+        assert episode["length"] == 4
+        totals = played.json["agents"][ANY_AGENT]["totals"]["llm:a-model"]
+        assert (totals["calls"], totals["decisions"], totals["fallbacks"]) == (6, 4, 0)
+        events = read_all(RunFolder(trainer.get(played.json["run_id"]).run_dir).journal)
+        assert [event["action"] for event in events if event["kind"] == "llm_turn"] == ["right"] * 4
+        refused = mosaic(workspace, "play", LAKE, *arguments, "--actor-option", "temprature=1", *common)
+        assert refused.code == 2
+        assert "Did you mean 'temperature'?" in refused.err
+        server.answers = [says("ACTION: up", way="hang")]
+        actor = {"kind": "llm", "target": "m", "options": {"base_url": server.url, "timeout_s": 3000}}
+        metadata = {"worker": {"id": "play", "config": {"env_id": LAKE, "actors": {ANY_AGENT: actor}}}}
+        before = len(server.sent)
+        run_id = trainer.submit({"kind": "play", "metadata": metadata, "artifacts": {}}).run_id
+        wait_for(lambda: len(server.sent) > before, "the request")
+        trainer.cancel(run_id)
+        assert ended(trainer, run_id).outcome == "cancelled"
+    assert {sent.headers["Authorization"] for sent in server.sent} == {f"Bearer {KEY}"}
+    leaks = [path for path in workspace.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert leaks == []
