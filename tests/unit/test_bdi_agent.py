@@ -15,13 +15,12 @@ pytest.importorskip("agentspeak")
 
 from tests.learning.bdi import BdiLearner, Case, TabularLearner
 
-from bdi_worker import describe_actor
 from bdi_worker.asl_source import AslSource, list_examples, read_source
 from bdi_worker.engine import Mind
 from bdi_worker.percepts import find_perception
 from bdi_worker.plan_values import PlanValues, build_learner, check_labels, end_episode
 from bdi_worker.worker_config import BdiSettings
-from mosaic.arena.actors import Seat, Turn
+from mosaic.arena.actors import Seat, Turn, make_actor
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ActorChoice
 from mosaic.envs import make
@@ -364,7 +363,7 @@ def test_the_actor_reports_its_fallbacks(tmp_path: Path) -> None:
     file.write_text("+!act : at(0, 0) <- move(right).")
     env, reports = make("FrozenLake-v1"), list[dict[str, Any]]()
     choice = ActorChoice(kind="bdi", target=str(file), options={"fallback": "down"})
-    actor = describe_actor().make(choice, seat(env, reports))
+    actor = make_actor(choice, seat(env, reports))
     actor.start_episode(1)
     assert [actor.act(Turn("*", step, observation, {})) for step, observation in enumerate((0, 1))] == [2, 1]
     actor.close()
@@ -373,11 +372,11 @@ def test_the_actor_reports_its_fallbacks(tmp_path: Path) -> None:
     assert reports[1]["kind"] == "warning"
     assert "chose no action in 1 steps" in reports[1]["text"]
     with pytest.raises(BadInput, match=r"No action 'jump' in FrozenLake-v1.*Known: down, left, right, up"):
-        describe_actor().make(choice.model_copy(update={"options": {"fallback": "jump"}}), seat(env, []))
+        make_actor(choice.model_copy(update={"options": {"fallback": "jump"}}), seat(env, []))
 
 
 def test_plans_without_values_are_chosen_at_random() -> None:
     env = make("FrozenLake-v1")
-    actor = describe_actor().make(ActorChoice(kind="bdi", target="grid_learn"), seat(env, []))
+    actor = make_actor(ActorChoice(kind="bdi", target="grid_learn"), seat(env, []))
     actor.start_episode(1)
     assert {actor.act(Turn("*", step, 0, {})) for step in range(40)} == {0, 1, 2, 3}

@@ -85,7 +85,7 @@ def test_the_wheel_has_types_stubs_schema_and_help_pages(tmp_path: Path) -> None
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     packages = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert packages == {"mosaic", "cleanrl_worker"}
+    assert packages == {"mosaic", "cleanrl_worker", "bdi_worker"}
     files = {path for package in packages for path in (SOURCE / package).rglob("*") if path.is_file()}
     assert names >= {path.relative_to(SOURCE).as_posix() for path in files if "__pycache__" not in path.parts}
     contracts = {f"mosaic/contracts/trainer_pb2{end}" for end in (".py", ".pyi", "_grpc.py", "_grpc.pyi")}
