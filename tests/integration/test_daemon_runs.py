@@ -236,6 +236,23 @@ def test_a_long_list_comes_in_several_replies(trainer: TrainerClient, monkeypatc
     assert calls == [3, 3, 3, 3, 2, 2]
 
 
+def test_a_list_shows_what_a_single_run_shows_except_its_attempts_and_history(trainer: TrainerClient) -> None:
+    run_id = trainer.submit(scripted(steps=1)).run_id
+    ended(trainer, run_id)
+    active = trainer.submit(scripted(steps=1_000_000, dt=0.5)).run_id
+    stage(trainer, active, "running")
+    trainer.pause(active)  # then nothing changes between the two calls
+    stage(trainer, active, "paused")
+    for listed in trainer.runs():
+        whole = trainer.get(listed.run_id)
+        assert whole.attempts
+        assert whole.history
+        volatile = {"hardware": whole.hardware, "attempts": (), "history": ()}
+        assert listed.model_copy(update=volatile) == whole.model_copy(update=volatile)
+        assert (listed.attempts, listed.history) == ((), ())
+        assert bool(listed.pid) == (listed.run_id == active)
+
+
 def test_last_is_the_newest_run_that_fits_the_command(trainer: TrainerClient) -> None:
     first = trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id
     stage(trainer, first, "running")
