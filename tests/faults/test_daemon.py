@@ -135,6 +135,24 @@ def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: 
     trainer.close()
 
 
+def test_a_daemon_that_cancels_its_runs_also_cancels_one_that_is_submitted_meanwhile(
+    daemon: LiveDaemon, trainer: TrainerClient
+) -> None:
+    """F2: it would otherwise wait without end for a run that it no longer starts."""
+    first = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    some_steps(trainer, first, 1)
+    keeper = keeper_pid(trainer.get(first).attempts[-1])
+    os.kill(keeper, signal.SIGSTOP)  # so that its run takes as long to stop as the test wants
+    trainer.stop_daemon(cancel_runs=True)
+    wait_for(lambda: trainer.get(first).stage == "stopping", "its cancellation")
+    second = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    os.kill(keeper, signal.SIGCONT)
+    assert daemon.process is not None
+    assert daemon.process.wait(60) == 0
+    with daemon.start() as trainer:
+        assert [trainer.get(run_id).outcome for run_id in (first, second)] == ["cancelled"] * 2
+
+
 def assert_nothing_is_missing(trainer: TrainerClient, run_id: str) -> None:
     """Cancel the run, which must have had one attempt and still make steps, and compare its journal with the index."""
     some_steps(trainer, run_id, (trainer.get(run_id).global_step or 0) + 5)

@@ -29,6 +29,7 @@ from mosaic.journal import read_all
 from mosaic.run import last_good_checkpoint
 
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))
+pytestmark = pytest.mark.timeout(0 if IS_FULL else 120)
 CHILD = Path(__file__).parents[1] / "helpers" / "run_child.py"
 Result = TypeVar("Result")
 

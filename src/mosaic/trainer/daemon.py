@@ -272,12 +272,10 @@ class Daemon:
 
     def _cancel_all_and_end(self) -> None:
         self.supervisor.is_draining = True
-        for run_id in list(self._records.active):
-            try:
-                self._run_service.cancel(run_id)
-            except NotAllowed:
-                continue  # it has just ended
         while self._records.active:
+            for run_id in list(self._records.active):  # also those that are submitted or resumed meanwhile
+                with suppress(NotAllowed):  # it has just ended
+                    self._run_service.cancel(run_id)
             time.sleep(0.05)
         self._request_shutdown()
 
