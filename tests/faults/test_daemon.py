@@ -21,6 +21,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.fault_table import count_kills
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY, TOKEN_KEY
@@ -36,7 +37,7 @@ from mosaic.journal import read_all
 from mosaic.store.index_schema import MAX_CHECKED_BYTES
 
 FALSE_PROOF = ((NONCE_KEY, "0" * 32), (PROOF_KEY, "0" * 64))
-KILLS = 3
+KILLS = count_kills(3)
 
 
 def keeper_pid(attempt: Attempt) -> int:
