@@ -62,7 +62,8 @@ def require_packages(payload: Payload) -> None:
     )
     for is_requested, purpose, package, extra, path, alternative in rows:
         if is_requested and find_spec(package) is None:
-            message = f"{purpose} needs {package}, which is not installed: pip install 'mosaic-rl[{extra}]', or {alternative}."
+            command = f"pip install 'mosaic-rl[{extra}]'"
+            message = f"{purpose} needs {package}, which is not installed: {command}, or {alternative}."
             raise MissingExtra(message, [FieldProblem(path, message)])
 
 
