@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
 from mosaic import __version__
@@ -108,6 +109,14 @@ def test_no_line_of_the_table_is_wider_than_the_terminal(columns: str, monkeypat
     out = call(FakeTrainer(wide), "runs").out
     assert len(out.splitlines()) == 2
     assert max(map(len, out.splitlines())) <= int(columns)
+
+
+def test_a_name_from_elsewhere_cannot_break_the_table() -> None:
+    """F41: an imported record may have any text as its environment."""
+    lines = call(FakeTrainer(view(env_id="a\nb\x1b[2J"), view(RUN[:-1] + "X", env_id="日本")), "runs").out.splitlines()
+    assert len(lines) == 3
+    assert "a�b�[2J" in lines[1]
+    assert cell_len(lines[1].partition(" 1 ")[0]) == cell_len(lines[2].partition(" 1 ")[0])
 
 
 def test_metrics_as_csv_have_all_their_digits() -> None:

@@ -274,9 +274,9 @@ def _submit_many(
     if context.is_json:
         output.print_json(views)
     else:
-        from mosaic.cli.runs_commands import runs_table
+        from mosaic.cli.runs_commands import RunsTable
 
-        output.console().print(runs_table(views))
+        output.console().print(RunsTable(views))
     return 0 if is_detached else max(exit_code(view) for view in views)
 
 
