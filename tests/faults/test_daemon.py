@@ -125,7 +125,7 @@ def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: 
         else:
             assert mosaic(daemon.workspace, "daemon", "stop").code == 0
             assert daemon.process is not None
-            daemon.process.wait(timeout=20)
+            daemon.process.wait(timeout=90)
         trainer.close()
         length = RunFolder(view.run_dir).journal.stat().st_size
         wait_for(lambda: RunFolder(view.run_dir).journal.stat().st_size > length, "steps without a daemon")  # noqa: B023
@@ -299,11 +299,11 @@ def test_every_call_needs_the_token(trainer: TrainerClient, workspace: Workspace
                 for metadata in ((), ((TOKEN_KEY, ""),), ((TOKEN_KEY, "0" * 64),), FALSE_PROOF):
                     call: Any = channel.unary_stream(f"/{service}/{method}", bytes, bytes)
                     with pytest.raises(grpc.RpcError) as refused:
-                        list(call(b"", metadata=metadata, timeout=10))
+                        list(call(b"", metadata=metadata, timeout=60))
                     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED, (method, refused.value)
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         question = reflection_pb2.ServerReflectionRequest(list_services="")
-        answers = stub.ServerReflectionInfo(iter([question]), metadata=((TOKEN_KEY, address.token),), timeout=10)
+        answers = stub.ServerReflectionInfo(iter([question]), metadata=((TOKEN_KEY, address.token),), timeout=60)
         listed = [service.name for service in next(answers).list_services_response.service]
         assert "mosaic.v1.Trainer" in listed
     lines = [json.loads(line) for line in workspace.daemon_log.read_text().splitlines()]
@@ -345,7 +345,7 @@ def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace
     address = read_daemon_address(workspace)
     assert address is not None
     host, _, port = address.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as page:
+    with socket.create_connection((host, int(port)), timeout=60) as page:
         page.sendall(b"POST /mosaic.v1.Trainer/StopDaemon HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n")
         page.settimeout(5)
         answer = page.recv(4096)

@@ -118,7 +118,7 @@ def interpreters() -> Iterator[str]:
                 [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
                 capture_output=True,
                 text=True,
-                timeout=20,
+                timeout=90,
             )
         except (OSError, subprocess.TimeoutExpired):
             continue

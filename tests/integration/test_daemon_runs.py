@@ -348,7 +348,7 @@ def test_a_draining_daemon_starts_no_run_and_exits_after_its_last_one(
     waiting = trainer.submit(scripted()).run_id
     trainer.cancel(running)
     assert daemon.process is not None
-    daemon.process.wait(timeout=20)
+    daemon.process.wait(timeout=90)
     trainer.close()
     trainer = daemon.start()
     assert trainer.get(running).outcome == "cancelled"
