@@ -48,7 +48,7 @@ WORKLOADS = ("ppo", "dqn", "script", "evaluation", "tracked")
 GRID = [(killed, workload) for killed in ENDS for workload in WORKLOADS if killed != "sidecar" or workload == "tracked"]
 QUICK_GRID = [cell for cell in GRID if cell[1] != "tracked"]
 """A tracked run takes W&B's own time."""
-SIDECAR_S = 120.0
+SIDECAR_S = 300.0
 """It waits for 30 s before it records, and has the lowest priority of all processes."""
 LONG = 50_000_000
 """Steps or episodes that no test waits for."""
@@ -78,7 +78,7 @@ def start_workload(trainer: TrainerClient, workload: str, tmp_path: Path) -> str
     return trainer.submit(payload).run_id
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: "random" if cell is None else "-".join(cell))
 def test_a_kill_at_a_random_time_leaves_one_true_end_and_a_complete_record(
     cell: tuple[str, str] | None,
@@ -164,8 +164,13 @@ def assert_tracked(view: RunView, server: WandbServer, is_interrupted: bool) -> 
 
 
 def checker_pid(workspace: Workspace) -> int:
-    lines = [json.loads(line) for line in workspace.daemon_log.read_text().splitlines()]
-    return int([line["pid"] for line in lines if line["event"] == "checker_started"][-1])
+    """Wait for the checker, which a daemon starts some time after itself."""
+
+    def started() -> list[int]:
+        lines = [json.loads(line) for line in workspace.daemon_log.read_text().splitlines()]
+        return [line["pid"] for line in lines if line["event"] == "checker_started"]
+
+    return int(wait_for(started, "the checker")[-1])
 
 
 def assert_it_continues(trainer: TrainerClient, run_id: str) -> None:
