@@ -28,7 +28,7 @@ from mosaic.client import TrainerClient
 from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.states import Stage
+from mosaic.contracts.states import Attempt, Stage
 from mosaic.contracts.views import RunView
 from mosaic.journal import read_all
 from mosaic.sidecar import sync_state
@@ -135,10 +135,13 @@ def test_a_kill_at_a_random_time_leaves_one_true_end_and_a_complete_record(
 
 def find_processes(trainer: TrainerClient, daemon: LiveDaemon, run_id: str, killed: str) -> list[ProcessIdentity]:
     """Wait until the processes exist; the daemon's own is killed by its object."""
-    wait_for(lambda: trainer.get(run_id).pid, "its worker")
-    attempt = trainer.get(run_id).attempts[-1]
-    assert attempt.keeper is not None
-    assert attempt.worker is not None
+
+    def started() -> Attempt | None:
+        attempts = trainer.get(run_id).attempts
+        # A script's first line may be read before its keeper's report.
+        return attempts[-1] if attempts and attempts[-1].worker else None
+
+    attempt = wait_for(started, "its worker")
     if killed == "checker":
         return [{"pid": checker_pid(daemon.workspace), "start": "", "boot_id": ""}]
     if killed == "sidecar":
