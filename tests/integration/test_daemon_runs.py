@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.probe_scripts import start_script
 from tests.helpers.worker_runs import run_worker, small
 
 from mosaic.client import TrainerClient, trainer_client
@@ -23,6 +24,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import MetricsCursor, RunView
 from mosaic.formatting import short_id
 from mosaic.journal import Journal, read_all
+from mosaic.submission.caller_environment import program_environment
 
 
 def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
@@ -469,3 +471,22 @@ def test_a_run_sees_the_gpus_that_it_holds_and_no_others(
         assert trainer.get(third).stage == "queued"
         trainer.cancel(first)
         assert devices(third) == "5"
+
+
+@pytest.mark.may_log("run_not_started")
+def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
+    daemon: LiveDaemon, trainer: TrainerClient, tmp_path: Path
+) -> None:
+    holders = [trainer.submit(scripted(steps=10_000, dt=0.01)).run_id for _ in range(4)]
+    for holder in holders:
+        stage(trainer, holder, "running")
+    run_id = start_script(trainer, tmp_path, "pass")
+    daemon.kill()
+    with daemon.start() as restarted:
+        restarted.cancel(holders[0])
+        view = ended(restarted, run_id)
+        assert view.outcome == "failed"
+        assert f"mosaic resubmit {run_id}" in (view.reason or "")
+        config = restarted.config(run_id)
+        again = restarted.submit(config, program_environment(config))
+        assert ended(restarted, again.run_id).outcome == "succeeded"

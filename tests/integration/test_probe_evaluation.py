@@ -7,12 +7,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import episodes, points, start_script
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
 BASELINES = os.environ.get("MOSAIC_TEST_VENV_SB3", "")
 PLAY = """
     import gymnasium as gym

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import episodes, events, points, start_script, write_script
 
@@ -12,6 +13,7 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
 
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
 SKIP = """
     import gymnasium as gym
     class Skip(gym.Wrapper):
