@@ -174,6 +174,11 @@ def format_eval_line(batch: EvaluationBatch) -> str:
     return f"eval batch {batch.batch} | {' '.join([f'episodes={batch.episodes}', *figures])}"
 
 
+def explain_state(view: RunView) -> str:
+    """Return why a run is in its state: how it ended or what it waits for, and what of it cannot be read."""
+    return "\n".join(filter(None, (view.reason, view.wait_reason, view.problem)))
+
+
 def format_progress_line(view: RunView) -> str:
     """Format what a run does now: `running, 12,400 of 50,000 steps (25%), 8,200 steps/s, 4.6s left, return 93.1`."""
     parts = [f"{view.status} ({view.wait_reason})" if view.wait_reason else view.status]

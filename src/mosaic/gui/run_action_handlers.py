@@ -241,7 +241,7 @@ def delete(workbench: Workbench) -> None:
         "delete.question",
         "Delete runs",
         f"Move {what} to the trash?",
-        f"{_list_titles(views)}\n\nThey can be restored from the trash for 30 days.",
+        f"{_list_titles(views)}\n\n{'It' if len(views) == 1 else 'They'} can be restored from the trash for 30 days.",
         "Move to trash",
         lambda: _move_to_trash(workbench, [view.run_id for view in views]),
         "Keep",
