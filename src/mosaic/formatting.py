@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mosaic.contracts.options import RunKind
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import EvaluationBatch, HardwareSample, RunView
+    from mosaic.contracts.views import Evaluation, EvaluationBatch, HardwareSample, RunView
 
 PLACEHOLDER = "–"
 SHORT_ID_LENGTH = 6
@@ -172,6 +172,15 @@ def format_eval_line(batch: EvaluationBatch) -> str:
     returns = {"avg": batch.avg_return, "min": batch.min_return, "max": batch.max_return}
     figures = [f"{name}={value:.1f}" for name, value in returns.items() if value is not None]
     return f"eval batch {batch.batch} | {' '.join([f'episodes={batch.episodes}', *figures])}"
+
+
+def describe_unfinished_training(evaluation: Evaluation) -> str:
+    """Return a sentence about the evaluated policy if its run is still training, else nothing."""
+    trained, step = evaluation.trained, evaluation.summary.checkpoint_step
+    if trained is None or trained.stage == "finished" or trained.run_id == evaluation.run_id:
+        return ""
+    of_step = "" if step is None else f" of step {step:,}"
+    return f"Run {short_id(trained.run_id)} has not ended; this is the result of its checkpoint{of_step}."
 
 
 def explain_state(view: RunView) -> str:

@@ -18,7 +18,6 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
 from mosaic.cli.parameters import build_flag
-from mosaic.cli.script_command import flag_value
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
@@ -38,6 +37,7 @@ from mosaic.submission.run_payloads import (
     verdict_rows,
     with_seed,
 )
+from mosaic.submission.script_payloads import flag_value
 from mosaic.submission.unknown_algorithms import unknown_algorithm_error
 
 if TYPE_CHECKING:
