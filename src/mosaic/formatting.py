@@ -179,8 +179,7 @@ def describe_unfinished_training(evaluation: Evaluation) -> str:
     trained, step = evaluation.trained, evaluation.summary.checkpoint_step
     if trained is None or trained.stage == "finished" or trained.run_id == evaluation.run_id:
         return ""
-    of_step = "" if step is None else f" of step {step:,}"
-    return f"Run {short_id(trained.run_id)} has not ended; this is the result of its checkpoint{of_step}."
+    return "Its training has not ended." if step is None else f"Its training has not ended; this is step {step:,}."
 
 
 def explain_state(view: RunView) -> str:

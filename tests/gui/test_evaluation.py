@@ -98,10 +98,7 @@ def test_the_result_of_a_run_that_still_trains_names_its_checkpoint(shown: Appli
     trainer.stored_evaluations = [create_evaluation(1, [1.0, 3.0], trained=trained)]
     shown.workbench.select(run_id(EVALUATION), "overview")
     title = awaited(shown.window, "evaluation.title", QLabel)
-    pump(
-        lambda: title.text().endswith("\nRun 000001 has not ended; this is the result of its checkpoint of step 512."),
-        "the sentence",
-    )
+    pump(lambda: title.text().endswith("\nIts training has not ended; this is step 512."), "the sentence")
     trainer.stored_evaluations = [create_evaluation(1, [1.0, 3.0])]
     shown.workbench.select(run_id(OTHER), "overview")
     shown.workbench.select(run_id(EVALUATION), "overview")

@@ -191,7 +191,7 @@ def test_the_result_of_a_run_that_still_trains_says_so(place: Path, stage: Stage
     trainer = Evaluates(place, [1.0, 2.0])
     trainer.trained = TrainedRun(run_id="01TRAINED", stage=stage)
     result = call(trainer, "eval", "last")
-    assert ("Run RAINED has not ended; this is the result of its checkpoint." in result.out) == (stage == "running")
+    assert ("Its training has not ended." in result.out) == (stage == "running")
 
 
 def test_one_episode_has_no_interval() -> None:

@@ -91,7 +91,7 @@ class RunPage(QWidget):
         explanation = explain_state(view)
         self._state.setText(": ".join(filter(None, (view.status, explanation.partition("\n")[0]))))
         self._state.setToolTip("\n".join(filter(None, (view.status, explanation))))
-        self._state.setMinimumWidth(self._state.fontMetrics().horizontalAdvance(view.status))
+        self._state.setMinimumWidth(self._state.fontMetrics().horizontalAdvance(f"{view.status}…"))
         stage = view.stage
         is_paused = stage == "paused"
         pause = self._buttons["run.pause"]
