@@ -83,6 +83,7 @@ def test_groups_are_scored_and_compared_as_in_the_window() -> None:
 
 
 def test_runs_on_two_environments_have_no_mean_in_common_and_can_be_selected() -> None:
+    """R10.4: statistics never mix environments."""
     trainer = Finished()
     for run in list(trainer.views)[1::2]:
         trainer.views[run] = trainer.views[run].model_copy(update={"env_id": "Acrobot-v1"})
