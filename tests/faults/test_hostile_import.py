@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, scripted
 from tests.helpers.worker_runs import small
@@ -27,6 +28,7 @@ from mosaic.contracts.payload import Payload
 from mosaic.trainer import run_import
 from mosaic.trainer.admission import require_trust
 
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
 MODULES = ("numpy", "secrets", "json", "gymnasium", "sitecustomize")
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for modules whose tests only need a daemon, whatever else it has run: one for all of them, not one each.
+"""Fixtures for modules whose tests only need a daemon and an empty workspace: one for all of them, not one each.
 
 A module takes them with `plugins, workspace, live, trainer = shared_daemon.FIXTURES`. A test of it that kills, restarts
 or configures a daemon starts another one in a workspace of its own.
@@ -7,6 +7,7 @@ or configures a daemon starts another one in a workspace of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.conftest import logged_problems
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon
 
 from mosaic.client import TrainerClient, connect
+from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
 MAX_RUNS = 4
@@ -45,16 +47,18 @@ def live(workspace: Workspace, plugins: Path) -> Iterator[tuple[LiveDaemon, Trai
 
 @pytest.fixture
 def trainer(live: tuple[LiveDaemon, TrainerClient], monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerClient]:
-    """Afterwards, what the test has left active is cancelled, and its failures do not hold the queue of the next."""
+    """Afterwards, the runs of the test are cancelled and deleted, and its failures do not pause the queue."""
     monkeypatch.delenv(WORKSPACE_VARIABLE, raising=False)
     with connect(live[0].workspace, may_start=False) as connection:
         yield connection
-        active = [view.run_id for view in connection.runs() if view.stage != "finished"]
-        for run_id in active:
-            connection.cancel(run_id)
-        for run_id in active:
-            ended(connection, run_id)
         connection.continue_queue()
+        views = connection.runs()
+        for view in views:
+            with suppress(NotAllowed):  # it has ended
+                connection.cancel(view.run_id)
+        for view in views:
+            ended(connection, view.run_id)
+            connection.delete(view.run_id)
 
 
 FIXTURES = (plugins, workspace, live, trainer)
