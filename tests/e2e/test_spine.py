@@ -225,7 +225,7 @@ BAD_INPUT = (
     (("train", "nosuch"), "nosuch"),
     (("train", "pppo"), "Did you mean 'ppo'?"),
     (("train", "ppo", "--learning-rate", "banana"), "banana"),
-    (("train", "ppo", "--learning-rate", "3"), "learning_rate"),
+    (("train", "ppo", "--learning-rate", "3"), "--learning-rate must be a number above 0 and below 1, not '3'."),
     (("train", "ppo", "--learnin-rate", "0.1"), "--learning-rate"),
     (("train", "ppo", "--env-id", "NoSuch-v9"), "NoSuch"),
     (("train", "ppo", "--env-id", "CartPole-v2"), "CartPole-v1"),
@@ -236,7 +236,7 @@ BAD_INPUT = (
     ),
     (("train", "ppo", "--env-id", "../../etc"), "env_id"),
     (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),
-    (("train", "ppo", "--run-name", "../x"), "run_name"),
+    (("train", "ppo", "--run-name", "../x"), "--run-name must be letters, digits and . _ @ + -"),
 )
 
 
