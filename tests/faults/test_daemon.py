@@ -154,6 +154,25 @@ def test_a_daemon_that_cancels_its_runs_also_cancels_one_that_is_submitted_meanw
         assert [trainer.get(run_id).outcome for run_id in (first, second)] == ["cancelled"] * 2
 
 
+def test_a_daemon_that_waits_for_its_runs_to_end_is_ended_by_sigterm(
+    daemon: LiveDaemon, trainer: TrainerClient
+) -> None:
+    """F2: a run that does not end, here because its keeper is frozen, keeps no daemon alive."""
+    run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    some_steps(trainer, run_id, 1)
+    keeper = keeper_pid(trainer.get(run_id).attempts[-1])
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        trainer.stop_daemon(cancel_runs=True)
+        wait_for(lambda: trainer.get(run_id).stage == "stopping", "its cancellation")
+        daemon.stop()
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    assert "Traceback" not in (daemon.workspace.root / "daemon.out").read_text()
+    with daemon.start() as trainer:
+        assert ended(trainer, run_id).outcome == "cancelled"
+
+
 def assert_nothing_is_missing(trainer: TrainerClient, run_id: str) -> None:
     """Cancel the run, which must have had one attempt and still make steps, and compare its journal with the index."""
     some_steps(trainer, run_id, (trainer.get(run_id).global_step or 0) + 5)

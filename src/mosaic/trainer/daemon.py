@@ -263,7 +263,7 @@ class Daemon:
             self._is_draining = self.supervisor.is_draining = True
             return
         if cancel_runs:
-            threading.Thread(target=self._cancel_all_and_end, name="cancel-all").start()
+            threading.Thread(target=self._cancel_all_and_end, name="cancel-all", daemon=True).start()
         else:
             self._request_shutdown()
 
