@@ -35,6 +35,18 @@ CARTPOLE = """
     env.close()
 """
 
+SKIP = """
+    import gymnasium as gym
+    class Skip(gym.Wrapper):
+        def step(self, action):
+            for _ in range(4):
+                result = self.env.step(action)
+                if result[2] or result[3]:
+                    break
+            return result
+"""
+"""A script's wrapper that skips frames."""
+
 
 def caller_environment(**more: str) -> dict[str, str]:
     """Return a shell's environment, without what the tests themselves add."""

@@ -167,7 +167,8 @@ class EnvTap:
         self.episode += 1
         self.length = 0
         self.total = 0.0
-        if not self.is_in_vector or self.group.is_evaluation is None:
+        group = self.group
+        if not self.is_in_vector or group is None or group.is_evaluation is None:
             self.next_poll_at = 0.0  # to check where and for what the first step is taken
 
     def report_environment(self, env: Any, seed: Any = None) -> None:
