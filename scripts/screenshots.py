@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -32,10 +32,11 @@ from tests.helpers.daemons import ended
 from tests.helpers.gui import close, pump, pump_for, settle
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
+from mosaic.client.exports import ExportTask, export_zip
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.panels import PAGES, RUN_TABS
-from mosaic.submission.run_payloads import build_eval_payload, build_train_payload, with_seed
+from mosaic.submission.run_payloads import build_eval_payload, build_payload, build_train_payload, with_seed
 
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
@@ -75,10 +76,30 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
         evaluation = build_eval_payload(worker, checkpoint, options)
         runs[name] = trainer.submit(evaluation).run_id
         ended(trainer, runs[name], 120)
+    runs["imported"] = import_copy(trainer, submit_script(trainer))
     runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
     pump(lambda: (trainer.get(runs["running"]).global_step or 0) > 10_000, "some steps", 60)
+    trainer.set_cap(1)
     runs["queued"] = submit_training(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
     return runs
+
+
+def submit_script(trainer: TrainerClient) -> str:
+    script = Path(trainer.status().workspace) / "hello.py"
+    script.write_text("print('hello')\n")
+    config = {"argv": [sys.executable, str(script), "--quiet"], "cwd": str(script.parent), "algo": "hello"}
+    environment = {"PATH": os.environ["PATH"]}
+    run_id = str(trainer.submit(build_payload({"id": "script", "config": config}), environment).run_id)
+    ended(trainer, run_id)
+    return run_id
+
+
+def import_copy(trainer: TrainerClient, run_id: str) -> str:
+    """Replace a run by its exported copy."""
+    path = Path(trainer.status().workspace) / "exported.zip"
+    export_zip(trainer, trainer.get(run_id), path, ExportTask("export"))
+    trainer.delete(run_id)
+    return str(trainer.import_run(str(path)).run_id)
 
 
 class Scene(NamedTuple):
@@ -91,6 +112,8 @@ class ScreenshotTaker:
     def __init__(self, program: Application, runs: dict[str, str], out: Path, only: str) -> None:
         self.program, self.runs, self.out, self.only = program, runs, out, only
         self.count = 0
+        assert program.workbench.status is not None
+        self.status = program.workbench.status
 
     def capture_all(self, theme: str, size: str) -> None:
         width, height = map(int, size.split("x"))
@@ -134,9 +157,62 @@ class ScreenshotTaker:
             if not action_id.startswith(NATIVE_DIALOG_ACTIONS):
                 yield Scene(f"dialog-{action_id}", partial(self.trigger_action, action_id))
 
-    def trigger_action(self, action_id: str) -> None:
+        yield from self.state_scenes()
+
+    def state_scenes(self) -> Iterator[Scene]:
+        """States that a workspace without trouble does not show."""
+        workbench, bridge = self.program.workbench, self.program.bridge
+        folder = self.status.workspace
+        full = self.status.model_copy(
+            update={
+                "full_disk": f"The disk of {folder} is full: 1,204,224 bytes are free, and 16,777,216 are needed to "
+                "start a run. Runs that are active keep their results in memory until there is space. Free some, then "
+                "try again."
+            }
+        )
+        rebuilt = self.status.model_copy(
+            update={
+                "pid": 1,
+                "rebuilt_index": "The index was damaged (database disk image is malformed) and moved aside: "
+                f"{folder}/trainer/index.sqlite.damaged-1763280000. It was rebuilt from 10 run folders.",
+            }
+        )
+        problem = (
+            "journal.jsonl cannot be read (ValueError: line 1204: global_step is not an integer of at most 64 bits)"
+        )
+        warnings = (
+            "num_envs * num_steps (512) does not divide total_timesteps: 20,480 steps are taken.",
+            "wandb is not installed, so nothing is tracked: pip install 'mosaic-rl[wandb]'.",
+        )
+        everything = sorted(self.runs.values(), reverse=True)
+        ended_runs = [view.run_id for view in workbench.runs.all() if view.stage == "finished"]
+        undo = "6 runs: in the trash."
+        yield Scene("state-queued", partial(self.change_view, "queued"))
+        yield Scene("state-imported", partial(self.change_view, "imported"))
+        yield Scene("state-trust", partial(self.trigger_action, "run.resubmit", "imported"), 2.0)
+        yield Scene("state-problem", partial(self.change_view, "short", problem=problem))
+        yield Scene("state-warnings", partial(self.change_view, "stopped", warnings=warnings))
+        yield Scene("state-cancel", partial(self.trigger_action, "run.cancel", "running", everything))
+        yield Scene("state-delete", partial(self.trigger_action, "run.delete", "cartpole", ended_runs))
+        yield Scene("state-delete-one", partial(self.trigger_action, "run.delete", "cartpole"))
+        yield Scene("state-undo", partial(workbench.offer_action, undo, "Undo", lambda: None))
+        yield Scene("state-copied", partial(self.trigger_action, "run.copy_id", "cartpole"))
+        yield Scene("state-index", partial(bridge.connected.emit, rebuilt))
+        yield Scene("state-full-disk", partial(bridge.connected.emit, full), 0.0)
+        yield Scene("state-lost", partial(bridge.connection_lost.emit, "The trainer does not answer."), 0.0)
+        bridge.connected.emit(self.status)
+
+    def change_view(self, name: str, **fields: Any) -> None:
+        view = self.program.workbench.runs.get(self.runs[name])
+        assert view is not None
+        self.program.workbench.select(view.run_id, "overview")
+        pump_for(0.5)
+        self.program.workbench.runs.update([view.model_copy(update=fields)])
+
+    def trigger_action(self, action_id: str, name: str = "cartpole", marks: Sequence[str] = ()) -> None:
         self.program.workbench.mark([])
-        self.program.workbench.select(self.runs["cartpole"])
+        self.program.workbench.select(self.runs[name])
+        self.program.workbench.mark(list(marks))
         pump_for(0.2)
         self.program.window.action(action_id).trigger()
 
@@ -178,7 +254,7 @@ def main() -> int:
                 runs = make_runs(trainer)
                 program = Application(app, workspace, Path(place) / "settings.ini")
                 program.start()
-                pump(lambda: len(program.workbench.runs) == len(runs), "the runs")
+                pump(lambda: program.workbench.status and len(program.workbench.runs) == len(runs), "the runs")
                 photographer = ScreenshotTaker(program, runs, told.out, told.only)
                 for theme in told.themes.split(","):
                     for size in told.sizes.split(","):

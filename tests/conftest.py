@@ -24,7 +24,7 @@ from mosaic.common.processes import identify, is_alive
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.fastlane.lane_files import LANES_VARIABLE, reap_all
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """How long what is on its way out may take. Only a test that leaks waits so long."""
 MARK_VARIABLE = "MOSAIC_TEST_SESSION"
 MARK = uuid.uuid4().hex

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
     """Return everything that a run would use, computed by the same code; raise if the run would be refused."""
     folder = run_folder(request.config.run_id or "<run>")
     tensorboard = tensorboard_folder(request.payload, folder)
-    warnings = request_warnings(request)
     summary = {
         "mode": str(request.payload.kind),
         "worker": "cleanrl",
@@ -42,7 +40,6 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         },
         "tensorboard_dir": None if tensorboard is None else str(tensorboard),
         "threads": devices.thread_count(),
-        "warnings": warnings,
     }
     if request.is_user_script:
         from cleanrl_worker.script_job import build_script_job
@@ -54,7 +51,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
     settings = config.model_dump(mode="json")
     from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
 
-    warnings += step_warnings(config)
+    warnings = step_warnings(config)
     if not ALGORITHMS[request.algo].is_for_atari:
         warnings += observation_warnings(env)
     training = {
@@ -68,29 +65,13 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         "cpus": ALGORITHMS[request.algo].threads,
         "backend": facts.get("backend", settings.get("backend")),
         "facts": facts,
+        "warnings": warnings,
     }
     return VerdictSummary.model_validate(summary | training)
 
 
 def to_json(summary: VerdictSummary) -> dict[str, Any]:
     return summary.model_dump(mode="json", exclude_unset=True, fallback=str)
-
-
-def request_warnings(request: WorkerRequest) -> list[str]:
-    """Return warnings about requested features that would be left out, which is no reason to refuse the run."""
-    artifacts = request.artifacts
-    upload = artifacts.model.upload and not request.is_evaluation
-    requested = {
-        ("wandb", "wandb", "being tracked"): artifacts.wandb.enabled and not request.is_user_script,
-        ("trackio", "trackio", "being tracked"): artifacts.trackio.enabled,
-        ("huggingface_hub", "hub", "its policy being uploaded"): upload and not request.is_user_script,
-    }
-    return [
-        f"{package} is not installed: the run would train without {feature}. "
-        f"Install it: pip install 'mosaic-rl[{extra}]'"
-        for (package, extra, feature), is_requested in requested.items()
-        if is_requested and find_spec(package) is None
-    ]
 
 
 def format_summary(summary: VerdictSummary) -> str:

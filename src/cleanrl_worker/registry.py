@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from mosaic.contracts.errors import unknown_name_error
+from mosaic.submission.unknown_algorithms import unknown_algorithm_error
 
 WIDE_NETWORK_THREADS = 2
 """Threads for layers of a few hundred units and for convolutions: 1.2 to 1.7 times the speed of one on idle cores."""
@@ -76,7 +76,7 @@ def suitable_algorithms(action_space: str, is_atari: bool) -> list[str]:
 
 def module_name(algo: str) -> str:
     if algo not in ALGORITHMS:
-        raise unknown_name_error("algorithm", algo, ALGORITHMS, "worker 'cleanrl'")
+        raise unknown_algorithm_error(algo, ALGORITHMS, "worker 'cleanrl'")
     return f"cleanrl_worker.algorithms.{algo}"
 
 

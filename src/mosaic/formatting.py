@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mosaic.contracts.options import RunKind
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import EvaluationBatch, HardwareSample, RunView
+    from mosaic.contracts.views import Evaluation, EvaluationBatch, HardwareSample, RunView
 
 PLACEHOLDER = "–"
 SHORT_ID_LENGTH = 6
@@ -172,6 +172,19 @@ def format_eval_line(batch: EvaluationBatch) -> str:
     returns = {"avg": batch.avg_return, "min": batch.min_return, "max": batch.max_return}
     figures = [f"{name}={value:.1f}" for name, value in returns.items() if value is not None]
     return f"eval batch {batch.batch} | {' '.join([f'episodes={batch.episodes}', *figures])}"
+
+
+def describe_unfinished_training(evaluation: Evaluation) -> str:
+    """Return a sentence about the evaluated policy if its run is still training, else nothing."""
+    trained, step = evaluation.trained, evaluation.summary.checkpoint_step
+    if trained is None or trained.stage == "finished" or trained.run_id == evaluation.run_id:
+        return ""
+    return "Its training has not ended." if step is None else f"Its training has not ended; this is step {step:,}."
+
+
+def explain_state(view: RunView) -> str:
+    """Return why a run is in its state: how it ended or what it waits for, and what of it cannot be read."""
+    return "\n".join(filter(None, (view.reason, view.wait_reason, view.problem)))
 
 
 def format_progress_line(view: RunView) -> str:

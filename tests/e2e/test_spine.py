@@ -221,32 +221,30 @@ def test_a_check_names_the_folders_of_this_workspace_and_starts_nothing(workspac
     assert list(workspace.runs.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("train", "nosuch"), "nosuch"),
-        (("train", "pppo"), "Did you mean 'ppo'?"),
-        (("train", "ppo", "--learning-rate", "banana"), "banana"),
-        (("train", "ppo", "--learning-rate", "3"), "learning_rate"),
-        (("train", "ppo", "--learnin-rate", "0.1"), "--learning-rate"),
-        (("train", "ppo", "--env-id", "NoSuch-v9"), "NoSuch"),
-        (("train", "ppo", "--env-id", "CartPole-v2"), "CartPole-v1"),
-        (("train", "ppo", "--env-id", "phys2d/CartPole-v1"), "pip install gymnasium jax"),
-        (
-            ("train", "sac_continuous_action", "--env-id", "CartPole-v1"),
-            "has Discrete(2). These fit: ppo, dqn, c51, pqn",
-        ),
-        (("train", "ppo", "--env-id", "../../etc"), "env_id"),
-        (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),
-        (("train", "ppo", "--run-name", "../x"), "run_name"),
-    ],
+BAD_INPUT = (
+    (("train", "nosuch"), "nosuch"),
+    (("train", "pppo"), "Did you mean 'ppo'?"),
+    (("train", "ppo", "--learning-rate", "banana"), "banana"),
+    (("train", "ppo", "--learning-rate", "3"), "--learning-rate must be a number above 0 and below 1, not '3'."),
+    (("train", "ppo", "--learnin-rate", "0.1"), "--learning-rate"),
+    (("train", "ppo", "--env-id", "NoSuch-v9"), "NoSuch"),
+    (("train", "ppo", "--env-id", "CartPole-v2"), "CartPole-v1"),
+    (("train", "ppo", "--env-id", "phys2d/CartPole-v1"), "pip install gymnasium jax"),
+    (
+        ("train", "sac_continuous_action", "--env-id", "CartPole-v1"),
+        "has Discrete(2). These fit: ppo, dqn, c51, pqn",
+    ),
+    (("train", "ppo", "--env-id", "../../etc"), "env_id"),
+    (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),
+    (("train", "ppo", "--run-name", "../x"), "--run-name must be letters, digits and . _ @ + -"),
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(
-    workspace: Workspace, arguments: tuple[str, ...], said: str
-) -> None:
-    answer = mosaic(workspace, *arguments)
-    assert answer.code == 2
-    assert said in answer.err
-    assert "Traceback" not in answer.err
-    assert answer.out == ""
-    assert not workspace.runs.exists() or list(workspace.runs.iterdir()) == []
+
+
+def test_bad_input_is_one_sentence_and_leaves_nothing(workspace: Workspace) -> None:
+    for arguments, said in BAD_INPUT:
+        answer = mosaic(workspace, *arguments)
+        assert answer.code == 2, arguments
+        assert said in answer.err
+        assert "Traceback" not in answer.err
+        assert answer.out == "", arguments
+        assert not workspace.runs.exists() or list(workspace.runs.iterdir()) == [], arguments

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.daemons import ended
+from tests.helpers.fault_table import count_kills
 from tests.helpers.run_folders import make_run_folder
 from tests.helpers.worker_runs import events, small, train_here
 
@@ -24,7 +25,7 @@ from mosaic.run import Checkpoint, last_good_checkpoint
 from mosaic.run.checkpoints import is_intact, list_steps, recover_interrupted_writes, write
 
 CHILD = Path(__file__).parents[1] / "helpers" / "run_child.py"
-KILLS = 12
+KILLS = count_kills(12)
 ENVIRONMENTS = {
     **dict.fromkeys(("ppo", "pqn", "dqn", "c51"), "CartPole-v1"),
     **dict.fromkeys(

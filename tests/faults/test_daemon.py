@@ -21,6 +21,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.fault_table import count_kills
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY, TOKEN_KEY
@@ -36,7 +37,7 @@ from mosaic.journal import read_all
 from mosaic.store.index_schema import MAX_CHECKED_BYTES
 
 FALSE_PROOF = ((NONCE_KEY, "0" * 32), (PROOF_KEY, "0" * 64))
-KILLS = 3
+KILLS = count_kills(3)
 
 
 def keeper_pid(attempt: Attempt) -> int:
@@ -124,7 +125,7 @@ def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: 
         else:
             assert mosaic(daemon.workspace, "daemon", "stop").code == 0
             assert daemon.process is not None
-            daemon.process.wait(timeout=20)
+            daemon.process.wait(timeout=90)
         trainer.close()
         length = RunFolder(view.run_dir).journal.stat().st_size
         wait_for(lambda: RunFolder(view.run_dir).journal.stat().st_size > length, "steps without a daemon")  # noqa: B023
@@ -135,6 +136,43 @@ def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: 
     trainer.close()
 
 
+def test_a_daemon_that_cancels_its_runs_also_cancels_one_that_is_submitted_meanwhile(
+    daemon: LiveDaemon, trainer: TrainerClient
+) -> None:
+    """F2: it would otherwise wait without end for a run that it no longer starts."""
+    first = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    some_steps(trainer, first, 1)
+    keeper = keeper_pid(trainer.get(first).attempts[-1])
+    os.kill(keeper, signal.SIGSTOP)  # so that its run takes as long to stop as the test wants
+    trainer.stop_daemon(cancel_runs=True)
+    wait_for(lambda: trainer.get(first).stage == "stopping", "its cancellation")
+    second = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    os.kill(keeper, signal.SIGCONT)
+    assert daemon.process is not None
+    assert daemon.process.wait(60) == 0
+    with daemon.start() as trainer:
+        assert [trainer.get(run_id).outcome for run_id in (first, second)] == ["cancelled"] * 2
+
+
+def test_a_daemon_that_waits_for_its_runs_to_end_is_ended_by_sigterm(
+    daemon: LiveDaemon, trainer: TrainerClient
+) -> None:
+    """F2: a run that does not end, here because its keeper is frozen, keeps no daemon alive."""
+    run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    some_steps(trainer, run_id, 1)
+    keeper = keeper_pid(trainer.get(run_id).attempts[-1])
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        trainer.stop_daemon(cancel_runs=True)
+        wait_for(lambda: trainer.get(run_id).stage == "stopping", "its cancellation")
+        daemon.stop()
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    assert "Traceback" not in (daemon.workspace.root / "daemon.out").read_text()
+    with daemon.start() as trainer:
+        assert ended(trainer, run_id).outcome == "cancelled"
+
+
 def assert_nothing_is_missing(trainer: TrainerClient, run_id: str) -> None:
     """Cancel the run, which must have had one attempt and still make steps, and compare its journal with the index."""
     some_steps(trainer, run_id, (trainer.get(run_id).global_step or 0) + 5)
@@ -143,9 +181,14 @@ def assert_nothing_is_missing(trainer: TrainerClient, run_id: str) -> None:
     assert (view.outcome, len(view.attempts)) == ("cancelled", 1)
     seqs = [event["seq"] for event in read_all(RunFolder(view.run_dir).journal)]
     assert seqs == list(range(1, len(seqs) + 1))
-    (series,) = trainer.metrics(run_id, ["scripted/step"])
-    assert list(series.steps) == list(range(1, (view.global_step or 0) + 1))
-    assert told_metrics(trainer, run_id) == len(series.steps)
+    steps = logged_steps(trainer, run_id)
+    assert steps == list(range(1, (view.global_step or 0) + 1))
+    assert told_metrics(trainer, run_id) == len(steps)
+
+
+def logged_steps(trainer: TrainerClient, run_id: str) -> list[int]:
+    """The steps of all points, which come in several parts where a run has been active for long."""
+    return [step for part in trainer.metrics(run_id, ["scripted/step"]) for step in part.steps]
 
 
 def told_metrics(trainer: TrainerClient, run_id: str) -> int:
@@ -205,8 +248,7 @@ def test_the_index_is_rebuilt_from_the_folders(
     assert trainer.get(active).pid == pid
     trainer.cancel(active)
     steps = ended(trainer, active).global_step
-    (series,) = trainer.metrics(active, ["scripted/step"])
-    assert list(series.steps) == list(range(1, (steps or 0) + 1))
+    assert logged_steps(trainer, active) == list(range(1, (steps or 0) + 1))
     assert bool(list(workspace.trainer.glob("index.sqlite.bad-*"))) == (damage == "overwritten")
     trainer.close()
 
@@ -237,8 +279,7 @@ def test_damage_in_a_large_index_is_found_while_the_daemon_answers(
     assert trainer.get(active).pid == pid
     trainer.cancel(active)
     steps = ended(trainer, active).global_step
-    (series,) = trainer.metrics(active, ["scripted/step"])
-    assert list(series.steps) == list(range(1, (steps or 0) + 1))
+    assert logged_steps(trainer, active) == list(range(1, (steps or 0) + 1))
     trainer.close()
 
 
@@ -280,11 +321,11 @@ def test_every_call_needs_the_token(trainer: TrainerClient, workspace: Workspace
                 for metadata in ((), ((TOKEN_KEY, ""),), ((TOKEN_KEY, "0" * 64),), FALSE_PROOF):
                     call: Any = channel.unary_stream(f"/{service}/{method}", bytes, bytes)
                     with pytest.raises(grpc.RpcError) as refused:
-                        list(call(b"", metadata=metadata, timeout=10))
+                        list(call(b"", metadata=metadata, timeout=60))
                     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED, (method, refused.value)
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         question = reflection_pb2.ServerReflectionRequest(list_services="")
-        answers = stub.ServerReflectionInfo(iter([question]), metadata=((TOKEN_KEY, address.token),), timeout=10)
+        answers = stub.ServerReflectionInfo(iter([question]), metadata=((TOKEN_KEY, address.token),), timeout=60)
         listed = [service.name for service in next(answers).list_services_response.service]
         assert "mosaic.v1.Trainer" in listed
     lines = [json.loads(line) for line in workspace.daemon_log.read_text().splitlines()]
@@ -326,9 +367,8 @@ def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace
     address = read_daemon_address(workspace)
     assert address is not None
     host, _, port = address.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as page:
+    with socket.create_connection((host, int(port)), timeout=60) as page:
         page.sendall(b"POST /mosaic.v1.Trainer/StopDaemon HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n")
-        page.settimeout(5)
         answer = page.recv(4096)
     assert b"200 OK" not in answer
     assert trainer.status().pid == address.process["pid"]

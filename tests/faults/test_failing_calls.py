@@ -29,6 +29,7 @@ from mosaic.journal import read_all
 from mosaic.run import last_good_checkpoint
 
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))
+pytestmark = pytest.mark.timeout(0 if IS_FULL else 120)
 CHILD = Path(__file__).parents[1] / "helpers" / "run_child.py"
 Result = TypeVar("Result")
 
@@ -98,9 +99,9 @@ def use_daemon(trainer: TrainerClient, workspace: Workspace) -> dict[str, set[st
     long = ask(lambda: trainer.submit(scripted(steps=1_000_000, dt=0.005)))
     if long is not None:
         runs[long.run_id] = {"cancelled"}
-        wait_for(lambda: ask(lambda: trainer.get(long.run_id)), "an answer", 20)
+        wait_for(lambda: ask(lambda: trainer.get(long.run_id)), "an answer")
         ask(lambda: trainer.cancel(long.run_id))
-    if short is not None and ask(lambda: ended(trainer, short.run_id, 20)) is not None:
+    if short is not None and ask(lambda: ended(trainer, short.run_id)) is not None:
         ask(lambda: trainer.annotate(short.run_id, add_tags=["kept"]))
         ask(lambda: trainer.delete(short.run_id))
         ask(lambda: trainer.import_run(str(workspace.trash / short.run_id)))
@@ -115,7 +116,7 @@ def check_runs(trainer: TrainerClient, workspace: Workspace, runs: dict[str, set
             trainer.import_run(str(workspace.trash / run_id))  # its deletion was done, and its restoration was not
         if trainer.get(run_id).stage not in ("finished", "stopping") and outcomes == {"cancelled"}:
             trainer.cancel(run_id)
-        view = ended(trainer, run_id, 30)
+        view = ended(trainer, run_id)
         assert view.outcome in outcomes or (view.reason or "").startswith("The worker could not be started"), view
     for view in trainer.runs():
         folder = workspace.run(view.run_id)

@@ -15,12 +15,13 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.helpers.daemons import LiveDaemon, ended, scripted
+from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.fuzzing import NUMBERS, TEXTS, VALUES, changed, damaged
 
-from mosaic.client import TrainerClient, read_daemon_address
+from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.common.auth_proof import TOKEN_KEY
 from mosaic.common.console_parser import ConsoleParser
 from mosaic.contracts import trainer_pb2 as pb
@@ -41,6 +42,7 @@ from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.supervisor import Supervisor
 
 FACTOR = int(os.environ.get("MOSAIC_FULL_SWEEP") or 0) * 50 or 1
+pytestmark = pytest.mark.timeout(120 if FACTOR == 1 else 0)
 
 
 def tries(count: int) -> settings:
@@ -346,9 +348,9 @@ def test_a_daemon_file_is_read_or_reported(workspace: Workspace) -> None:
 
 # --- calls
 
-METHODS: list[MethodDescriptor] = [
-    method for method in pb.DESCRIPTOR.services_by_name["Trainer"].methods if method.name != "StopDaemon"
-]
+SERVICE = pb.DESCRIPTOR.services_by_name["Trainer"]
+STOP: MethodDescriptor = SERVICE.methods_by_name["StopDaemon"]
+METHODS: list[MethodDescriptor] = [method for method in SERVICE.methods if method is not STOP]
 JSON_TEXTS = VALUES.map(to_json) | changed({"ask": "check", "config": PAYLOAD}).map(to_json) | TEXTS
 
 
@@ -446,3 +448,60 @@ def test_every_call_is_answered_or_refused(daemon: LiveDaemon, trainer: TrainerC
 
         check()
     assert trainer.status().pid == address.process["pid"]
+
+
+def is_stop_request(request: bytes) -> bool:
+    with suppress(DecodeError):
+        pb.StopRequest.FromString(request)
+        return True
+    return False
+
+
+@pytest.mark.may_log("call_refused")
+def test_only_a_stop_request_with_the_token_stops_a_daemon(trainer: TrainerClient, workspace: Workspace) -> None:
+    """F27, F28: neither bytes that are no message nor a message with another token."""
+    address = read_daemon_address(workspace)
+    assert address is not None
+    no_message = st.binary(min_size=1, max_size=60).filter(lambda request: not is_stop_request(request))
+    no_token = st.sampled_from(["", address.token[:-1], address.token.upper(), "0" * 64])
+    with grpc.insecure_channel(address.address) as channel:
+
+        @tries(40)
+        @given(st.tuples(st.just(address.token), no_message) | st.tuples(no_token, requests(STOP, "")))
+        def check(case: tuple[str, bytes]) -> None:
+            has_token = case[0] == address.token
+            refusal = grpc.StatusCode.INVALID_ARGUMENT if has_token else grpc.StatusCode.UNAUTHENTICATED
+            assert call(channel, STOP, *case) is refusal
+
+        check()
+    assert trainer.status().pid == address.process["pid"]
+
+
+def test_a_stop_request_stops_the_daemon_and_the_runs_that_it_names(daemon: LiveDaemon, workspace: Workspace) -> None:
+    """F2, F27: whatever else is in the message; a run continues, is cancelled, or ends before the daemon."""
+
+    @tries(1)
+    @given(requests(STOP, "").filter(is_stop_request))
+    @example(b"")
+    @example(pb.StopRequest(cancel_runs=True).SerializeToString())
+    @example(pb.StopRequest(drain=True).SerializeToString() + b"\x98\x06\x01")  # and a field of a later version
+    def check(request: bytes) -> None:
+        message = pb.StopRequest.FromString(request)
+        address = read_daemon_address(workspace)
+        assert address is not None
+        with connect(workspace, may_start=False) as trainer, grpc.insecure_channel(address.address) as channel:
+            run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+            wait_for(lambda: trainer.get(run_id).stage == "running", "the run to start")
+            assert call(channel, STOP, address.token, request) is None
+            if message.drain:
+                assert trainer.status().is_draining
+                trainer.cancel(run_id)
+        assert daemon.process is not None
+        assert daemon.process.wait(60) == 0
+        with daemon.start() as trainer:
+            if not message.drain and not message.cancel_runs:
+                assert trainer.get(run_id).stage == "running"
+                trainer.cancel(run_id)
+            assert ended(trainer, run_id).outcome == "cancelled"
+
+    check()

@@ -21,16 +21,18 @@ from tests.helpers.fault_table import TRIES_VARIABLE
 from tests.helpers.probe_scripts import CARTPOLE, start_script
 from tests.helpers.run_folders import journal_points, make_run_folder
 from tests.helpers.sidecar_runs import environment
-from tests.helpers.wandb_server import refusing_url
+from tests.helpers.wandb_server import WandbServer
 from tests.helpers.worker_runs import small, train_here
 
 from mosaic.client import TrainerClient
 from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.states import Stage
+from mosaic.contracts.states import Attempt, Stage
 from mosaic.contracts.views import RunView
 from mosaic.journal import read_all
+from mosaic.sidecar import sync_state
+from mosaic.sidecar.wandb_sync import sync_run
 from mosaic.submission.run_payloads import build_eval_payload
 
 ENDS = {
@@ -46,6 +48,8 @@ WORKLOADS = ("ppo", "dqn", "script", "evaluation", "tracked")
 GRID = [(killed, workload) for killed in ENDS for workload in WORKLOADS if killed != "sidecar" or workload == "tracked"]
 QUICK_GRID = [cell for cell in GRID if cell[1] != "tracked"]
 """A tracked run takes W&B's own time."""
+SIDECAR_S = 300.0
+"""It waits for 30 s before it records, and has the lowest priority of all processes."""
 LONG = 50_000_000
 """Steps or episodes that no test waits for."""
 SETTINGS = {
@@ -74,6 +78,7 @@ def start_workload(trainer: TrainerClient, workload: str, tmp_path: Path) -> str
     return trainer.submit(payload).run_id
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: "random" if cell is None else "-".join(cell))
 def test_a_kill_at_a_random_time_leaves_one_true_end_and_a_complete_record(
     cell: tuple[str, str] | None,
@@ -87,14 +92,16 @@ def test_a_kill_at_a_random_time_leaves_one_true_end_and_a_complete_record(
     """M1: every run is listed, has one worker and one end, and its index equals its journal; no process is left."""
     killed, workload = cell or chance.choice(QUICK_GRID)
     print(f"{killed} of {workload}")
-    with refusing_url() as url:
-        for name, value in environment(url, tmp_path / "home").items():
+    with WandbServer() as server:
+        for name, value in environment(server.url, tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         daemon = LiveDaemon(workspace, plugins, "--max-runs", "2")
         trainer = daemon.start()
         run_id = start_workload(trainer, workload, tmp_path)
         bystander = trainer.submit(scripted(steps=LONG, dt=0.01)).run_id
         victims = find_processes(trainer, daemon, run_id, killed)
+        if killed == "sidecar":
+            wait_for(lambda: server.history(run_id), "its first rows", SIDECAR_S)
         time.sleep(chance.uniform(0.0, MAX_DELAY_S))
         for victim in victims:
             os.kill(victim["pid"], signal.SIGKILL)
@@ -120,28 +127,53 @@ def test_a_kill_at_a_random_time_leaves_one_true_end_and_a_complete_record(
         assert {seen.run_id for seen in trainer.runs()} == {run_id, bystander}
         for seen in (view, ended(trainer, bystander)):
             assert_complete(trainer, seen)
+        if workload == "tracked":
+            assert_tracked(view, server, is_interrupted=killed == "sidecar")
         trainer.close()
         daemon.end()
 
 
 def find_processes(trainer: TrainerClient, daemon: LiveDaemon, run_id: str, killed: str) -> list[ProcessIdentity]:
     """Wait until the processes exist; the daemon's own is killed by its object."""
-    wait_for(lambda: trainer.get(run_id).pid, "its worker")
-    attempt = trainer.get(run_id).attempts[-1]
-    assert attempt.keeper is not None
-    assert attempt.worker is not None
+
+    def started() -> Attempt | None:
+        attempts = trainer.get(run_id).attempts
+        # A script's first line may be read before its keeper's report.
+        return attempts[-1] if attempts and attempts[-1].worker else None
+
+    attempt = wait_for(started, "its worker")
     if killed == "checker":
         return [{"pid": checker_pid(daemon.workspace), "start": "", "boot_id": ""}]
     if killed == "sidecar":
-        events = read_all(RunFolder(trainer.get(run_id).run_dir).keeper)
-        return [event["process"] for event in events if event["kind"] == "sidecar_started"]
+        return find_sidecars(RunFolder(trainer.get(run_id).run_dir))
     named = {"keeper": attempt.keeper, "worker": attempt.worker}
     return [named[name] for name in killed.split(" and ") if name in named]
 
 
+def find_sidecars(folder: RunFolder) -> list[ProcessIdentity]:
+    return [event["process"] for event in read_all(folder.keeper) if event["kind"] == "sidecar_started"]
+
+
+def assert_tracked(view: RunView, server: WandbServer, is_interrupted: bool) -> None:
+    """The server has all points, by itself or, after a killed sidecar, once the user has synced the run."""
+    folder = RunFolder(view.run_dir)
+    wait_for(lambda: not any(map(is_alive, find_sidecars(folder))), "the sidecars' end", SIDECAR_S)
+    state = sync_run(folder, dict(os.environ)) if is_interrupted else sync_state.read(folder)
+    assert state is not None
+    assert (state.state, state.error) == ("synced", None)
+    written = [value for _, _, value in journal_points(folder)["scripted/step"]]
+    rows = [row["scripted/step"] for row in server.history(view.run_id) if "scripted/step" in row]
+    assert rows[-len(written) :] == written  # before them, the loopback server has those of interrupted uploads
+
+
 def checker_pid(workspace: Workspace) -> int:
-    lines = [json.loads(line) for line in workspace.daemon_log.read_text().splitlines()]
-    return int([line["pid"] for line in lines if line["event"] == "checker_started"][-1])
+    """Wait for the checker, which a daemon starts some time after itself."""
+
+    def started() -> list[int]:
+        lines = [json.loads(line) for line in workspace.daemon_log.read_text().splitlines()]
+        return [line["pid"] for line in lines if line["event"] == "checker_started"]
+
+    return int(wait_for(started, "the checker")[-1])
 
 
 def assert_it_continues(trainer: TrainerClient, run_id: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, scripted
 from tests.helpers.worker_runs import small
@@ -23,8 +24,11 @@ from mosaic.client import TrainerClient
 from mosaic.client.file_transfer import pack_run
 from mosaic.contracts.errors import BadInput, NotAllowed, NotTrusted
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Payload
 from mosaic.trainer import run_import
+from mosaic.trainer.admission import require_trust
 
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
 MODULES = ("numpy", "secrets", "json", "gymnasium", "sitecustomize")
 
 
@@ -380,3 +384,18 @@ def test_a_zip_with_a_name_that_occurs_twice_is_refused(
     with pytest.raises(BadInput, match=r"record\.json"):
         trainer.import_run(str(source))
     assert_nothing_left(trainer, workspace)
+
+
+def test_the_refusal_names_the_whole_command_that_would_be_started() -> None:
+    """F45: as a shell takes it; nothing of it is left out without a word."""
+
+    def refusal(*argv: str) -> str:
+        config = {"argv": list(argv), "cwd": "/"}
+        metadata = {"worker": {"id": "script", "config": config}, "is_imported": True}
+        with pytest.raises(NotTrusted) as refused:
+            require_trust(Payload.model_validate({"metadata": metadata, "artifacts": {}}))
+        return str(refused.value)
+
+    padded = "x" * 300
+    assert f"(argv: python -c 'print(1) {padded}; evil()')" in refusal("python", "-c", f"print(1) {padded}; evil()")
+    assert "… and 9,010 more characters)" in refusal("python", "-c", "x" * 10_000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.views import MetricSeries
 from mosaic.journal import Journal
 
-POISON = {
+POISON: dict[str, str | bytes] = {
     "seq beyond 64 bits": '{"seq": 1' + "0" * 30 + ', "kind": "x", "at": 1}',
     "seq of a million digits": '{"seq": ' + "9" * 1_000_000 + ', "kind": "x", "at": 1}',
     "nested too deeply": '{"seq": 9, "kind": "x", "at": 1, "body": ' + "[" * 100_000 + "]" * 100_000 + "}",
@@ -38,30 +41,51 @@ def poison(path: Path, line: str | bytes) -> None:
         file.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
 
 
+def list_points(trainer: TrainerClient, run_id: str) -> list[MetricSeries]:
+    return list(trainer.metrics(run_id, ["scripted/step"]))
+
+
+@pytest.mark.timeout(300)  # sixteen runs at once, on a machine that may be busy
 @pytest.mark.may_log("index_rebuilt")
-@pytest.mark.parametrize("line", POISON.values(), ids=POISON)
 @pytest.mark.parametrize("file", ["journal.jsonl", "journal.7.jsonl", "keeper.jsonl"])
 def test_a_poisonous_line_is_skipped_and_everything_else_is_followed(
-    daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace, line: str | bytes, file: str
+    daemon: LiveDaemon,
+    trainer: TrainerClient,
+    workspace: Workspace,
+    file: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    """F41: while the run is active, after a restart, and when the index is rebuilt from a finished run."""
-    bad = trainer.submit(scripted(steps=1_000_000, dt=0.005)).run_id
-    wait_for(lambda: (trainer.get(bad).global_step or 0) > 2, "its first steps")
-    poison(workspace.run(bad).path / file, line)
+    """F41: while the runs are active, after a restart, and when the index is rebuilt from finished runs."""
+    trainer.set_cap(len(POISON) + 1)
+    bad = {name: trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id for name in POISON}
+
+    def has_steps(name: str, above: int) -> bool:
+        return (trainer.get(bad[name]).global_step or 0) > above
+
+    def wait_for_steps(above: dict[str, int], what: str) -> None:
+        for name in bad:
+            wait_for(partial(has_steps, name, above[name]), f"{what}: {name}")
+
+    wait_for_steps(dict.fromkeys(bad, 2), "its first steps")
+    for name, line in POISON.items():
+        poison(workspace.run(bad[name]).path / file, line)
     good = ended(trainer, trainer.submit(scripted(steps=5)).run_id)
     assert good.outcome == "succeeded"
-    step = trainer.get(bad).global_step or 0
-    wait_for(lambda: (trainer.get(bad).global_step or 0) > step, "steps after the line")
-    trainer.cancel(bad)
-    assert ended(trainer, bad).outcome == "cancelled"
+    wait_for_steps({name: trainer.get(run_id).global_step or 0 for name, run_id in bad.items()}, "steps after the line")
+    for run_id in bad.values():
+        trainer.cancel(run_id)
+    assert {name: ended(trainer, run_id).outcome for name, run_id in bad.items()} == dict.fromkeys(bad, "cancelled")
     trainer.close()
     daemon.stop()
     for path in workspace.trainer.glob("index.sqlite*"):
         path.unlink()
     trainer = daemon.start()
-    assert {view.run_id: view.outcome for view in trainer.runs()} == {good.run_id: "succeeded", bad: "cancelled"}
-    wait_for(lambda: list(trainer.metrics(bad, ["scripted/step"])), "its points")
+    outcomes = {view.run_id: view.outcome for view in trainer.runs()}
+    assert outcomes == {good.run_id: "succeeded", **dict.fromkeys(bad.values(), "cancelled")}
+    for name, run_id in bad.items():
+        wait_for(partial(list_points, trainer, run_id), f"its points: {name}")
     trainer.close()
+    record_property("tries", len(POISON))
 
 
 PRINTED = "import time; print('global_step=99999999999999999999999, episodic_return=5.0', flush=True); time.sleep(0.5)"

@@ -1,6 +1,7 @@
 """F1: any order of commands, with daemons that are killed and replaced in between, keeps a workspace consistent.
 
-`make test` takes a few short sequences. MOSAIC_FULL_SWEEP=1 takes many long ones, at random.
+`make test` takes a few short sequences. MOSAIC_FULL_SWEEP=1 takes 30 long ones, at random (some minutes), or as many as
+MOSAIC_FAULT_SEQUENCES.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -32,6 +34,8 @@ from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import RunView
 
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))
+pytestmark = pytest.mark.timeout(0 if IS_FULL else 120)
+SEQUENCES = int(os.environ.get("MOSAIC_FAULT_SEQUENCES", 30 if IS_FULL else 4))
 LEGAL_MOVES = {
     "queued": {"starting", "finished"},
     "starting": {"queued", "running", "stopping", "finished"},
@@ -189,7 +193,7 @@ def test_a_workspace_survives_any_order_of_commands(workspace: Workspace, plugin
     run_state_machine_as_test(
         lambda: WorkspaceMachine(daemon),  # type: ignore[arg-type]  # any callable that makes one
         settings=settings(
-            max_examples=200 if IS_FULL else 4,
+            max_examples=SEQUENCES,
             stateful_step_count=40 if IS_FULL else 12,
             derandomize=not IS_FULL,
             database=None,

@@ -30,6 +30,7 @@ from mosaic.journal import Journal
 LONG = 100_000_000
 VIEWERS = 10
 FRAMES = 8
+TIMEOUT_S = 60.0
 MAX_GROWTH_MB = 150
 """Of the daemon's memory, for all viewers together."""
 EVENTS = 12_000
@@ -67,12 +68,16 @@ def test_ten_viewers_see_frames_and_the_end(daemon: LiveDaemon, trainer: Trainer
     with ThreadPoolExecutor(2 * VIEWERS) as threads:
         ends = [threads.submit(watch_events) for _ in range(VIEWERS)]
         frames = [threads.submit(watch_frames) for _ in range(VIEWERS)]
-        assert [viewer.result() for viewer in frames] == [FRAMES] * VIEWERS
-        step = trainer.get(run_id).global_step or 0
-        wait_for(lambda: (trainer.get(run_id).global_step or 0) > step, "further steps")
-        assert memory().rss / 1e6 - before_mb < MAX_GROWTH_MB
-        trainer.cancel(run_id)
-        assert [viewer.result() for viewer in ends] == ["cancelled"] * VIEWERS
+        try:
+            assert [viewer.result(TIMEOUT_S) for viewer in frames] == [FRAMES] * VIEWERS
+            step = trainer.get(run_id).global_step or 0
+            wait_for(lambda: (trainer.get(run_id).global_step or 0) > step, "further steps")
+            assert memory().rss / 1e6 - before_mb < MAX_GROWTH_MB
+            trainer.cancel(run_id)
+            assert [viewer.result(TIMEOUT_S) for viewer in ends] == ["cancelled"] * VIEWERS
+        except BaseException:
+            daemon.kill()  # ends the streams, else the threads are waited for without end
+            raise
 
 
 def test_a_slow_viewer_gets_the_number_of_events_that_it_missed(trainer: TrainerClient, workspace: Workspace) -> None:

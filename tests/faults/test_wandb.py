@@ -175,6 +175,22 @@ def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_and_exits(run: Ke
     assert warnings == [f"W&B cannot be reached (connection refused). {hint}"], "once"
 
 
+def test_a_killed_sidecar_leaves_no_process_and_an_interrupted_upload(run: KeeperRun, tmp_path: Path) -> None:
+    """M1: killed during a live upload; the program that uploads ends with it, and the run continues."""
+    with WandbServer() as server:
+        run.start(WRITES, sidecar=sidecar_spec(run, server.url, tmp_path / "home"))
+        sidecar, worker = (run.wait_event(f"{who}_started")["process"] for who in ("sidecar", "worker"))
+        wait_for(lambda: server.history(RUN_ID), "the first rows on the server", SIDECAR_S)
+        os.kill(sidecar["pid"], signal.SIGKILL)
+        others = {worker["pid"], run.keepers[-1].pid}
+        wait_for(lambda: set(run.members()) <= others, "the end of the upload")
+        (run.folder.path / "enough").touch()
+        run.wait_end()
+        interrupted = sync_state.read(run.folder)
+        assert interrupted is not None
+        assert (interrupted.state, interrupted.error) == ("failed", "The upload was interrupted.")
+
+
 def test_a_sidecar_of_a_script_that_never_uses_wandb_writes_nothing(run: KeeperRun, tmp_path: Path) -> None:
     run.start(SLEEPER, sidecar=sidecar_spec(run, "http://127.0.0.1:1", tmp_path / "home", "--upload-only"))
     sidecar = run.wait_event("sidecar_started")["process"]

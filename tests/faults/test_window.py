@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtWidgets import QTabWidget
 from tests.helpers.daemons import ended, scripted, wait_for
+from tests.helpers.fault_table import count_kills
 from tests.helpers.gui import find, pump
 from tests.helpers.gui_fixtures import make_program, qapp, settings_path, the_window_is_quiet
 
@@ -23,7 +24,7 @@ from mosaic.gui.app import Application
 
 __all__ = ["make_program", "qapp", "settings_path", "the_window_is_quiet"]
 
-KILLS = 3
+KILLS = count_kills(3)
 """The last one after everything was saved, the others at random times of the start."""
 CHILD = Path(__file__).parents[1] / "helpers" / "gui_child.py"
 

@@ -16,6 +16,7 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, start_with, view
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.events import decode_event
+from mosaic.contracts.states import Stage
 from mosaic.contracts.views import CheckpointInfo, EnvironmentListing, Evaluation, TrainedRun
 from mosaic.gui.app import Application
 from mosaic.gui.views.evaluation_view import Histogram, bin_values
@@ -90,6 +91,18 @@ def test_the_overview_of_an_evaluation_shows_batches_and_confidence_interval(
     shown.workbench.select(run_id(TRAINED), "overview")
     assert find(shown.window, "overview.chart").isVisible()
     assert not histogram.isVisible()
+
+
+def test_the_result_of_a_run_that_still_trains_names_its_checkpoint(shown: Application, trainer: Evaluating) -> None:
+    trained = TrainedRun(run_id=run_id(TRAINED), stage=Stage.RUNNING)
+    trainer.stored_evaluations = [create_evaluation(1, [1.0, 3.0], trained=trained)]
+    shown.workbench.select(run_id(EVALUATION), "overview")
+    title = awaited(shown.window, "evaluation.title", QLabel)
+    pump(lambda: title.text().endswith("\nIts training has not ended; this is step 512."), "the sentence")
+    trainer.stored_evaluations = [create_evaluation(1, [1.0, 3.0])]
+    shown.workbench.select(run_id(OTHER), "overview")
+    shown.workbench.select(run_id(EVALUATION), "overview")
+    pump(lambda: "has not ended" not in title.text(), "the end of the training")
 
 
 def test_new_batches_are_added_to_a_visible_evaluation(shown: Application, trainer: Evaluating) -> None:

@@ -64,10 +64,15 @@ def send_click(program: Application, widget: QWidget) -> None:
     QTest.mouseClick(program.window.windowHandle(), Qt.MouseButton.LeftButton, pos=place)
 
 
-def click_row(program: Application, panel: RunsPanel, wanted: str) -> None:
+def click_row_quickly(program: Application, panel: RunsPanel, wanted: str) -> None:
+    """Without waiting for what follows from the click."""
     index = panel._model.index(panel._model.row_of(wanted) or 0, 0)
     place = panel.table.viewport().mapTo(program.window, panel.table.visualRect(index).center())
     QTest.mouseClick(program.window.windowHandle(), Qt.MouseButton.LeftButton, pos=place)
+
+
+def click_row(program: Application, panel: RunsPanel, wanted: str) -> None:
+    click_row_quickly(program, panel, wanted)
     pump(lambda: program.workbench.selection == wanted, "the row to be selected")
 
 
@@ -163,6 +168,21 @@ def test_space_pauses_only_from_the_list_of_runs(program: Application, panel: Ru
     pump(lambda: fake.asked == [("pause", FOURTH)], "the pause")
 
 
+@pytest.mark.parametrize("page", [page.id for page in PAGES])
+def test_space_does_not_pause_a_run_on_any_page(
+    program: Application, panel: RunsPanel, fake: FakeTrainer, page: str
+) -> None:
+    click_row(program, panel, FOURTH)
+    program.window.show_page(page)
+    shown = find(program.window, f"page.{page}")
+    pump(shown.isVisible, "the page")
+    for widget in (shown, *shown.findChildren(QLabel)):
+        widget.setFocus()
+        send_key(program, Qt.Key.Key_Space)
+    finish_calls(program.bridge)
+    assert fake.asked == []
+
+
 def test_a_chosen_key_that_types_text_works_only_in_the_list(
     program: Application, panel: RunsPanel, fake: FakeTrainer
 ) -> None:
@@ -189,6 +209,19 @@ def test_an_action_right_after_the_arrow_keys_applies_to_the_row_they_reached(
     send_key(program, Qt.Key.Key_X, both)
     pump(lambda: fake.asked, "the cancellation")
     assert fake.asked == [("cancel", FOURTH)]
+
+
+def test_an_action_right_after_a_click_applies_to_the_clicked_row(
+    program: Application, panel: RunsPanel, fake: FakeTrainer
+) -> None:
+    click_row(program, panel, FIFTH)
+    both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
+    panel._selection_timer.timeout.disconnect()  # the row has not become the selected run yet
+    click_row_quickly(program, panel, THIRD)
+    send_key(program, Qt.Key.Key_X, both)
+    pump(lambda: fake.asked, "the cancellation")
+    assert program.workbench.selection == FIFTH
+    assert fake.asked == [("cancel", THIRD)]
 
 
 def test_a_key_right_after_the_arrow_keys_is_not_lost(

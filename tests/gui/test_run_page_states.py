@@ -5,14 +5,20 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from PySide6.QtWidgets import QLabel, QScrollArea
-from tests.helpers.gui import awaited, find, finish_calls, pump
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QMessageBox, QPushButton, QScrollArea
+from tests.helpers.gui import awaited, find, finish_calls, pump, settle
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.states import HistoryEntry, Stage
-from mosaic.contracts.views import RunView
+from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.gui.app import Application
+from mosaic.gui.models.runs_table import RunsTableModel
+from mosaic.gui.panels.overview import run_details
+from mosaic.gui.panels.run_page import RunPage
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.details_view import HistoryView
 from mosaic.gui.views.run_charts import ReturnChart
 
@@ -79,3 +85,113 @@ def test_cancelling_an_evaluation_promises_no_checkpoint(program: Application) -
         finish_calls(program.bridge)
         assert program.window.messages.label.text() == text
     assert find(program.window, "message").isVisible()
+
+
+def test_a_tab_whose_page_is_left_while_it_is_created_is_shown_later(program: Application) -> None:
+    start_with(program, FakeTrainer([view(1)]))
+    program.window.show_page("run")
+    program.workbench.select(run_id(1), "overview")
+    page = program.window.findChild(RunPage)
+    assert page is not None
+    page._create_pane_timer.stop()
+    page._create_pane()
+    program.window.show_page("settings")
+    page._fill_pane_timer.stop()
+    page._on_tab_changed()
+    program.window.show_page("run")
+    settle()
+    assert find(program.window, "overview.split").isVisible()
+
+
+def test_a_queued_run_shows_what_it_waits_for_in_the_list_and_on_its_page(program: Application) -> None:
+    waiting = "2 of 2 slots busy, place 5"
+    start_with(program, FakeTrainer([running(1, stage="queued", wait_reason=waiting, started_at=None)]))
+    program.workbench.select(run_id(1), "overview")
+    reason = awaited(program.window, "overview.reason", QLabel)
+    pump(lambda: reason.text() == f"Queued: {waiting}.", "the reason")
+    assert reason.isVisible()
+    assert not find(program.window, "overview.logs", QPushButton).isVisible(), "it has no log yet"
+    assert find(program.window, "run.state", QLabel).text() == f"queued: {waiting}"
+    table = RunsTableModel(program.workbench.runs)
+    tip = table.data(table.index(0, 0), Qt.ItemDataRole.ToolTipRole)
+    assert tip.splitlines()[1:] == [waiting]
+
+
+def test_what_cannot_be_read_of_a_run_is_shown_with_its_outcome(program: Application) -> None:
+    problem = "journal.jsonl cannot be read (ValueError: <b>a line</b>)"
+    start_with(program, FakeTrainer([view(1, reason="It completed all its steps.", problem=problem)]))
+    program.workbench.select(run_id(1), "overview")
+    reason = awaited(program.window, "overview.reason", QLabel)
+    pump(lambda: reason.text() == problem, "the problem")
+    assert reason.textFormat() is Qt.TextFormat.PlainText
+    assert reason.isVisible()
+    table = RunsTableModel(program.workbench.runs)
+    tip = table.data(table.index(0, 0), Qt.ItemDataRole.ToolTipRole)
+    assert tip.splitlines()[1:] == ["It completed all its steps.", problem]
+
+
+def test_the_warnings_of_the_dry_run_are_in_the_history(program: Application) -> None:
+    start_with(program, FakeTrainer([view(1, warnings=("1,000 is not a multiple of 512.",))]))
+    program.workbench.select(run_id(1), "overview")
+    history = pump(lambda: program.window.findChild(HistoryView), "the history")
+    texts = ["It waits.", "Warning: 1,000 is not a multiple of 512."]
+    pump(lambda: [line.message for line in history._lines] == texts, "the warning")
+
+
+def test_an_imported_run_is_marked() -> None:
+    assert [detail.value for detail in run_details(view(1, is_imported=True)) if detail.name == "Imported"] == ["yes"]
+    assert not any(detail.name == "Imported" for detail in run_details(view(1)))
+
+
+def test_a_rebuilt_index_is_reported_once_and_stays_in_the_log(program: Application) -> None:
+    fake = FakeTrainer([view(1)])
+    status = fake.status().model_copy(update={"rebuilt_index": "The index was missing."})
+    fake.status = lambda: status  # type: ignore[method-assign]
+    shown: list[str] = []
+    program.workbench.message_posted.connect(lambda text, _: shown.append(text))
+    start_with(program, fake)
+    pump(lambda: shown == ["The index was missing."], "the message")
+    program.bridge.connected.emit(status)
+    assert shown == ["The index was missing."]
+    assert program.workbench.events.lines[-1].text == "at 127.0.0.1:1, pid 1. The index was missing."
+
+
+def test_the_banner_of_a_full_disk_stays_until_there_is_space(program: Application) -> None:
+    start_with(program, FakeTrainer([view(1)]))
+    program.window.show()
+
+    def poll(full_disk: str | None) -> None:
+        status = DaemonStatus(pid=1, address="", workspace="", version="0", full_disk=full_disk)
+        program.bridge.status_polled.emit([], status)
+
+    poll("The disk is full: 12 bytes are free.")
+    assert program.window.banner.isVisible()
+    assert find(program.window, "banner", QLabel).text() == "The disk is full: 12 bytes are free."
+    poll(None)
+    assert not program.window.banner.isVisible()
+
+
+def test_questions_show_plain_text_and_do_nothing_by_default(program: Application) -> None:
+    answers: list[bool] = []
+    program.window.show()
+    ui.confirm(program.window, "q", "Title", "Really?", "<b>bold</b>", "Do it", lambda: answers.append(True), "Leave")
+    box = find(program.window, "q", QMessageBox)
+    formats = {label.textFormat() for label in box.findChildren(QLabel) if label.text()}
+    assert formats == {Qt.TextFormat.PlainText}
+    default = next(button for button in box.buttons() if button.text() == "Leave")
+    assert box.defaultButton() is default
+    assert box.escapeButton() is default
+    box.reject()
+    assert answers == []
+
+
+@pytest.mark.parametrize("page", ["train", "run", "compare", "policy", "leaderboard", "trainer", "settings"])
+def test_pages_fit_into_a_small_window(program: Application, page: str) -> None:
+    start_with(program, FakeTrainer([view(number) for number in range(1, 9)]))
+    program.window.resize(1024, 700)
+    program.workbench.comparison_requested.emit([run_id(number) for number in range(1, 9)])
+    program.workbench.select(run_id(1))
+    program.window.show_page(page)
+    finish_calls(program.bridge)
+    settle()
+    assert program.window.size().toTuple() == (1024, 700)

@@ -149,7 +149,8 @@ def test_code_of_an_imported_run_is_executed_only_after_a_question(
 ) -> None:
     """F45: the question names what would be executed."""
     trusted: list[bool] = []
-    refusal = "This config was imported and would import the module 'evil'. If you trust it, add --trust."
+    would = "This config was imported and would start a program (argv: python -c '# If you trust it' evil.py)."
+    refusal = f"{would} If you trust it, add --trust."
 
     def refuse_first(*_: Any, is_trusted: bool = False) -> Any:
         trusted.append(is_trusted)
@@ -164,7 +165,7 @@ def test_code_of_an_imported_run_is_executed_only_after_a_question(
         dialog("resume").steps_chosen.emit(0)
         dialog("resume").reject()
     question = dialog("trust.question")
-    assert question.informativeText() == "This config was imported and would import the module 'evil'."
+    assert question.informativeText() == would
     if answer == "yes":
         click(find(question, "trust.question.yes", QPushButton))
         pump(lambda: trusted == [False, True], "the call with trust")

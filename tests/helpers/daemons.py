@@ -75,12 +75,12 @@ class LiveDaemon:
         with connect(self.workspace, may_start=False) as trainer:
             trainer.stop_daemon(cancel_runs=True)
         assert self.process is not None
-        self.process.wait(timeout=40)
+        self.process.wait(timeout=90)
 
     def stop(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=90)
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:

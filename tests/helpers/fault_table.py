@@ -70,7 +70,13 @@ ROWS = {
 }
 TRIES_VARIABLE = "MOSAIC_FAULT_TRIES"
 SEED_VARIABLE = "MOSAIC_FAULT_SEED"
+KILLS_VARIABLE = "MOSAIC_FAULT_KILLS"
 _PREFIX = re.compile(r"((?:[A-Z][\d.]+(?:, | and )?)+):\s")
+
+
+def count_kills(quick: int) -> int:
+    """Return how many times a test kills a process; MOSAIC_FAULT_KILLS replaces the number of the quick form."""
+    return int(os.environ.get(KILLS_VARIABLE, quick))
 
 
 def find_rows(*docstrings: str | None) -> tuple[str, ...]:

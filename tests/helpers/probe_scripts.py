@@ -35,6 +35,18 @@ CARTPOLE = """
     env.close()
 """
 
+SKIP = """
+    import gymnasium as gym
+    class Skip(gym.Wrapper):
+        def step(self, action):
+            for _ in range(4):
+                result = self.env.step(action)
+                if result[2] or result[3]:
+                    break
+            return result
+"""
+"""A script's wrapper that skips frames."""
+
 
 def caller_environment(**more: str) -> dict[str, str]:
     """Return a shell's environment, without what the tests themselves add."""
@@ -118,7 +130,7 @@ def interpreters() -> Iterator[str]:
                 [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
                 capture_output=True,
                 text=True,
-                timeout=20,
+                timeout=90,
             )
         except (OSError, subprocess.TimeoutExpired):
             continue

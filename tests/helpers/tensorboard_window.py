@@ -2,7 +2,7 @@
 
     python tensorboard_window.py WORKSPACE SETTINGS RUN_ID WORD...
 
-Exits with 0 once all words stand in the page, 77 where WebEngine cannot start here.
+Exits with 0 once all words stand in the page, 77 where WebEngine cannot be loaded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from PySide6.QtWidgets import QApplication
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.panels.tensorboard_panel import TensorBoardTab
+from mosaic.gui.views import web
 
 PATIENCE_S = 60.0
 READ = """
@@ -36,6 +37,11 @@ READ = """
 
 
 def main(workspace: str, settings: str, run_id: str, *words: str) -> int:
+    try:
+        web.preload()
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return 77
     app = QApplication(["tensorboard-window"])
     program = Application(app, Workspace(workspace), Path(settings))
     program.start()
@@ -58,11 +64,9 @@ def main(workspace: str, settings: str, run_id: str, *words: str) -> int:
         pump(0.2)
         if tab.web is not None:
             tab.web.page().runJavaScript(READ, 0, lambda text: said.__setitem__(0, str(text)))
-    text, has_page = said[0], tab.web is not None
+    text = said[0]
     print(json.dumps({"state": tab.board.state, "problem": tab.board.problem, "text": text}))
     program.stop()
-    if not has_page:
-        return 77
     return 0 if all(word in text for word in words) else 1
 
 

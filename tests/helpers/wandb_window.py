@@ -2,7 +2,7 @@
 
     python wandb_window.py WORKSPACE SETTINGS PAGE_URL PROXY LOOPBACK_URL
 
-Exits with 77 where WebEngine cannot start here.
+Exits with 77 where WebEngine cannot be loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
 
 import mosaic.gui.app  # noqa: F401 - sets what WebEngine wants before there is an application
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.states import Stage
+from mosaic.contracts.views import WandbStatus
 from mosaic.gui.panels.wandb_panel import WandbTab
+from mosaic.gui.views import web
 
 PATIENCE_S = 60.0
 
@@ -31,11 +34,16 @@ PATIENCE_S = 60.0
 class Trainer(StillTrainer):
     url = ""
 
-    def wandb(self, run: str = "") -> Iterator[dict[str, Any]]:
-        yield {"run_id": RUN, "state": "synced", "url": self.url, "error": None, "runs": {}}
+    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+        yield WandbStatus(run_id=RUN, stage=Stage.FINISHED, state="synced", url=self.url)
 
 
 def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url: str) -> int:
+    try:
+        web.preload()
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return 77
     app = QApplication(["wandb-window"])
     trainer = Trainer(view_of(workspace, stage="finished", has_wandb=True))
     trainer.url = page_url
@@ -68,7 +76,6 @@ def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url:
         tab.show()
         read(tab, "page", "proxy")
         report["proxy"] = QNetworkProxy.applicationProxy().hostName()
-        has_page = tab.web is not None
         if tab.web is not None:
             tab.web.load(QUrl(loopback_url))
             read(tab, "loopback", "direct")
@@ -78,7 +85,7 @@ def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url:
         tab.deleteLater()
         app.processEvents()
     print(json.dumps(report))
-    return 0 if has_page else 77
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.probe_scripts import start_script
 from tests.helpers.worker_runs import run_worker, small
 
 from mosaic.client import TrainerClient, trainer_client
@@ -23,6 +24,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import MetricsCursor, RunView
 from mosaic.formatting import short_id
 from mosaic.journal import Journal, read_all
+from mosaic.submission.caller_environment import program_environment
 
 
 def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
@@ -236,6 +238,23 @@ def test_a_long_list_comes_in_several_replies(trainer: TrainerClient, monkeypatc
     assert calls == [3, 3, 3, 3, 2, 2]
 
 
+def test_a_list_shows_what_a_single_run_shows_except_its_attempts_and_history(trainer: TrainerClient) -> None:
+    run_id = trainer.submit(scripted(steps=1)).run_id
+    ended(trainer, run_id)
+    active = trainer.submit(scripted(steps=1_000_000, dt=0.5)).run_id
+    stage(trainer, active, "running")
+    trainer.pause(active)  # then nothing changes between the two calls
+    stage(trainer, active, "paused")
+    for listed in trainer.runs():
+        whole = trainer.get(listed.run_id)
+        assert whole.attempts
+        assert whole.history
+        volatile = {"hardware": whole.hardware, "attempts": (), "history": ()}
+        assert listed.model_copy(update=volatile) == whole.model_copy(update=volatile)
+        assert (listed.attempts, listed.history) == ((), ())
+        assert bool(listed.pid) == (listed.run_id == active)
+
+
 def test_last_is_the_newest_run_that_fits_the_command(trainer: TrainerClient) -> None:
     first = trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id
     stage(trainer, first, "running")
@@ -331,7 +350,7 @@ def test_a_draining_daemon_starts_no_run_and_exits_after_its_last_one(
     waiting = trainer.submit(scripted()).run_id
     trainer.cancel(running)
     assert daemon.process is not None
-    daemon.process.wait(timeout=20)
+    daemon.process.wait(timeout=90)
     trainer.close()
     trainer = daemon.start()
     assert trainer.get(running).outcome == "cancelled"
@@ -452,3 +471,22 @@ def test_a_run_sees_the_gpus_that_it_holds_and_no_others(
         assert trainer.get(third).stage == "queued"
         trainer.cancel(first)
         assert devices(third) == "5"
+
+
+@pytest.mark.may_log("run_not_started")
+def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
+    daemon: LiveDaemon, trainer: TrainerClient, tmp_path: Path
+) -> None:
+    holders = [trainer.submit(scripted(steps=10_000, dt=0.01)).run_id for _ in range(4)]
+    for holder in holders:
+        stage(trainer, holder, "running")
+    run_id = start_script(trainer, tmp_path, "pass")
+    daemon.kill()
+    with daemon.start() as restarted:
+        restarted.cancel(holders[0])
+        view = ended(restarted, run_id)
+        assert view.outcome == "failed"
+        assert f"mosaic resubmit {run_id}" in (view.reason or "")
+        config = restarted.config(run_id)
+        again = restarted.submit(config, program_environment(config))
+        assert ended(restarted, again.run_id).outcome == "succeeded"

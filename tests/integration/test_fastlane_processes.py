@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.helpers.daemons import wait_for
+from tests.helpers.fault_table import count_kills
 from tests.helpers.lane_writer import COLORS
 
 from mosaic.fastlane import LaneReader, lane_indices, lanes_folder, reap, reap_all
@@ -83,15 +84,17 @@ def test_a_killed_reader_does_not_block_the_writer(folder: str) -> None:
     reap(folder)
 
 
-def test_nothing_is_left_of_killed_writers(tmp_path: Path) -> None:
+def test_nothing_is_left_of_killed_writers(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """F36: the process group of each is killed."""
-    for attempt in range(8):
+    kills = count_kills(8)
+    record_property("tries", kills)
+    for attempt in range(kills):
         folder = lanes_folder(tmp_path / f"run {attempt}")
         with writer(folder, lanes=3) as process:
             assert lane_indices(folder) == [0, 1, 2]
             assert reap(folder) == 0
             os.killpg(process.pid, signal.SIGKILL)
-    assert reap_all() == 24
+    assert reap_all() == 3 * kills
     assert not os.path.exists(lanes_root())
 
 

@@ -129,6 +129,8 @@ def test_last_is_the_newest_run_that_fits_the_command_and_is_printed(
 def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
     trainer: TrainerClient, workspace: Workspace, tmp_path: Path
 ) -> None:
+    """R10.4: what takes a run takes a group, of which it uses the runs in a state for it."""
+
     def submit(**config: Any) -> str:
         payload = scripted(**config)
         payload["metadata"]["group"] = "exp"

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.commands import CommandResult, mosaic
-from tests.helpers.daemons import wait_for
+from tests.helpers.daemons import ended
+from tests.helpers.probe_scripts import script_payload
 from tests.helpers.run_folders import tensorboard_points
 from tests.helpers.uninstalled import uninstalled
 
+from mosaic.client import connect
+from mosaic.contracts.errors import FieldProblem, MissingExtra
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.journal import read_all
+from mosaic.submission.caller_environment import caller_environment
 
 GONE = ("wandb", "tensorboard", "trackio", "huggingface_hub", "keyring")
 SMALL = ("--env-id", "CartPole-v1", "--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32")
@@ -40,27 +43,15 @@ def good(result: CommandResult) -> CommandResult:
     return result
 
 
-def warnings(folder: RunFolder) -> str:
-    paths = (*folder.journals(), folder.sidecar)
-    return " ".join(event["text"] for path in paths for event in read_all(path) if event["kind"] == "warning")
-
-
 @pytest.mark.usefixtures("bare")
 def test_what_needs_no_extra_works_and_what_does_names_it(workspace: Workspace) -> None:
     """F23: training writes event files and curves without TensorBoard."""
     python(f"import importlib.util as u; assert not any(u.find_spec(name) for name in {GONE!r})")
-    wishes = ("--track", "--upload-model", "--capture-video")
-    checked = good(mosaic(workspace, "check", "ppo", *SMALL, *wishes, "--json")).json
-    assert "mosaic-rl[wandb]" in json.dumps(checked)
-    assert "mosaic-rl[hub]" in json.dumps(checked)
-    trained = good(mosaic(workspace, "train", "ppo", *SMALL, *wishes, "--json")).json
+    trained = good(mosaic(workspace, "train", "ppo", *SMALL, "--capture-video", "--json")).json
     assert trained["outcome"] == "succeeded"
     folder = RunFolder(trained["run_dir"])
     assert tensorboard_points(folder.tensorboard)["charts/episodic_return"]
     assert list(folder.videos.glob("*.mp4"))
-    # By the sidecar, which goes on for a while.
-    wait_for(lambda: "mosaic-rl[wandb]" in warnings(folder), "what W&B needs")
-    wait_for(lambda: "mosaic-rl[hub]" in warnings(folder), "what the Hub needs")
 
     run = trained["run_id"]
     assert good(mosaic(workspace, "eval", run, "--episodes", "3", "--json")).json["episodes"] == 3
@@ -75,10 +66,38 @@ def test_what_needs_no_extra_works_and_what_does_names_it(workspace: Workspace) 
     )
     assert "mosaic-rl[hub]" in mosaic(workspace, "pull", "me/cart").err
     good(mosaic(workspace, "wandb", "status"))
-    synced = mosaic(workspace, "wandb", "sync", run)
-    assert synced.code != 0
-    assert "mosaic-rl[wandb]" in synced.out
-    assert "Traceback" not in synced.err
+
+
+REFUSALS = {
+    "wandb": "Tracking needs wandb, which is not installed: pip install 'mosaic-rl[wandb]', or leave out --track.",
+    "trackio": "Tracking needs trackio, which is not installed: pip install 'mosaic-rl[trackio]', or turn it off.",
+    "model": "Uploading needs huggingface_hub, which is not installed: pip install 'mosaic-rl[hub]', or leave out "
+    "--upload-model and push the policy after the training: mosaic push RUN.",
+}
+
+
+@pytest.mark.usefixtures("bare")
+def test_tracking_and_uploads_that_lack_their_package_are_refused_before_a_run_is_created(workspace: Workspace) -> None:
+    """By the commands and, as the daemon's Python is the sidecar's, by the daemon for every payload."""
+    for command in ("train", "check"):
+        for flag, section in (("--track", "wandb"), ("--upload-model", "model")):
+            result = mosaic(workspace, command, "ppo", *SMALL, flag)
+            assert (result.code, result.err.splitlines()[-1]) == (2, REFUSALS[section])
+    sections = {"wandb": {"enabled": True}, "trackio": {"enabled": True}, "model": {"upload": True}}
+    with connect(workspace, may_start=False) as trainer:
+        for section, choices in sections.items():
+            worker = {"id": "cleanrl", "config": {"algo": "ppo", "env_id": "CartPole-v1"}}
+            payload = {"metadata": {"worker": worker}, "artifacts": {section: choices}}
+            for call in (trainer.submit, trainer.check):
+                with pytest.raises(MissingExtra) as refused:
+                    call(payload)
+                path = f"artifacts.{section}.{next(iter(choices))}"
+                assert refused.value.problems == (FieldProblem(path, REFUSALS[section]),)
+        assert list(trainer.runs()) == []
+        # A program of the user's tracks itself, and its Python may have wandb.
+        script = script_payload([sys.executable, "-c", "print(1)"], workspace.root)
+        accepted = trainer.submit(script | {"artifacts": {"wandb": {"enabled": True}}}, caller_environment())
+        assert ended(trainer, accepted.run_id).outcome == "succeeded"
 
 
 @pytest.mark.usefixtures("bare")

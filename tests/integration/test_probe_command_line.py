@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.commands import mosaic
 from tests.helpers.probe_scripts import write_script
 
@@ -14,6 +15,7 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView
 
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
 pytestmark = pytest.mark.usefixtures("trainer")
 
 

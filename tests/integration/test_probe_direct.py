@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import (
     caller_environment,
@@ -22,6 +23,7 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
 
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
 WALK = """
     import hashlib, os, random, sys
     import gymnasium as gym, numpy as np

@@ -7,12 +7,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended
-from tests.helpers.probe_scripts import episodes, points, start_script
+from tests.helpers.probe_scripts import SKIP, episodes, points, start_script
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
 BASELINES = os.environ.get("MOSAIC_TEST_VENV_SB3", "")
 PLAY = """
     import gymnasium as gym
@@ -115,20 +117,15 @@ def test_several_environments_that_are_trained_on_all_count(trainer: TrainerClie
 
 
 def test_frames_that_a_vectorized_wrapper_skips_are_not_counted(trainer: TrainerClient, tmp_path: Path) -> None:
-    code = """
-        import gymnasium as gym
-        class Skip(gym.Wrapper):
-            def step(self, action):
-                for _ in range(4):
-                    result = self.env.step(action)
-                    if result[2] or result[3]:
-                        break
-                return result
-        envs = gym.vector.SyncVectorEnv([lambda: Skip(gym.make("CartPole-v1"))] * 2)
-        envs.reset(seed=1)
-        for _ in range(100):
-            envs.step(envs.action_space.sample())
-    """
+    code = (
+        SKIP
+        + """
+    envs = gym.vector.SyncVectorEnv([lambda: Skip(gym.make("CartPole-v1"))] * 2)
+    envs.reset(seed=1)
+    for _ in range(100):
+        envs.step(envs.action_space.sample())
+"""
+    )
     assert ended(trainer, start_script(trainer, tmp_path / "w", code)).global_step == 200
 
 

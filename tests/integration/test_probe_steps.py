@@ -5,22 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended
-from tests.helpers.probe_scripts import episodes, events, points, start_script, write_script
+from tests.helpers.probe_scripts import SKIP, episodes, events, points, start_script, write_script
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
 
-SKIP = """
-    import gymnasium as gym
-    class Skip(gym.Wrapper):
-        def step(self, action):
-            for _ in range(4):
-                result = self.env.step(action)
-                if result[2] or result[3]:
-                    break
-            return result
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
+PLAY = (
+    SKIP
+    + """
     class NoopReset(gym.Wrapper):
         def reset(self, **kwargs):
             result = self.env.reset(**kwargs)
@@ -34,6 +30,7 @@ SKIP = """
             if any(env.step(env.action_space.sample())[2:4]):
                 return length
 """
+)
 
 
 def run_script(trainer: TrainerClient, folder: Path, code: str, *args: str) -> RunView:
@@ -49,7 +46,7 @@ def printed_numbers(view: RunView) -> list[int]:
 
 def test_steps_are_counted_at_the_wrapper_that_the_script_steps(trainer: TrainerClient, tmp_path: Path) -> None:
     code = (
-        SKIP
+        PLAY
         + """
     total = 0
     for wrap in (
@@ -136,7 +133,7 @@ def test_steps_are_added_over_processes(trainer: TrainerClient, tmp_path: Path, 
 
 def test_a_process_that_only_evaluates_is_not_counted(trainer: TrainerClient, tmp_path: Path) -> None:
     code = (
-        SKIP
+        PLAY
         + """
     import multiprocessing
     def test():
@@ -225,9 +222,10 @@ TRAINERS = {
 USES = {
     "skrl": """
         from skrl.trainers.torch.base import Trainer
-        trainer = Trainer(cfg=SimpleNamespace(timesteps=100), env=Stepper())
+        trainer = Trainer(cfg=SimpleNamespace(timesteps=50), env=Stepper())
         trainer.train()
         trainer.eval()
+        trainer.train()
     """,
     "torchrl": """
         from torchrl.collectors._base import BaseCollector

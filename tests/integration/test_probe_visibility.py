@@ -17,6 +17,8 @@ OLD_INFOS = """
     import sys
     import gymnasium as gym
     import loop
+    sys.modules["classes"] = type(sys)("classes")
+    sys.modules["classes"].__file__ = "classes.py"  # there is no such file, as for torch.classes
     modes = {"autoreset_mode": gym.vector.AutoresetMode[name] for name in sys.argv[1:]}
     envs = gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2, **modes)
     loop.train(envs)

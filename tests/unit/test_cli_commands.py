@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
 from mosaic import __version__
@@ -41,7 +42,18 @@ def test_the_version_is_printed() -> None:
         (("train", "ppo", "--lr", "0.1"), 2, "No such option '--lr'. Did you mean --learning-rate or --anneal-lr? See"),
         (("train", "ppo", "--timesteps", "1"), 2, "Did you mean --total-timesteps?"),
         (("train", "sac"), 2, "Did you mean 'sac_atari' or 'sac_continuous_action'?"),
-        (("train", "a2c"), 2, "Known: c51, c51_atari,"),
+        (("train", "nosuch"), 2, "Known: c51, c51_atari,"),
+        (("train", "a2c"), 2, "No algorithm 'a2c' in worker 'cleanrl'. The nearest in purpose: 'ppo' or 'ppo_cont"),
+        (("check", "TRPO"), 2, "The nearest in purpose: 'ppo' or 'ppo_continuous_action'. Known: c51"),
+        (("algorithms", "qr-dqn"), 2, "The nearest in purpose: 'c51'."),
+        (("runs", "--limit", "abc"), 2, "--limit must be a whole number of at least 1, not 'abc'. See: mosaic runs"),
+        (("logs", "last", "-n", "-1"), 2, "--lines must be a whole number of at least 0, not -1. See: mosaic logs"),
+        (
+            ("watch", "last", "--rate", "x is not y"),
+            2,
+            "--rate must be a number of at least 0.5 and of at most 120,",
+        ),
+        (("eval", "last", "--episodes", "0"), 2, "--episodes must be a whole number of at least 1, not '0'."),
         (("show",), 2, "Missing argument 'RUN'"),
         (("runs", "--status", "tired"), 2, "'tired' is not one of"),
         (("runs",), 4, "No daemon runs."),
@@ -97,6 +109,14 @@ def test_no_line_of_the_table_is_wider_than_the_terminal(columns: str, monkeypat
     out = call(FakeTrainer(wide), "runs").out
     assert len(out.splitlines()) == 2
     assert max(map(len, out.splitlines())) <= int(columns)
+
+
+def test_a_name_from_elsewhere_cannot_break_the_table() -> None:
+    """F41: an imported record may have any text as its environment."""
+    lines = call(FakeTrainer(view(env_id="a\nb\x1b[2J"), view(RUN[:-1] + "X", env_id="日本")), "runs").out.splitlines()
+    assert len(lines) == 3
+    assert "a�b�[2J" in lines[1]
+    assert cell_len(lines[1].partition(" 1 ")[0]) == cell_len(lines[2].partition(" 1 ")[0])
 
 
 def test_metrics_as_csv_have_all_their_digits() -> None:

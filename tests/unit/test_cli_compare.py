@@ -83,6 +83,7 @@ def test_groups_are_scored_and_compared_as_in_the_window() -> None:
 
 
 def test_runs_on_two_environments_have_no_mean_in_common_and_can_be_selected() -> None:
+    """R10.4: statistics never mix environments."""
     trainer = Finished()
     for run in list(trainer.views)[1::2]:
         trainer.views[run] = trainer.views[run].model_copy(update={"env_id": "Acrobot-v1"})
@@ -133,7 +134,7 @@ def test_a_single_run_is_named_by_what_differs() -> None:
         (("nobody",), "No run 'nobody'."),
         (("fast", "--by", "learning_rat"), "No setting 'learning_rat' in these runs. Did you mean 'learning_rate'?"),
         (("fast", "--tag", "losses/los"), "No metric 'losses/los' in these runs. Did you mean 'losses/loss'?"),
-        (("fast", "--last", "0"), "0 is not in the range x>=1"),
+        (("fast", "--last", "0"), "--last must be a whole number of at least 1, not 0."),
         ((), "Missing argument 'RUN|GROUP…'"),
     ],
 )

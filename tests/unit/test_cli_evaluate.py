@@ -18,7 +18,7 @@ from mosaic.cli.evaluate_command import MAX_BINS, format_bar, histogram_rows, su
 from mosaic.cli.watch_command import FrameSource, RunPoller, status_lines
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.states import Stage
-from mosaic.contracts.views import CheckpointInfo, Evaluation, EvaluationSummary, RunView
+from mosaic.contracts.views import CheckpointInfo, Evaluation, EvaluationSummary, RunView, TrainedRun
 from mosaic.fastlane import FrameHud
 
 Json = dict[str, Any]
@@ -37,11 +37,14 @@ class Evaluates(FakeTrainer):
         self._returns = returns
         self._outcome = outcome
         self.summaries: dict[str, EvaluationSummary] = {}
+        self.trained: TrainedRun | None = None
 
     def newest_evaluation(self, run: str) -> Evaluation | None:
         if run not in self.summaries:
             return None
-        return Evaluation(run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run])
+        return Evaluation(
+            run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run], trained=self.trained
+        )
 
     def submit(self, payload: Json, environment: dict[str, str] | None = None, is_trusted: bool = False) -> RunView:
         run = super().submit(payload, environment)
@@ -181,6 +184,14 @@ def test_the_summary_has_mean_interval_median_and_histogram(place: Path) -> None
         ["1", "█" * 20],
     ]
     assert "\x1b" not in result.out
+
+
+@pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.FINISHED])
+def test_the_result_of_a_run_that_still_trains_says_so(place: Path, stage: Stage) -> None:
+    trainer = Evaluates(place, [1.0, 2.0])
+    trainer.trained = TrainedRun(run_id="01TRAINED", stage=stage)
+    result = call(trainer, "eval", "last")
+    assert ("Its training has not ended." in result.out) == (stage == "running")
 
 
 def test_one_episode_has_no_interval() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import RunRecord
+from mosaic.journal import Journal
 from mosaic.store import Index
 from mosaic.store.ingest import ingest
 from mosaic.trainer import intake
@@ -41,3 +42,28 @@ def test_an_incomplete_line_is_read_again_only_when_it_has_grown(
     assert [reader.read_next("R1") for _ in range(3)] == [True, False, False]
     assert (reads, index.get_progress("R1").global_step) == (2, 7)
     index.close()
+
+
+def test_a_long_journal_delays_the_exit_of_its_worker_but_not_its_start(tmp_path: Path) -> None:
+    """F44: a worker that writes faster than is read is known at once; its end comes after its last line."""
+    index = Index(tmp_path / "index.sqlite")
+    index.save(RunRecord(run_id="R1", worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    records = Records(Workspace(tmp_path), index)
+    folder = records.folder("R1")
+    folder.path.mkdir(parents=True)
+    journal, keeper = Journal(folder.journal), Journal(folder.keeper)
+    for step in range(2000):
+        journal.append("progress", global_step=step)
+    process = {"pid": 1, "start": "1", "boot_id": "b"}
+    keeper.append("worker_started", process=process)
+    seen: list[str] = []
+    reader = intake.Intake(records, lambda _, source, lines: seen.extend(type(line.event).KIND for line in lines))
+    assert reader.read_next("R1")
+    assert "worker_started" in seen
+    keeper.append("exited", code=0, signal=None, cause=None, duration_s=1.0, peak_rss_mb=1.0, limit=None, last_words="")
+    while reader.read_next("R1"):
+        pass
+    assert seen[-1] == "exited"
+    assert seen.count("progress") == 2000
+    for opened in (journal, keeper, index):
+        opened.close()

@@ -50,9 +50,9 @@ def test_the_payload_the_form_and_the_flag_refuse_the_same_values(option: Option
     with pytest.raises(ValidationError) as refused:
         Payload.model_validate(payload)
     assert ".".join(map(str, refused.value.errors()[0]["loc"])) == option.path
-    with pytest.raises(BadInput, match=option.name):
+    with pytest.raises(BadInput, match=f"^{option.flag} must be "):
         option.parse(str(too_small))
-    with pytest.raises(BadInput, match=option.name):
+    with pytest.raises(BadInput, match=f"^{option.flag} must be "):
         build_flag(option).type.convert(str(too_small), None, None)
 
 

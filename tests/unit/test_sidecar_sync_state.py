@@ -124,3 +124,10 @@ def test_the_warning_ends_with_the_command_to_sync() -> None:
     assert offline_warning(WandbProblem("W&B cannot be reached"), "01K") == (
         "W&B cannot be reached. The run is stored offline; sync it later with: mosaic wandb sync 01K"
     )
+
+
+def test_a_superseded_recording_has_no_error_to_report() -> None:
+    """The upload of a resumed run succeeded; that of its first attempt had been interrupted."""
+    interrupted = SyncEntry("superseded", error="The upload was interrupted.")
+    assert SyncState("R", {"a": interrupted, "b": SyncEntry("synced")}).error is None
+    assert SyncState("R", {"a": interrupted, "b": SyncEntry("failed", error="W&B is down.")}).error == "W&B is down."

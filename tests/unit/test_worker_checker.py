@@ -216,17 +216,6 @@ def test_a_payload_is_accepted_as_a_config() -> None:
     assert checker.to_json(checker.check_request(parse_request(payload)))["mode"] == "train"
 
 
-def test_tracking_that_is_not_installed_is_a_warning_that_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = {"id": "cleanrl", "config": small(extras={"track_wandb": True})}
-    asked = {"metadata": {"worker": worker}, "artifacts": {"trackio": {"enabled": True}}}
-    assert ask(ask="check", config=asked)["summary"]["warnings"] == []
-    monkeypatch.setattr(checker, "find_spec", lambda _: None)
-    warnings = ask(ask="check", config=asked)["summary"]["warnings"]
-    assert [text for text in warnings if "mosaic-rl[wandb]" in text]
-    assert [text for text in warnings if "mosaic-rl[trackio]" in text]
-    assert ask(ask="check", config=small())["summary"]["warnings"] == []
-
-
 def test_images_for_an_algorithm_of_vectors_and_rounded_steps_are_warned_of() -> None:
     """Before the run starts: CarRacing's pixels as one vector, and 512 steps of the 1,000 requested."""
 

@@ -208,8 +208,8 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
 def _confirm_delete(views: list[RunView]) -> None:
     if not sys.stdin.isatty():
         raise BadInput("Nothing was deleted: there is no terminal to confirm in. Use --yes.")
-    from mosaic.cli.runs_commands import runs_table
+    from mosaic.cli.runs_commands import RunsTable
 
-    output.console(is_stderr=True).print(runs_table(views))
+    output.console(is_stderr=True).print(RunsTable(views))
     many = "this run" if len(views) == 1 else f"these {len(views)} runs"
     click.confirm(f"Move {many} to the trash?", abort=True, err=True)

@@ -43,9 +43,10 @@ def demo(context: CliContext) -> int:
         return report_end(context, view)
     output.print_message(f"Evaluating it on {EVAL_EPISODES} fresh seeds.")
     options = {"eval_batch_size": EVAL_EPISODES, "eval_capture_video": True}
-    eval_view, summary = run_evaluation(context, evaluation_payload(context.trainer(), view.run_id, options))
-    if summary is None:
+    eval_view, evaluation = run_evaluation(context, evaluation_payload(context.trainer(), view.run_id, options))
+    if evaluation is None:
         return report_end(context, eval_view)
+    summary = evaluation.summary
     files = {"curve": _save_curve(context, view), **_list_made_files(context.trainer(), view, eval_view)}
     if context.is_json:
         output.print_json(

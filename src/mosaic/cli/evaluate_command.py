@@ -21,7 +21,7 @@ from mosaic.contracts.errors import RunEnded
 from mosaic.contracts.options import OPTIONS
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import EvaluationSummary, RunView
+    from mosaic.contracts.views import Evaluation, EvaluationSummary, RunView
 
 SUMMARY_KEYS = (
     *("episodes", "avg_return", "median_return", "min_return", "max_return", "std_return"),
@@ -73,14 +73,15 @@ def evaluate(
     if not is_policy_path(policy):
         policy = find_run(context, policy, has_policy).run_id
     payload = evaluation_payload(context.trainer(), policy, options, checkpoint, algo, env_id)
-    view, summary = run_evaluation(context, payload, is_trusted)
+    view, evaluation = run_evaluation(context, payload, is_trusted)
+    summary = None if evaluation is None else evaluation.summary
     is_done = view.outcome == "succeeded" or (options["eval_repeat"] and summary is not None)
     if not is_done:
         report_end(context, view)
     elif context.is_json:
         output.print_json(None if summary is None else summary_json(view.run_id, summary))
-    if summary is not None and not context.is_json:
-        print_summary(view.run_id, summary)
+    if evaluation is not None and summary is not None and not context.is_json:
+        print_evaluation(evaluation)
         if summary.videos:
             click.echo("\nVideos:")
             for video in summary.videos:
@@ -90,8 +91,8 @@ def evaluate(
 
 def run_evaluation(
     context: CliContext, payload: dict[str, Any], is_trusted: bool = False
-) -> tuple[RunView, EvaluationSummary | None]:
-    """Returns the evaluation's last view and its summary; None where no batch was completed."""
+) -> tuple[RunView, Evaluation | None]:
+    """Returns the evaluation's last view and its results; None where no batch was completed."""
     options = payload["evaluation"]
     target_episodes = None if options.get("repeat") else options["episodes"]
     view = submit_and_follow(context, payload, target_episodes, is_trusted=is_trusted)
@@ -100,14 +101,15 @@ def run_evaluation(
     evaluation = context.trainer().newest_evaluation(view.run_id)
     if evaluation is None and view.outcome == "succeeded":
         raise RunEnded(f"The evaluation ended without a complete batch. Its folder: {view.run_dir}")
-    return view, None if evaluation is None else evaluation.summary
+    return view, evaluation
 
 
-def print_summary(run_id: str, summary: EvaluationSummary) -> None:
+def print_evaluation(evaluation: Evaluation) -> None:
     from rich.text import Text
 
-    output.print_fields(summary_rows(run_id, summary))
-    rows = histogram_rows(summary.returns)
+    note = formatting.describe_unfinished_training(evaluation)
+    output.print_fields([*summary_rows(evaluation.run_id, evaluation.summary), ("note", note or None)])
+    rows = histogram_rows(evaluation.summary.returns)
     if not rows:
         return
     table = output.create_table("RETURN", "EPISODES", "", right_aligned=("RETURN", "EPISODES"))

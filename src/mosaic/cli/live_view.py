@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic import formatting
 from mosaic.cli import output
-from mosaic.cli.runs_commands import runs_table
+from mosaic.cli.runs_commands import RunsTable
 from mosaic.contracts.events import Anomaly, Event, ProgressReported, RecordChanged, Sample, WarningLogged
 from mosaic.contracts.views import HardwareSample, RunView
 
@@ -204,7 +204,7 @@ class LiveGroupView:
 
         rows = max(3, options.size.height - 3)
         active = self.active_views
-        yield runs_table(self.views if len(self.views) <= rows else active[:rows], options.max_width)
+        yield RunsTable(self.views if len(self.views) <= rows else active[:rows])
         ended = len(self.views) - len(active)
         yield Text(f"{ended} of {len(self.views)} have ended. {self.hint}", style="dim")
 

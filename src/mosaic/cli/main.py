@@ -187,7 +187,21 @@ def _format_usage_error(error: click.UsageError) -> str:
         near = [f"--{name}" for name in similar_names(error.option_name.lstrip("-"), known)]
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"No such option {error.option_name!r}.{hint} See: {path} --help"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        sentence = _describe_range(error.param, error.message) or sentence
     return f"{sentence.rstrip('.')}. See: {path} --help"
+
+
+def _describe_range(param: click.Parameter, message: str) -> str:
+    """`--lines must be a whole number of at least 0, not 'abc'` for click's `'abc' is not a valid integer range`."""
+    from mosaic.contracts.setting_field import SettingField
+
+    if not isinstance(param.type, click.IntRange | click.FloatRange):
+        return ""
+    bounds = {"ge": param.type.min, "le": param.type.max}
+    kind = "int" if isinstance(param.type, click.IntRange) else "float"
+    field = SettingField("", kind, constraints={name: value for name, value in bounds.items() if value is not None})
+    return f"{max(param.opts, key=len)} must be {field.expected_values}, not {message.rpartition(' is not ')[0]}"
 
 
 def _print_error(message: str, code: int) -> int:

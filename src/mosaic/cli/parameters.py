@@ -123,7 +123,8 @@ class SettingType(click.ParamType[Any]):
         self.name = {"int": "integer", "float": "number", "name": "name", "names": "name"}.get(field.type, "text")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return self.field.parse(value) if isinstance(value, str) else value
+        flag = max(param.opts, key=len) if param is not None else ""
+        return self.field.parse(value, flag) if isinstance(value, str) else value
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         choices = (self.field.constraints or {}).get("choices")

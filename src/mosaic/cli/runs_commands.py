@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,8 @@ from mosaic.cli.parameters import find_run, run_argument
 from mosaic.contracts.options import RunKind
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
 
     from mosaic.contracts.views import RunView
 
@@ -24,34 +26,70 @@ COLUMNS = ("RUN", "STATUS", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", 
 PROBLEM_MARK = "!"
 """After the status of a run with files that cannot be read."""
 OPTIONAL_COLUMNS = ("STEPS/S", "AGE", "SEED")
+TRUNCATED_COLUMNS = ("TAGS", "ENV", "ALGO")
+RIGHT_ALIGNED_COLUMNS = ("SEED", "DONE", "RETURN", "STEPS/S", "AGE")
+GAP = "  "
 STATUSES = (
     *("queued", "starting", "running", "paused", "stopping", "finished"),
     *("succeeded", "failed", "cancelled", "rejected", "lost"),
 )
 
 
-def runs_table(views: list[RunView], width: int | None = None) -> Table:
-    """In a narrow terminal, what can be missed is left out before names are cut."""
-    from rich.text import Text
+class RunsTable:
+    """A table of runs for rich, whose own tables take a millisecond per row: there may be thousands.
 
-    width = width or output.console().width
-    short = formatting.short_ids([view.run_id for view in views])
-    rows = [_row_cells(view, short[view.run_id]) for view in views]
-    columns = [column for column in COLUMNS if column != "TAGS" or any(view.tags for view in views)]
+    In a narrow terminal, what can be missed is left out before names are cut.
+    """
 
-    def needed() -> int:
-        return sum(max(len(column), *(len(row[column]) for row in rows)) + 2 for column in columns) - 2
+    def __init__(self, views: Sequence[RunView]) -> None:
+        short = formatting.short_ids([view.run_id for view in views])
+        self._rows = [
+            {column: _to_printable(text) for column, text in _row_cells(view, short[view.run_id]).items()}
+            for view in views
+        ]
 
-    for column in OPTIONAL_COLUMNS:
-        if rows and needed() > width and column in columns:
-            columns.remove(column)
-    table = output.create_table(
-        *columns, right_aligned=("SEED", "DONE", "RETURN", "STEPS/S", "AGE"), truncate=("ALGO", "ENV", "TAGS")
-    )
-    for row in rows:
-        style = output.OUTCOME_STYLES.get(row["STATUS"].partition(" ")[0], "")
-        table.add_row(*(Text(row[column], style=style if column == "STATUS" else "") for column in columns))
-    return table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        from rich.segment import Segment
+
+        widths = self._column_widths(options.max_width)
+        header = (_fit_cell(column, column, width) for column, width in widths.items())
+        yield Segment(f"{GAP.join(header)}\n", console.get_style("bold"))
+        for row in self._rows:
+            style = console.get_style(output.OUTCOME_STYLES.get(row["STATUS"].split()[0], "none"))
+            run, status, *others = (_fit_cell(column, row[column], width) for column, width in widths.items())
+            yield Segment(run + GAP)
+            yield Segment(status, style)
+            yield Segment(f"{GAP}{GAP.join(others)}\n")
+
+    def _column_widths(self, width: int) -> dict[str, int]:
+        from rich.cells import cell_len
+
+        widths = {name: max([len(name), *(cell_len(row[name]) for row in self._rows)]) for name in COLUMNS}
+        if not any(row["TAGS"] for row in self._rows):
+            del widths["TAGS"]
+        excess = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
+        for column in OPTIONAL_COLUMNS:
+            if excess > 0:
+                excess -= widths.pop(column) + len(GAP)
+        for column in (name for name in TRUNCATED_COLUMNS if name in widths):
+            cut = max(0, min(excess, widths[column] - len(column)))
+            widths[column] -= cut
+            excess -= cut
+        return widths
+
+
+def _to_printable(text: str) -> str:
+    """Replace what could move the cursor: names may come from elsewhere."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
+
+
+def _fit_cell(column: str, text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…"
+    padding = " " * (width - cell_len(text))
+    return padding + text if column in RIGHT_ALIGNED_COLUMNS else text + padding
 
 
 def _row_cells(view: RunView, short: str) -> dict[str, str]:
@@ -105,7 +143,7 @@ def runs(
         )
         return
     is_cut = limit == DEFAULT_LIMIT + 1 and len(views) == limit
-    output.console().print(runs_table(views[:DEFAULT_LIMIT] if is_cut else views))
+    output.console().print(RunsTable(views[:DEFAULT_LIMIT] if is_cut else views))
     if is_cut:
         output.print_message(f"Only the newest {DEFAULT_LIMIT} are shown. All of them: mosaic runs --all")
     elif len(views) > 1:

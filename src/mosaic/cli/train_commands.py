@@ -18,8 +18,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
 from mosaic.cli.parameters import build_flag
-from mosaic.cli.script_command import flag_value
-from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
+from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import (
@@ -38,6 +37,8 @@ from mosaic.submission.run_payloads import (
     verdict_rows,
     with_seed,
 )
+from mosaic.submission.script_payloads import flag_value
+from mosaic.submission.unknown_algorithms import unknown_algorithm_error
 
 if TYPE_CHECKING:
     pass
@@ -149,7 +150,7 @@ def _unknown_script_error(algo: str, known: Mapping[str, Algorithm], own: Mappin
                 f"{algo}: {path} has no class Args that declares its settings, so MOSAIC cannot set them. "
                 f"Start it as a script: {shlex.join(['mosaic', 'run', '--', python, str(path)])}"
             )
-    return unknown_name_error("algorithm", algo, known, own["cleanrl"])
+    return unknown_algorithm_error(algo, known, own["cleanrl"])
 
 
 def normalize_bool_flags(args: Sequence[str], bool_flags: Iterable[str]) -> list[str]:
@@ -273,9 +274,9 @@ def _submit_many(
     if context.is_json:
         output.print_json(views)
     else:
-        from mosaic.cli.runs_commands import runs_table
+        from mosaic.cli.runs_commands import RunsTable
 
-        output.console().print(runs_table(views))
+        output.console().print(RunsTable(views))
     return 0 if is_detached else max(exit_code(view) for view in views)
 
 

@@ -141,11 +141,19 @@ def error_class(name: str) -> type[MosaicError]:
     return MosaicError
 
 
-def unknown_name_error(what: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
-    """`No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo.`"""
+def unknown_name_error(
+    what: str, name: str, known: Iterable[str], where: str = "", alternatives: Iterable[str] = ()
+) -> UnknownName:
+    """`No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo.`
+
+    `alternatives` are known names that serve the same purpose, instead of those that are spelled similarly.
+    """
     names = sorted(known)
-    near = similar_names(name, names)
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    if other := " or ".join(map(repr, alternatives)):
+        hint = f" The nearest in purpose: {other}."
+    else:
+        near = similar_names(name, names)
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     some = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
     listed = f" Known: {some}." if names else ""
     return UnknownName(f"No {what} {name!r}{' in ' + where if where else ''}.{hint}{listed}")

@@ -7,6 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,19 +53,15 @@ class SettingField:
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 
-    def parse(self, text: str) -> Any:
-        """Returns the value that a person wrote; BadInput names the setting and what was expected."""
+    def parse(self, text: str, flag: str = "") -> Any:
+        """Returns the value that a person wrote; BadInput names the flag and what was expected."""
         if self.is_optional and text.lower() in ("none", "null"):
             return None
-        try:
+        with suppress(ValueError):
             value = _PARSERS[self.type](text)
-        except ValueError:
-            raise BadInput(
-                f"{self.name}: {text!r} is not {_TYPE_DESCRIPTIONS[self.type]}; expected {self.expected_values}."
-            ) from None
-        if not self._satisfies_constraints(value):
-            raise BadInput(f"{self.name}: {text!r} does not fit; expected {self.expected_values}.")
-        return value
+            if self._satisfies_constraints(value):
+                return value
+        raise BadInput(f"{flag or self.flag} must be {self.expected_values}, not {text!r}.")
 
     def _satisfies_constraints(self, value: Any) -> bool:
         rules = self.constraints or {}

@@ -225,6 +225,8 @@ class TrainedRun(View):
     run_name: str | None = None
     algo: str | None = None
     seed: int | None = None
+    stage: Stage = Stage.FINISHED
+    """Now, not when its policy was evaluated."""
 
 
 class Evaluation(View):

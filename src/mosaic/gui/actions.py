@@ -152,6 +152,8 @@ ACTIONS: tuple[Action, ...] = (
            "Ctrl+N", "mdi6.tune-variant", tip="Choose what to train"),
     Action("agent.train", "Train Agent", "Run", handlers.train_now, "Ctrl+Shift+Return", "mdi6.play",
            tip="Submit the last configuration at once"),
+    Action("agent.script", "Run a script…", "Run", handlers.run_script, "Ctrl+Shift+N", "mdi6.script-text-play-outline",
+           lambda workbench: not workbench.is_remote, "Start a script of yours as a run, unedited"),
     Action("agent.policy", "Load Trained Policy…", "Run", open_page("policy"), "Ctrl+L", "mdi6.folder-open-outline",
            lambda _: bool(policy_workers()), "Evaluate what was trained"),
     Action("app.settings", "Settings", "File", open_page("settings"), "Ctrl+,", "mdi6.cog-outline",

@@ -17,6 +17,7 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_id
+from mosaic.gui.forms.script_dialog import ScriptDialog
 from mosaic.gui.forms.submit_controller import show_submitted_runs
 from mosaic.gui.forms.trust_question import ask_with_trust
 from mosaic.gui.models.training import submit_all
@@ -54,6 +55,10 @@ def train_now(workbench: Workbench) -> None:
         return
     workbench.training.save()
     ask_with_trust(workbench, partial(submit_all, payloads), partial(show_submitted_runs, workbench), workbench, failed)
+
+
+def run_script(workbench: Workbench) -> None:
+    _open_dialog(ScriptDialog(workbench))
 
 
 def _call_for_each(
@@ -241,7 +246,7 @@ def delete(workbench: Workbench) -> None:
         "delete.question",
         "Delete runs",
         f"Move {what} to the trash?",
-        f"{_list_titles(views)}\n\nThey can be restored from the trash for 30 days.",
+        f"{_list_titles(views)}\n\n{'It' if len(views) == 1 else 'They'} can be restored from the trash for 30 days.",
         "Move to trash",
         lambda: _move_to_trash(workbench, [view.run_id for view in views]),
         "Keep",

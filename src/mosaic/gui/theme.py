@@ -45,8 +45,9 @@ STATE_ICONS = {
     "cancelled": ("mdi6.cancel", "muted"),
     "rejected": ("mdi6.alert-circle", "bad"),
     "lost": ("mdi6.help-circle", "bad"),
+    "unreadable": ("mdi6.alert", "warning"),
 }
-"""Icon and color of each stage and outcome; always shown with the word."""
+"""Icon and color of each stage and outcome, and of a run that cannot be read completely; shown with the word."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def _style_sheet(t: Tokens) -> str:
     QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px;
         background: {t.raised}; }}
     QToolButton {{ padding: 4px; }}
-    QPushButton:hover, QToolButton:hover {{ border-color: {t.accent}; }}
+    QPushButton:hover, QToolButton:hover, QPushButton:focus, QToolButton:focus {{ border-color: {t.accent}; }}
     QPushButton:pressed, QToolButton:pressed, QToolButton:checked {{ background: {t.faint}; border-color: {t.accent}; }}
     QPushButton:disabled, QToolButton:disabled {{ color: {t.muted}; border-color: {t.faint}; background: {t.window}; }}
     QPushButton[accent="true"] {{ background: {t.accent}; color: {on_accent}; border-color: {t.accent};
@@ -229,6 +230,8 @@ def _style_sheet(t: Tokens) -> str:
     QPushButton[accent="true"]:disabled {{ background: {t.raised}; color: {t.muted}; border-color: {t.faint}; }}
     QToolButton[flat="true"], QPushButton[flat="true"] {{ border-color: transparent; background: transparent; }}
     QToolButton[flat="true"]:hover, QPushButton[flat="true"]:hover {{ background: {t.raised}; }}
+    QToolButton[flat="true"]:focus, QPushButton[flat="true"]:focus {{ border-color: {t.accent}; }}
+    QPushButton[accent="true"]:focus {{ border-color: {t.text}; }}
     QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
     QToolBar QToolButton[flat="true"]:checked {{ font-weight: 600; }}
     QToolButton[heading="true"]:checked {{ background: transparent; border-color: transparent; }}

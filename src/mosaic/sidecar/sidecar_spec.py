@@ -1,4 +1,4 @@
-"""Decides for which runs the keeper starts a sidecar, and with which arguments."""
+"""Decides for which runs the keeper starts a sidecar, with which arguments, and which packages it needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from mosaic.common.files import file_size
 from mosaic.common.processes import without_working_directory
+from mosaic.contracts.errors import FieldProblem, MissingExtra
 from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.description import requested_repo
@@ -48,6 +49,22 @@ def build_sidecar_spec(
     if repo is not None:
         argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
     return {"argv": argv, "cwd": str(folder.path), "env": env, "log_name": "sidecar"}
+
+
+def require_packages(payload: Payload) -> None:
+    """Refuses tracking and uploads for which a package is missing in this Python, which is the sidecar's too."""
+    artifacts = payload.artifacts
+    push_later = "leave out --upload-model and push the policy after the training: mosaic push RUN"
+    rows = (
+        (artifacts.wandb.enabled, "Tracking", "wandb", "wandb", "artifacts.wandb.enabled", "leave out --track"),
+        (artifacts.trackio.enabled, "Tracking", "trackio", "trackio", "artifacts.trackio.enabled", "turn it off"),
+        (requested_repo(payload), "Uploading", "huggingface_hub", "hub", "artifacts.model.upload", push_later),
+    )
+    for is_requested, purpose, package, extra, path, alternative in rows:
+        if is_requested and find_spec(package) is None:
+            command = f"pip install 'mosaic-rl[{extra}]'"
+            message = f"{purpose} needs {package}, which is not installed: {command}, or {alternative}."
+            raise MissingExtra(message, [FieldProblem(path, message)])
 
 
 def _may_have_key(env: Mapping[str, str]) -> bool:

@@ -86,7 +86,8 @@ class SyncState:
 
     @property
     def error(self) -> str | None:
-        return next((entry.error for entry in reversed(self.entries.values()) if entry.error), None)
+        errors = [entry.error for entry in self.entries.values() if entry.error and entry.state != SUPERSEDED]
+        return errors[-1] if errors else None
 
     @property
     def pending_folders(self) -> list[str]:

@@ -58,6 +58,16 @@ _ERROR = re.compile(r"^wandb: (?:ERROR|error)\s+(.*)$", re.MULTILINE)
 _URL = re.compile(r"^wandb: .*View run .* at (\S+)\s*$", re.MULTILINE)
 _ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _TAIL_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_CLIENT = f"""
+import ctypes, os, runpy, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, int(signal.SIGKILL), 0, 0, 0)
+if os.getppid() != int(sys.argv.pop(1)):
+    sys.exit("The program that started this upload has ended.")
+runpy.run_module("wandb", run_name="__main__", alter_sys=True)
+"""
+"""W&B's program, killed by the kernel when its parent ends: a live upload would otherwise never end."""
 OnState = Callable[[SyncState], None]
 
 
@@ -75,10 +85,11 @@ class WandbUpload:
         self.path = path
         self._remove_markers()
         self._log: IO[bytes] = open(folder.wandb / f"{path.name}.sync.log", "wb")  # noqa: SIM115 - closed by `end`
+        command = [sys.executable, "-P", "-c", _CLIENT, str(os.getpid())]
         live = ["--live"] if is_live else []
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "wandb", "beta", "sync", *live, "--no-skip-synced", str(path)],
+                [*command, "beta", "sync", *live, "--no-skip-synced", str(path)],
                 cwd=folder.path,
                 env=client_environment(env, folder),
                 stdin=subprocess.DEVNULL,

@@ -231,28 +231,33 @@ class Index:
         group: str = "",
         tags: Sequence[str] = (),
         include_archived: bool = False,
-        run_id: str = "",
         before: str = "",
         limit: int = 0,
     ) -> Iterator[tuple[RunRecord, RunProgress]]:
-        """Records with their progress, newest first; `before`: only those older than this run."""
+        """Return records with their progress, newest first; `before`: only those older than this run.
+
+        Attempts and history, the longest part of a record, are left out.
+        """
         marks = ",".join("?" * len(status))
         conditions = {
             f"(stage IN ({marks}) OR outcome IN ({marks}))": [*status, *status] if status else None,
             "algo = ?": [algo] if algo else None,
             "env_id = ?": [env_id] if env_id else None,
             "run_group = ?": [group] if group else None,
-            "run_id = ?": [run_id] if run_id else None,
             "run_id < ?": [before] if before else None,
-            "NOT is_archived": None if include_archived or run_id else [],
+            "NOT is_archived": None if include_archived else [],
         }
         chosen = {sql: args for sql, args in conditions.items() if args is not None}
         has_tag = "EXISTS (SELECT 1 FROM json_each(run.record, '$.tags') WHERE value = ?)"
         where = " AND ".join([*chosen, *(has_tag for _ in tags)]) or "1"
         args = [*(arg for some in chosen.values() for arg in some), *tags, limit or -1]
-        sql = f"SELECT record, {_PROGRESS_COLUMNS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
-        for record, *progress in self._rows(sql, args):
-            yield RunRecord.model_validate_json(record), _progress_from_row(progress)
+        columns = f"json_remove(record, '$.attempts', '$.history'), {_PROGRESS_COLUMNS}"
+        sql = f"SELECT {columns} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
+        return map(_run_from_row, self._rows(sql, args))
+
+    def get_run(self, run_id: str) -> tuple[RunRecord, RunProgress] | None:
+        rows = self._rows(f"SELECT record, {_PROGRESS_COLUMNS} FROM run WHERE run_id=?", (run_id,))
+        return _run_from_row(rows[0]) if rows else None
 
     def get_progress(self, run_id: str) -> RunProgress:
         return _progress_from_row(self._rows(f"SELECT {_PROGRESS_COLUMNS} FROM run WHERE run_id=?", (run_id,))[0])
@@ -446,6 +451,10 @@ class Index:
 def encode_event(run_id: str, source: str, body: Mapping[str, Any]) -> str:
     """The event as watchers get it."""
     return json.dumps({"run_id": run_id, "source": source, **body}, ensure_ascii=False)
+
+
+def _run_from_row(row: Sequence[Any]) -> tuple[RunRecord, RunProgress]:
+    return RunRecord.model_validate_json(row[0]), _progress_from_row(row[1:])
 
 
 def _progress_from_row(row: Sequence[Any]) -> RunProgress:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.options import OPTIONS, Option
 from mosaic.contracts.setting_field import SettingField
+from mosaic.submission.unknown_algorithms import unknown_algorithm_error
 from mosaic.workers import WorkerDescription, discover_workers, get_worker
 
 
@@ -83,5 +83,5 @@ def get_algorithm(name: str) -> Algorithm:
     known = load_algorithms()
     if name not in known:
         workers = {algorithm.worker.id for algorithm in known.values()}
-        raise unknown_name_error("algorithm", name, known, f"worker {workers.pop()!r}" if len(workers) == 1 else "")
+        raise unknown_algorithm_error(name, known, f"worker {workers.pop()!r}" if len(workers) == 1 else "")
     return known[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sqlite3
 import sys
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_S)
+    gc.freeze()  # what was imported stays: to search it for garbage would stop all threads for 40 ms, again and again
     os.environ.pop(KEEPER_VARIABLE, None)  # a daemon started from within a run does not belong to it
     workspace = Workspace.resolve(options.var)
     umask = os.umask(0o077)  # files of a run are its owner's; users' scripts get theirs back

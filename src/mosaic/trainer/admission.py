@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -13,6 +15,8 @@ from mosaic.contracts.options import value_at
 from mosaic.contracts.payload import Payload, ScriptConfig
 from mosaic.contracts.play import PLAY_WORKER, list_risks
 from mosaic.workers import get_worker
+
+MAX_SHOWN_PROGRAM = 1000
 
 
 def parse_payload(translated: TranslatedPayload) -> Payload:
@@ -42,13 +46,20 @@ def require_trust(payload: Payload) -> None:
         return
     choice = payload.metadata.worker
     programs = {key: value_at(choice.config, key) for key in get_worker(choice.id).programs}
-    found = [f"start a program ({key}: {str(value)[:200]})" for key, value in programs.items() if value is not None]
+    found = [f"start a program ({key}: {_shorten(value)})" for key, value in programs.items() if value is not None]
     if payload.env_module:
         found.append(f"import the module {payload.env_module!r} (env_id: {choice.config['env_id']})")
     if choice.id == PLAY_WORKER:
         found += list_risks(choice.config)
     if found:
         raise NotTrusted(f"This config was imported and would {' and '.join(found)}. If you trust it, add --trust.")
+
+
+def _shorten(program: Any) -> str:
+    """Return a command as a shell would take it; if it is very long, its start and how much is left out."""
+    text = shlex.join(map(str, program)) if isinstance(program, list | tuple) else str(program)
+    left_out = len(text) - MAX_SHOWN_PROGRAM
+    return text if left_out <= 0 else f"{text[:MAX_SHOWN_PROGRAM]}… and {left_out:,} more characters"
 
 
 def pin_env_version(payload: Payload, created_id: str | None) -> Payload:

@@ -111,21 +111,19 @@ class Checker:
         return self._process
 
     def _end(self) -> None:
+        """Kill it: it has nothing to save, and while it imports it would not notice that its stdin is closed."""
         process, self._process = self._process, None
         if process is None:
             return
+        process.kill()
+        process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        try:
-            process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
     def close(self) -> None:
-        """End it; one that is busy is killed, so that no thread waits for its answer."""
+        """End it, also while it is busy, so that no thread waits for its answer."""
         self._is_closed = True
         while not self._lock.acquire(timeout=LOCK_POLL_S):
             if self._process is not None:

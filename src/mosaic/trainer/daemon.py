@@ -55,6 +55,8 @@ MAX_CONCURRENT_RUNS = 1000
 RESERVE_BYTES = 1 << 20
 CHECK_S = 1.0
 """How often the daemon checks its files, and whether it is still needed."""
+WARM_UP_DELAY_S = 2.0
+"""Until then the cores belong to the command that has started the daemon; one that needs a checker starts it."""
 STOP_GRACE_S = 1.0
 """What open calls have to end."""
 
@@ -149,7 +151,7 @@ class Daemon:
             with suppress(OSError):  # it is written again at the next check
                 self._write_daemon_file()
             self._is_ready = True
-            checkers.warm_up()
+            self._loop.call_later(WARM_UP_DELAY_S, checkers.warm_up)
             threading.Thread(target=self._check_index, name="index-check", daemon=True).start()
             log.info("daemon_started", address=self._address, workspace=str(self._workspace.root), version=__version__)
             while not self._shutdown_requested.is_set():
@@ -261,7 +263,7 @@ class Daemon:
             self._is_draining = self.supervisor.is_draining = True
             return
         if cancel_runs:
-            threading.Thread(target=self._cancel_all_and_end, name="cancel-all").start()
+            threading.Thread(target=self._cancel_all_and_end, name="cancel-all", daemon=True).start()
         else:
             self._request_shutdown()
 
@@ -272,12 +274,10 @@ class Daemon:
 
     def _cancel_all_and_end(self) -> None:
         self.supervisor.is_draining = True
-        for run_id in list(self._records.active):
-            try:
-                self._run_service.cancel(run_id)
-            except NotAllowed:
-                continue  # it has just ended
         while self._records.active:
+            for run_id in list(self._records.active):  # also those that are submitted or resumed meanwhile
+                with suppress(NotAllowed):  # it has just ended
+                    self._run_service.cancel(run_id)
             time.sleep(0.05)
         self._request_shutdown()
 

@@ -20,6 +20,8 @@ log = structlog.get_logger("mosaic.trainer.intake")
 YIELD_S = 0.002
 """Time between two parts of a long journal, in which others can write to the index."""
 
+_EXITED = b'"kind":"exited"'
+
 OnEvents = Callable[[RunFolder, str, list[IngestedEvent]], None]
 """Called with the folder, the file's name in the index and its new events, in the transaction that stores them."""
 
@@ -36,10 +38,23 @@ class Intake:
     def read_next(self, run_id: str) -> bool:
         """Ingest the next events of a run's files, a bounded number of them; returns whether there may be more.
 
-        The keeper's file comes after the journals: the final report precedes the exit.
+        The exit in the keeper's file comes after the journals, which end with the final report. What precedes it does
+        not wait: a worker that writes faster than is read would hide its own process.
         """
         folder = self._records.folder(run_id)
-        return self._read_journals(folder) or self._read_file(folder, KEEPER, folder.keeper)
+        has_more = self._read_journals(folder)
+        if has_more and self._has_exited(folder):
+            return True
+        return self._read_file(folder, KEEPER, folder.keeper) or has_more
+
+    def _has_exited(self, folder: RunFolder) -> bool:
+        """Return whether the unread part of the keeper's file has the exit; nothing writes to the journals then."""
+        try:
+            with open(folder.keeper, "rb") as file:
+                file.seek(self._records.index.get_offset(folder.run_id, KEEPER))
+                return _EXITED in file.read()
+        except OSError:
+            return False
 
     def read_all(self, run_id: str, deadline: float) -> bool:
         """Ingest a run's files to their end, or until the deadline; returns whether the end was reached."""

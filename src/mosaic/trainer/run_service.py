@@ -26,6 +26,7 @@ from mosaic.contracts.payload import Metadata, Payload, Schedule
 from mosaic.contracts.states import EnvModules, HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
+from mosaic.sidecar.sidecar_spec import require_packages
 from mosaic.submission.caller_environment import with_env_modules
 from mosaic.trainer.admission import (
     mark_imported,
@@ -75,6 +76,8 @@ class RunService:
         refuse_programs(payload, bool(caller.environment))
         _check_variables(with_env_modules(caller.environment, caller.env_modules))
         require_trust(payload)
+        if not caller.environment:  # a program of the caller's tracks itself, in its own Python
+            require_packages(payload)
         try:
             return payload, self._verdict(payload, self._choose_env_modules(payload, caller.env_modules))
         except ConfigRefused as error:

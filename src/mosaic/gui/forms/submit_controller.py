@@ -18,6 +18,7 @@ from mosaic.gui.models.training import submit_all
 from mosaic.gui.views.widgets import IconLabel, accent_button, button, row, selectable_label, set_properties
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.algorithm_schema import Algorithm
+from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import verdict_rows
 
 VERDICT_ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}
@@ -45,6 +46,7 @@ class VerdictLine(QWidget):
 class SubmitController(QObject):
     rejected = Signal(object)
     """The error, for the form to show at its field; the line shows it already."""
+    submitted = Signal()
 
     def __init__(
         self, workbench: Workbench, form: QWidget, prefix: str, submit: str, tooltip: str, dry_run_tooltip: str
@@ -75,13 +77,16 @@ class SubmitController(QObject):
             self._on_error(error)
 
         self._set_busy(True, "Asking the worker…")
-        self._workbench.bridge.ask(lambda trainer: trainer.check(payload), take, refuse, self)
+        self._workbench.bridge.ask(
+            lambda trainer: trainer.check(payload, program_environment(payload)), take, refuse, self
+        )
 
     def submit_runs(self, payloads: list[dict[str, Any]]) -> None:
         def take(views: list[RunView]) -> None:
             self._set_busy(False)
             self.line.clear()
             show_submitted_runs(self._workbench, views)
+            self.submitted.emit()
 
         self._set_busy(True, "Submitting…")
         submit = partial(submit_all, payloads)

@@ -37,7 +37,7 @@ def ask_with_trust(
             "trust.question",
             "Imported run",
             "Execute code of an imported run?",
-            str(error).partition(" If you trust it")[0],
+            str(error).rpartition(" If you trust it")[0],
             "Trust it and run",
             lambda: workbench.bridge.ask(lambda trainer: call(trainer, True), then, failed, owner),
             "Do not run",

@@ -50,7 +50,10 @@ class EventLog(QAbstractTableModel):
         bridge.events_received.connect(self._on_events)
         self._log_path = bridge.workspace.gui_log
         bridge.connected.connect(
-            lambda status: self.add(semconv.TRAINER_CONNECTED, f"at {status.address}, pid {status.pid}")
+            lambda status: self.add(
+                semconv.TRAINER_CONNECTED,
+                f"at {status.address}, pid {status.pid}. {status.rebuilt_index or ''}".rstrip(),
+            )
         )
         bridge.connection_lost.connect(lambda why: self.add(semconv.TRAINER_LOST, why))
 

@@ -89,7 +89,7 @@ def _column(
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("state", "State", lambda run: run.status, _state_rank, "succeeded", tooltip=lambda run: run.reason or ""),
+    Column("state", "State", lambda run: run.status, _state_rank, "succeeded", tooltip=formatting.explain_state),
     _column("env", "Environment", "env_id", "CartPole-v", is_right_aligned=False),
     Column("algo", "Algo", _algorithm_text, _algorithm_text, "ppo_"),
     Column("progress", "Done", _percent_text, formatting.progress_fraction, "100%", True, _steps_tooltip),

@@ -13,6 +13,7 @@ from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
 from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
+from mosaic.submission.caller_environment import program_environment
 
 SAVE_DELAY_MS = 500
 DEFAULT_ALGORITHM = "ppo"
@@ -126,7 +127,7 @@ def submit_all(payloads: list[dict[str, Any]], trainer: TrainerClient, is_truste
     views: list[RunView] = []
     for payload in payloads:
         try:
-            views.append(trainer.submit(payload, is_trusted=is_trusted))
+            views.append(trainer.submit(payload, program_environment(payload), is_trusted))
         except MosaicError as error:
             if not views:
                 raise

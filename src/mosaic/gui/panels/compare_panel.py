@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QWidget
+from PySide6.QtGui import QColor, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QHBoxLayout, QLabel, QSizePolicy, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.views import RunView
@@ -40,6 +40,21 @@ REFRESH_MS = 1000
 LOADING = "Loading the points…"
 DEFAULT_WEIGHT = 0.9
 GROUP_KEY_TITLES = {NO_GROUPING: "each run", "algo": "algorithm", "env_id": "environment"}
+
+
+class WrappingRow(QWidget):
+    """Two rows next to each other, or one below the other where the page is narrow."""
+
+    def __init__(self, first: QHBoxLayout, second: QHBoxLayout) -> None:
+        super().__init__()
+        self._rows = (first, second)
+        self._layout = ui.row(first, (second, 1), parent=self)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        is_narrow = self.width() < theme.GAP + sum(row.minimumSize().width() for row in self._rows)
+        self._layout.setDirection(QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight)
 
 
 class ComparePage(QWidget):
@@ -99,7 +114,7 @@ class ComparePage(QWidget):
         head = ui.row(ui.heading_label("Compare"), ui.Stretch(), self.add_button, self.clear_button)
         ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
 
-    def _build_toolbar(self) -> QHBoxLayout:
+    def _build_toolbar(self) -> WrappingRow:
         self.tag = self._create_choice("compare.tag", 200)
         self.key = self._create_choice("compare.key", 140)
         self.key.setToolTip(
@@ -112,12 +127,9 @@ class ComparePage(QWidget):
         self.smoothing = SmoothingSlider("compare.smoothing", weight)
         self.smoothing.changed.connect(self._smooth)
         self.log_scale = ui.check_box("Log y", "compare.log", self.chart.set_log)
-        return ui.row(
-            *(QLabel("Tag"), self.tag, theme.GAP),
-            *(QLabel("Group by"), self.key, theme.GAP),
-            *(self.x_axis, theme.GAP),
-            *(self.smoothing, theme.GAP),
-            *(self.log_scale, ui.Stretch()),
+        return WrappingRow(
+            ui.row(QLabel("Tag"), self.tag, theme.GAP, QLabel("Group by"), self.key, theme.GAP, ui.Stretch()),
+            ui.row(self.x_axis, theme.GAP, self.smoothing, theme.GAP, self.log_scale, ui.Stretch()),
         )
 
     def _create_choice(self, name: str, width: int) -> QComboBox:

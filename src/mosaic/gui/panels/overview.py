@@ -36,7 +36,7 @@ FRAME_RATE_HZ = 15.0
 TILES = (
     ("return", "Return"),
     ("steps", "Steps"),
-    ("sps", "Steps a second"),
+    ("sps", "Steps/s"),
     ("time", "Time left"),
     ("cpu", "CPU"),
     ("memory", "Memory"),
@@ -97,8 +97,9 @@ class OverviewTab(QWidget):
     def _build_reason_banner(self) -> QFrame:
         self._reason_banner = ui.with_object_name(QFrame(), "overview.why")
         self._reason_banner.setProperty("banner", True)
-        logs = ui.button("Show log", "overview.logs", lambda: self._workbench.tab_requested.emit("logs"))
-        ui.row((self._reason, 1), logs, parent=self._reason_banner, margins=(theme.MARGIN, 6, theme.MARGIN, 6))
+        self._logs_button = ui.button("Show log", "overview.logs", lambda: self._workbench.tab_requested.emit("logs"))
+        margins = (theme.MARGIN, 6, theme.MARGIN, 6)
+        ui.row((self._reason, 1), self._logs_button, parent=self._reason_banner, margins=margins)
         self._reason_banner.hide()
         return self._reason_banner
 
@@ -151,7 +152,9 @@ class OverviewTab(QWidget):
         self._frames.setVisible(view.stage in STAGES_WITH_FRAMES or self._frames.grid.has_image)
         self._details.show_details(run_details(view))
         if view.history:
-            self._history.show_history(view.history, str(view.outcome or ""))
+            first, *later = view.history
+            warnings = [first.model_copy(update={"message": f"Warning: {warning}"}) for warning in view.warnings]
+            self._history.show_history([first, *warnings, *later], str(view.outcome or ""))
 
     def _show_tiles(self, view: RunView) -> None:
         tiles, is_over = self._tiles, view.stage == "finished"
@@ -205,9 +208,10 @@ class OverviewTab(QWidget):
         is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
         reason = view.reason or ("Running, but without progress for a while." if is_bad else "")
         waiting = f"Queued: {view.wait_reason}." if view.wait_reason else ""
-        text = " ".join(filter(None, (reason if is_bad else "", view.problem, waiting)))
+        text = "\n".join(filter(None, (reason if is_bad else "", view.problem, waiting)))
         self._reason.setText(text)
         self._reason_banner.setVisible(bool(text))
+        self._logs_button.setVisible(view.started_at is not None)
 
     # --- events
 
@@ -239,6 +243,9 @@ def run_details(view: RunView) -> list[Detail]:
             Detail("Worker", describe_worker(view)),
             Detail("Worker id", view.worker_id or ""),
             Detail("Agent", view.agent_id or ""),
+            Detail("Imported", "yes", "What its config would execute needs your trust")
+            if view.is_imported
+            else Detail(""),
             Detail("Group", view.group or ""),
             Detail("Tags", ", ".join(view.tags or ())),
             Detail("Last checkpoint", checkpoint if is_train else ""),

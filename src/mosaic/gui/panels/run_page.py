@@ -9,7 +9,7 @@ from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
 
 from mosaic.contracts.views import RunView
-from mosaic.formatting import run_title
+from mosaic.formatting import explain_state, run_title
 from mosaic.gui import theme
 from mosaic.gui.actions import find_action, is_resumable, run_menu
 from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
@@ -87,9 +87,11 @@ class RunPage(QWidget):
     def _show_header(self, view: RunView) -> None:
         self._icon.set_icon(theme.state_icon(view.status))
         self._title.setText(run_title(view))
-        self._title.setToolTip(view.run_id)
-        self._state.setText(view.status + (f": {view.reason}" if view.reason else ""))
-        self._state.setToolTip(view.reason or "")
+        self._title.setToolTip(f"{run_title(view)}\n{view.run_id}")
+        explanation = explain_state(view)
+        self._state.setText(": ".join(filter(None, (view.status, explanation.partition("\n")[0]))))
+        self._state.setToolTip("\n".join(filter(None, (view.status, explanation))))
+        self._state.setMinimumWidth(self._state.fontMetrics().horizontalAdvance(f"{view.status}…"))
         stage = view.stage
         is_paused = stage == "paused"
         pause = self._buttons["run.pause"]
@@ -137,6 +139,7 @@ class RunPage(QWidget):
         assert layout is not None
         if layout.count() == 0:
             layout.addWidget(pane)
+            pane.show()  # the layout would not, while another page is on top
         pane.show_run(run_id)
 
     def _create_pane(self) -> None:

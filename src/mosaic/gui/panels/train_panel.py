@@ -10,6 +10,7 @@ from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from mosaic.contracts.errors import BadInput
+from mosaic.gui.actions import find_action
 from mosaic.gui.forms.help_panel import HelpPanel
 from mosaic.gui.forms.presets_menu import PresetsMenu
 from mosaic.gui.forms.submit_controller import SubmitController
@@ -89,6 +90,15 @@ class TrainView(QWidget):
     # --- building
 
     def _build_header(self) -> QHBoxLayout:
+        action = find_action("agent.script")
+        script = ui.tool_button(
+            "train.script",
+            action.icon,
+            action.tooltip(action.shortcut),
+            lambda: action.trigger(self._workbench),
+            action.title,
+        )
+        script.setEnabled(action.is_enabled(self._workbench))
         presets = ui.tool_button(
             "train.presets", "mdi6.bookmark-outline", "Save this configuration by name, or load one", text="Presets"
         )
@@ -108,7 +118,7 @@ class TrainView(QWidget):
             is_checkable=True,
         )
         self._help_button.clicked.connect(self._set_help_visible)
-        return ui.row(ui.heading_label("Train an agent"), ui.Stretch(), presets, reset, self._help_button)
+        return ui.row(ui.heading_label("Train an agent"), ui.Stretch(), script, presets, reset, self._help_button)
 
     def _build_bottom_bar(self) -> QHBoxLayout:
         copy_command = ui.button("Copy as CLI command", "train.copy_cli", self._copy_command)

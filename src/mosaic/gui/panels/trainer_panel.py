@@ -55,6 +55,7 @@ class TrainerPage(QWidget):
         self._detail_labels = {name: ui.selectable_label(f"trainer.{name.lower()}", "–") for name in DETAIL_NAMES}
         for name in ("Address", "Workspace", "Log"):
             self._detail_labels[name].setProperty("monospace", True)
+            self._detail_labels[name].setMinimumWidth(200)  # a long path would widen the window
         return ui.form(*((ui.muted_label(name), label) for name, label in self._detail_labels.items()))
 
     def _build_buttons(self) -> QHBoxLayout:
@@ -63,6 +64,8 @@ class TrainerPage(QWidget):
         )
         self._resume_button = ui.button("Start it again", "trainer.wake", self._workbench.bridge.resume)
         self._continue_button = ui.button("Continue the queue", "trainer.continue", self._continue_queue)
+        for button in (self._resume_button, self._continue_button):
+            button.hide()  # until its state is known: together they would widen the window
         log = self._workbench.workspace.daemon_log
         self._log = ui.button("Open its log", "trainer.open_log", lambda: self._workbench.open_path(log))
         self._max_running = ui.with_object_name(QSpinBox(), "trainer.cap")
@@ -94,6 +97,7 @@ class TrainerPage(QWidget):
         status = self._workbench.status
         for name, text in _trainer_details(status, self._workbench).items():
             self._detail_labels[name].setText(text)
+            self._detail_labels[name].setToolTip(text)
         is_draining = status is not None and status.is_draining
         self._drain.setVisible(bool(status) and not is_draining)
         self._continue_button.setVisible(status is not None and status.paused is not None)

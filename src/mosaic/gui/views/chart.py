@@ -236,7 +236,7 @@ class Chart(QWidget):
         self._needs_redraw = False
         curves = [drawn.curve for drawn in self._items.values() if len(drawn.curve)]
         self._empty_label.setVisible(not curves)
-        self._empty_label.setGeometry(self.plot.rect())
+        self._empty_label.setGeometry(self.plot.view.sceneBoundingRect().toRect())
         across = self._zoom or self._full_x_range(curves)
         bins = max(50, int(self.plot.view.width() / 2))
         parts = []

@@ -120,7 +120,8 @@ class StateDelegate(RunDelegate):
         painter.drawEllipse(QRectF(rect.left() + PADDING, middle + 0.5 - DOT_SIZE / 2, DOT_SIZE, DOT_SIZE))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         left = PADDING + DOT_SIZE + 6
-        painter.drawPixmap(QPointF(rect.left() + left, middle - ICON_SIZE // 2 + 1), self._icon(text, painter))
+        icon = self._icon("unreadable" if view.problem else text, painter)
+        painter.drawPixmap(QPointF(rect.left() + left, middle - ICON_SIZE // 2 + 1), icon)
         _draw_text(painter, rect, left + ICON_SIZE + 4, text)
 
     def _icon(self, state: str, painter: QPainter) -> QPixmap:

@@ -12,7 +12,7 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from mosaic.contracts.views import Evaluation, EvaluationBatch
-from mosaic.formatting import format_duration, format_si_number
+from mosaic.formatting import describe_unfinished_training, format_duration, format_si_number
 from mosaic.gui import theme
 from mosaic.gui.models.series import Floats
 from mosaic.gui.views.plot import Plot
@@ -110,7 +110,7 @@ class EvaluationView(QStackedWidget):
         self.mean: ConfidenceInterval | None = None
         self.batches = ReadOnlyTable("evaluation.batches")
         self.batches.setMinimumHeight(84)
-        self._title = muted_label("Returns")
+        self._title = muted_label("Returns", "evaluation.title")
         self._empty = EmptyState("No batch has finished yet")
         self.addWidget(self._empty)
         content = QWidget()
@@ -134,5 +134,6 @@ class EvaluationView(QStackedWidget):
         of = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
         episodes = sum(batch.episodes for batch in batches)
         mean = format_interval(self.mean)
-        self._title.setText(f"Returns of {episodes:,} episodes in {of}: mean {mean} (line and shade)")
+        title = f"Returns of {episodes:,} episodes in {of}: mean {mean} (line and shade)"
+        self._title.setText("\n".join(filter(None, (title, describe_unfinished_training(evaluation)))))
         self.batches.show_rows(COLUMN_TITLES, [batch_cells(batch) for batch in batches[: -MAX_ROWS - 1 : -1]])

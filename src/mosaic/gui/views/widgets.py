@@ -39,6 +39,8 @@ ObjectT = TypeVar("ObjectT", bound=QObject)
 TableT = TypeVar("TableT", bound=QTableView)
 Call = Callable[[], object]
 DOT_SIZE = 10
+QUESTION_WIDTH = 440
+"""Of the text of a question, so that the title of a run fits into a line."""
 
 
 def with_object_name(target: ObjectT, name: str) -> ObjectT:
@@ -196,6 +198,7 @@ def section_label(text: str) -> QLabel:
 def selectable_label(name: str, text: str = "") -> QLabel:
     """Wrapped text that can be copied."""
     label = with_object_name(QLabel(text), name)
+    label.setTextFormat(Qt.TextFormat.PlainText)  # it may come from a script or from an imported run
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     label.setWordWrap(True)
     return label
@@ -399,6 +402,10 @@ def confirm(
     no_button = box.addButton(no, QMessageBox.ButtonRole.RejectRole)
     box.setDefaultButton(no_button)
     box.setEscapeButton(no_button)
+    for label in box.findChildren(QLabel):
+        label.setTextFormat(Qt.TextFormat.PlainText)  # the details may come from an imported run
+        if label.text():
+            label.setMinimumWidth(QUESTION_WIDTH)
     box.open()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mosaic.probe.inside.core import OWN
 from mosaic.probe.inside.discovery import taps, watch_class
-from mosaic.probe.inside.environments import EnvTap, find_tap, take_index, tap_env
+from mosaic.probe.inside.env_taps import EnvTap, find_tap, take_index, tap_env
 from mosaic.probe.inside.groups import Place, group_at
 from mosaic.probe.inside.hooks import call_after
 
@@ -30,7 +30,8 @@ class AgentsTap(EnvTap):
         self.returns = {}
 
     def record_step(self, rewards: Any, is_over: bool) -> None:
-        self.counter.steps += 1
+        if self.counter is not None:
+            self.counter.steps += 1
         self.length += 1
         total = 0.0
         for agent, reward in rewards.items():

@@ -55,7 +55,10 @@ def _script_files() -> list[str]:
     return sorted(
         path
         for path in set(paths)
-        if path.startswith(folder) and path.endswith(".py") and not any(part in path for part in installed)
+        if path.startswith(folder)
+        and path.endswith(".py")
+        and not any(part in path for part in installed)
+        and os.path.isfile(path)  # not that of a module without one, such as torch.classes
     )
 
 

@@ -85,6 +85,7 @@ class Probe:
         """The total of the run as its user has stated it."""
         self.is_evaluating = False
         """Whether a library reports that all steps are evaluation now."""
+        self.evaluation = Counter()
         self.groups: list[Any] = []
         """All groups.EnvGroup."""
         self.next_index = LANES_PER_RANK * int(os.environ.get("LOCAL_RANK", 0))
@@ -113,7 +114,6 @@ class Probe:
         """Returns the groups.ChildMark of this process's environments, if it steps them for another process."""
         self.steps = 0
         """Environment steps of this process in training, as counted by the probe."""
-        self.evaluation = Counter()
         self.next_flush_at = 0.0
         self._lock = threading.Lock()
         self.deferred_signal: int | None = None

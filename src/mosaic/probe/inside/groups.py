@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Tuple
 
 from mosaic.probe.inside.core import Probe, current_probe
-from mosaic.probe.inside.hooks import replace_method
+from mosaic.probe.inside.hooks import replace_method, report_failure
 
 _EVALUATING_FUNCTION = re.compile(r"(?:^|_)(?:eval|test|valid)", re.IGNORECASE)
 _MAX_FRAMES = 50
@@ -33,6 +33,8 @@ class EnvGroup:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.is_evaluation: bool | None = None
+        self.counter: Any = self
+        """The object whose `steps` its steps are added to."""
         self.steps = 0
         self._episodes: list[tuple[int, float, int, int]] = []
         self._trained_steps = -1
@@ -48,17 +50,8 @@ class EnvGroup:
         self.steps = 0
         self._episodes = []
 
-    @property
-    def counter(self) -> Any:
-        """The object whose `steps` its steps are added to."""
-        if self.is_evaluation is None:
-            return self
-        return self.probe.evaluation if self.is_evaluation else self.probe
-
     def on_episode_start(self) -> None:
         """Decide at the first step of an episode, if it shows the purpose."""
-        if self.is_evaluation is not None:
-            return
         is_first = not self.probe.has_training_group
         if self.probe.is_evaluating or (
             (not is_first or is_worker_process())
@@ -78,20 +71,34 @@ class EnvGroup:
         else:
             self.probe.add_episode(index, episodic_return, length, step)
 
-    def count_vector_step(self, count: int) -> None:
-        """Count a step of a vector environment."""
+    def record_vector_step(self, result: Any) -> None:
+        """Count a step of a vector environment, given what it has returned."""
+        probe = self.probe
+        try:
+            if self.is_evaluation is False and self.mark is None and not probe.is_evaluating:
+                probe.steps += len(result[1])
+            else:
+                self._count_apart(len(result[1]))
+            if self.child_indices:  # else the environments themselves do that
+                probe.tick()
+        except Exception as error:
+            report_failure("environments", error)
+
+    def _count_apart(self, count: int) -> None:
+        """Count steps that are not training, or may not be."""
         probe = self.probe
         if self.is_evaluation is None:
-            self.on_episode_start()
-        if self.is_evaluation is None and self.child_indices:
-            self._compare_steps()
+            has_trained, self._trained_steps = probe.steps != self._trained_steps, probe.steps
+            if has_trained or not self.steps:
+                self.on_episode_start()
+            if self.is_evaluation is None and self.child_indices:
+                self._compare_steps(has_trained)
         self._mark_children()
         counter = probe.evaluation if probe.is_evaluating else self.counter
         counter.steps += count
 
-    def _compare_steps(self) -> None:
+    def _compare_steps(self, has_trained: bool) -> None:
         """Decide without seeing episodes: is there training between any two steps, or only between many of them?"""
-        has_trained, self._trained_steps = self.probe.steps != self._trained_steps, self.probe.steps
         if has_trained and self.steps:
             self.decide(self._is_apart)
         self._is_apart = self.steps > 0 and not has_trained
@@ -109,6 +116,7 @@ class EnvGroup:
         if self.is_evaluation is not None:
             return
         self.is_evaluation = is_evaluation
+        self.counter = self.probe.evaluation if is_evaluation else self.probe
         if not is_evaluation:
             self.probe.has_training_group = True
         self.settle()

@@ -72,14 +72,17 @@ def _on_learn(model: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> No
 
 
 def patch_skrl(module: Any) -> None:
-    call_after(module.Trainer, "__init__", "arguments", lambda result, trainer, *args, **kwargs: _on_skrl(trainer))
+    call_after(
+        module.Trainer, "__init__", "arguments", lambda result, trainer, *_, **__: set_total(_skrl_steps(trainer))
+    )
+    call_before(module.Trainer, "train", "arguments", lambda trainer: extend_total(_skrl_steps(trainer)))
     call_as_evaluation(module.Trainer, "eval")
 
 
-def _on_skrl(trainer: Any) -> None:
+def _skrl_steps(trainer: Any) -> Any:
+    """Return the steps of one call of `train`."""
     timesteps = getattr(trainer.cfg, "timesteps", None)
-    if _is_count(timesteps):
-        set_total(timesteps * trainer.env.num_envs)
+    return timesteps * trainer.env.num_envs if _is_count(timesteps) else None
 
 
 def patch_torchrl_collectors(module: Any) -> None:

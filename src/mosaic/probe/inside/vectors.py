@@ -10,7 +10,7 @@ from typing import Any
 
 from mosaic.probe.inside.core import current_probe
 from mosaic.probe.inside.discovery import forget_creation, taps, watch_class
-from mosaic.probe.inside.environments import (
+from mosaic.probe.inside.env_taps import (
     POLL_S,
     WATCHED_POLL_S,
     env_id_of,
@@ -69,7 +69,7 @@ class VectorTap:
         stepping = ~self._ended if self._has_reset_step else True
         self._totals += result[1]
         self._lengths += stepping
-        self.group.count_vector_step(self._count)
+        self.group.record_vector_step(result)
         now = time.monotonic()
         if self._frames is not None and now >= self._next_poll_at:
             self._next_poll_at = now + (WATCHED_POLL_S if self._frames.lane.is_watched else POLL_S)

@@ -15,6 +15,11 @@ _LIBRARIES = ("gymnasium.", "gym.", "stable_baselines3.common.monitor")
 _UNEQUAL_WRAPPERS = ("AtariPreprocessing", "MaxAndSkipObservation", "Autoreset", "AutoResetWrapper")
 """The wrappers of these libraries whose `step` is not one step of the environment inside."""
 
+_MAX_HELPERS = 2
+"""Functions that the `step` of a wrapper may call one inside the other to step the environment inside."""
+_OWN_FRAMES = 4
+"""`find_outermost`, its callers `count_at_outermost` and `poll`, and the patched `step`."""
+
 _counted: dict[int, CountedWrapper] = {}
 _patched_classes: set[type] = set()
 
@@ -61,14 +66,14 @@ def _patch_step(kind: Any) -> None:
             wrapper.counter.steps += 1
         return result
 
-    patched = functools.wraps(original)(step if takes_one_action(original) else any_step)
+    patched = functools.wraps(original)(step if takes_only(original, "action") else any_step)
     replace_method(kind, "step", patched)
 
 
-def takes_one_action(method: Any) -> bool:
-    """Return whether a method has no argument but one named `action`."""
+def takes_only(method: Any, argument: str) -> bool:
+    """Return whether a method has no argument but one of this name."""
     code = getattr(method, "__code__", None)
-    return code is not None and code.co_argcount == 2 and code.co_varnames[1] == "action" and not code.co_flags & 12
+    return code is not None and code.co_argcount == 2 and code.co_varnames[1] == argument and not code.co_flags & 12
 
 
 def find_outermost(env: Any) -> tuple[Any, bool]:
@@ -76,14 +81,15 @@ def find_outermost(env: Any) -> tuple[Any, bool]:
 
     None if that is the environment itself, or if one step of the wrapper is one of the environment.
     """
-    outer, is_stepping = env, True
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+    outer, is_stepping, helpers = env, True, 0
+    frame: Any = sys._getframe(_OWN_FRAMES)
+    while frame is not None and helpers <= _MAX_HELPERS:
         code = frame.f_code
+        helpers += 1
         if code.co_name in _METHODS and code.co_argcount:
             candidate = frame.f_locals.get(code.co_varnames[0])
             if candidate is outer or (_is_env(candidate) and any(inner is outer for inner in wrapped_envs(candidate))):
-                outer, is_stepping = candidate, code.co_name == "step"
+                outer, is_stepping, helpers = candidate, code.co_name == "step", 0
         frame = frame.f_back
     if outer is env:
         return None, is_stepping

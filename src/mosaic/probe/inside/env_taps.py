@@ -1,0 +1,328 @@
+"""Records single environments: episodes, seeds, and a lane for their frames.
+
+Nothing is wrapped: the methods of their classes are patched, and a table by identity holds the recorded instances. So
+an environment keeps its type and can be copied and pickled.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from typing import Any
+
+from mosaic.probe.inside.core import Probe, current_probe
+from mosaic.probe.inside.discovery import forget_creation, is_in_constructor, is_part_of_recorded, taps
+from mosaic.probe.inside.groups import UNKNOWN, EnvGroup
+from mosaic.probe.inside.hooks import call_before, replace_method, report_failure
+from mosaic.probe.inside.wrappers import CountedWrapper, find_outermost, takes_only, wrapped_envs
+
+POLL_S = 0.05
+WATCHED_POLL_S = 0.002
+MAX_LANES = 64
+"""Further environments have no lane."""
+
+_taps: dict[int, EnvTap] = taps
+_patched_classes: set[type] = set()
+
+
+class EnvTap:
+    """Records one environment: its current episode and its lane."""
+
+    __slots__ = (
+        "_first_step",
+        "_seed",
+        "counter",
+        "episode",
+        "frames",
+        "group",
+        "has_truncation",
+        "index",
+        "is_in_vector",
+        "kind",
+        "late_steps",
+        "length",
+        "next_poll_at",
+        "probe",
+        "reference",
+        "total",
+        "was_reset",
+        "wrapper",
+    )
+
+    def __init__(self, env: Any, index: int, num_envs: int, group: EnvGroup | None, vector_size: int) -> None:
+        self.probe = current_probe()
+        self.group = group
+        """None in a process that steps environments for another, which counts the steps."""
+        self.counter: Any = self.probe if group is None else group.counter
+        """The object whose `steps` is incremented by each step, if nothing else counts them."""
+        self.wrapper: CountedWrapper | None = None
+        """The wrapper that counts the steps instead, if any."""
+        self.is_in_vector = False
+        """Whether a vector environment counts the steps instead."""
+        self.late_steps = 0
+        """Number of steps that are counted after a step of this environment, instead of it."""
+        if vector_size:
+            self.join_vector(vector_size)
+        self._first_step = 0
+        """Steps of training at the first step of the episode, or before it."""
+        self._seed: Any = None
+        self.kind = type(env)
+        """The class whose `step` counts: an inherited `step` that it calls is not counted again."""
+        self.index = index
+        self.episode = 1
+        self.length = 0
+        self.total: Any = 0.0
+        self.next_poll_at = 0.0
+        """When to check again whether a frame is due or values are to be written."""
+        self.frames: Any = None
+        self.has_truncation: bool | None = None
+        """Whether `step` returns five values, as gymnasium's does; not four. Known after the first step."""
+        self.was_reset = False
+        identity = id(env)
+        self.reference = weakref.ref(env, lambda _: _remove_tap(identity, self))
+        if "frames" in self.probe.parts and index < MAX_LANES:
+            self.frames = make_frame_tap(env, index, num_envs, self.probe)
+
+    @staticmethod
+    def patch_step(kind: Any) -> None:
+        """Patch the method of a class that takes a step, to record it."""
+        _patch_step(kind)
+
+    def join_vector(self, vector_size: int) -> None:
+        self.is_in_vector = True
+        self.late_steps = vector_size
+        self.counter = None
+        if self.wrapper is not None:
+            self.wrapper.close()
+
+    def poll(self, now: float, reward: Any) -> None:
+        """Publish a due frame and flush due values; called at intervals and at the first step of an episode."""
+        frames, interval_s, is_undecided = self.frames, POLL_S, False
+        if self.length < 3:
+            group = self.group
+            if group is not None:
+                if group.is_evaluation is None:
+                    is_undecided = True
+                    self._check_purpose(group)
+                if self.wrapper is not None:
+                    self.wrapper.counter = group.counter
+                elif not self.is_in_vector:
+                    self.counter = group.counter
+            if self.length == 1 and not self.is_in_vector:
+                self._count_at_outermost()
+        if frames is not None:
+            if frames.is_due():
+                frames.publish_frame(self.episode, self.length, reward, self.total)
+            if frames.lane.is_watched:
+                interval_s = WATCHED_POLL_S
+        self.next_poll_at = 0.0 if is_undecided and self.length == 1 else now + interval_s
+        if now >= self.probe.next_flush_at:
+            self.probe.flush(now)
+
+    def _check_purpose(self, group: EnvGroup) -> None:
+        """Compare the first two steps of an episode: if there is training between them, they are training too."""
+        if self.length == 1:
+            group.on_episode_start()
+        elif self.probe.steps != self._first_step:
+            group.decide(False)
+        self._first_step = self.probe.steps
+
+    def _count_at_outermost(self) -> None:
+        """Count at the wrapper that the script steps, from the running step on."""
+        wrapper = self.wrapper
+        outer, is_stepping = find_outermost(self.reference())
+        if (outer is None and wrapper is None) or (wrapper is not None and wrapper.is_of(outer)):
+            return
+        if wrapper is not None:
+            wrapper.close()
+            self.counter, self.wrapper, self.late_steps = wrapper.counter, None, 0
+            self.counter.steps += 1
+        if outer is not None:
+            wrapper = self.wrapper = CountedWrapper(outer, self.counter)
+            self.counter, self.late_steps = None, 1
+            if wrapper.is_running_step_counted or not is_stepping:
+                wrapper.counter.steps -= 1
+
+    def finish_episode(self) -> None:
+        probe = self.probe
+        if "metrics" in probe.parts:
+            if self.group is None:
+                self._add_episode_of_child()
+            else:
+                self.group.add_episode(self.index, self.total, self.length, probe.steps + self.late_steps)
+        self.start_episode()
+
+    def _add_episode_of_child(self) -> None:
+        probe, mark = self.probe, self.probe.read_mark()
+        if mark is not None and mark.purpose != UNKNOWN:
+            probe.add_evaluation_episode(self.total, self.length, mark.step)
+            probe.steps = self._first_step  # without those of the evaluation
+        else:
+            step = (probe.steps + self.late_steps) * probe.num_envs
+            probe.add_episode(self.index, self.total, self.length, step)
+        self._first_step = probe.steps
+
+    def start_episode(self) -> None:
+        self.episode += 1
+        self.length = 0
+        self.total = 0.0
+        group = self.group
+        if not self.is_in_vector or group is None or group.is_evaluation is None:
+            self.next_poll_at = 0.0  # to check where and for what the first step is taken
+
+    def report_environment(self, env: Any, seed: Any = None) -> None:
+        """Write the environment's id and its seed to the journal."""
+        if seed is not None and seed == self._seed:
+            return
+        self._seed = seed
+        self.probe.write_event("environment", env=self.index, env_id=env_id_of(env), seed=json_seed(seed))
+
+    def close(self) -> None:
+        if self.frames is not None:
+            self.frames.close()
+            self.frames = None
+
+
+def make_frame_tap(env: Any, index: int, num_envs: int, probe: Probe) -> Any:
+    try:
+        from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
+
+        lane = LaneWriter(lanes_folder(probe.run_dir), index, lane_count=min(num_envs, MAX_LANES))
+        return FrameTap(env, lane, warn=lambda text: probe.warn(text, "frames_off"))
+    except Exception as error:  # no numpy, no room, no permission: training continues without frames
+        report_failure("frames", error)
+        return None
+
+
+def env_id_of(env: Any) -> str:
+    """Return the registered id, the name that PettingZoo gives, or the class of an environment."""
+    core = getattr(env, "unwrapped", env)
+    registered_id = getattr(getattr(env, "spec", None), "id", None)
+    name = (getattr(core, "metadata", None) or {}).get("name")
+    return str(registered_id or name or type(core).__name__)
+
+
+def json_seed(seed: Any) -> Any:
+    try:
+        return None if seed is None else int(seed)
+    except (TypeError, ValueError):
+        return str(seed)[:100]
+
+
+def take_index(count: int = 1) -> int:
+    """Return the first of the next indices of environments."""
+    probe = current_probe()
+    first, probe.next_index = probe.next_index, probe.next_index + count
+    return first
+
+
+def _remove_tap(identity: int, tap: EnvTap) -> None:
+    if _taps.get(identity) is tap:
+        del _taps[identity]
+        try:
+            tap.close()
+        except Exception as error:
+            report_failure("frames", error)
+
+
+def tap_env(
+    env: Any,
+    index: int,
+    num_envs: int,
+    group: EnvGroup | None,
+    vector_size: int = 0,
+    *,
+    seed: Any = None,
+    tap_class: type[EnvTap] = EnvTap,
+) -> None:
+    """Start recording an environment. One without `step` is ignored."""
+    if not hasattr(type(env), "step") or id(env) in _taps:
+        return
+    _patch_class(type(env), tap_class)
+    tap = _taps[id(env)] = tap_class(env, index, num_envs, group, vector_size)
+    forget_creation(getattr(env, "unwrapped", env))
+    tap.report_environment(env, seed)
+    current_probe().has_environments = True
+
+
+def find_tap(env: Any) -> EnvTap | None:
+    """Return the tap of an environment, or of the one that it wraps."""
+    return next((_taps[id(inner)] for inner in wrapped_envs(env) if id(inner) in _taps), None)
+
+
+def _patch_class(kind: type, tap_class: type[EnvTap]) -> None:
+    if kind in _patched_classes:
+        return
+    _patched_classes.add(kind)
+    tap_class.patch_step(kind)
+    if hasattr(kind, "reset"):
+        call_before(kind, "reset", "environments", _on_reset)
+    if callable(getattr(kind, "seed", None)):
+        call_before(kind, "seed", "environments", _on_seed)
+    if hasattr(kind, "close"):
+        call_before(kind, "close", "frames", _on_close)
+
+
+def _patch_step(kind: Any) -> None:
+    """Patch `step`, the hot path of a training loop: a microsecond is one percent of a fast one."""
+    original = kind.step
+    tap_of, clock = _taps.get, time.monotonic
+
+    def step(self: Any, action: Any) -> Any:
+        result = original(self, action)
+        tap = tap_of(id(self))
+        if tap is not None and tap.kind is kind:
+            try:
+                counter = tap.counter
+                if counter is not None:
+                    counter.steps += 1
+                tap.length += 1
+                tap.total += result[1]
+                now = clock()
+                if now >= tap.next_poll_at:
+                    tap.has_truncation = len(result) == 5
+                    tap.poll(now, result[1])
+                if result[2] or (result[3] and tap.has_truncation):
+                    tap.finish_episode()
+            except Exception as error:
+                _taps.pop(id(self), None)
+                report_failure("environments", error)
+        return result
+
+    def any_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Handle a `step` with other arguments than one action."""
+        if len(args) == 1 and not kwargs:
+            return step(self, args[0])
+        return original(self, *args, **kwargs)
+
+    patched = step if takes_only(original, "action") else any_step
+    replace_method(kind, "step", functools.wraps(original)(patched))
+
+
+def _on_reset(env: Any, *args: Any, **kwargs: Any) -> None:
+    tap = _taps.get(id(env))
+    if tap is None:
+        return
+    if not tap.was_reset and not is_in_constructor():
+        tap.was_reset = True
+        if is_part_of_recorded(env):
+            _on_close(env)
+            return
+    if tap.length:
+        tap.start_episode()
+    if kwargs.get("seed") is not None:
+        tap.report_environment(env, kwargs["seed"])
+
+
+def _on_seed(env: Any, seed: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Handle `seed(…)` of gym before 0.26."""
+    tap = _taps.get(id(env))
+    if tap is not None and seed is not None:
+        tap.report_environment(env, seed)
+
+
+def _on_close(env: Any, *args: Any, **kwargs: Any) -> None:
+    tap = _taps.pop(id(env), None)
+    if tap is not None:
+        tap.close()

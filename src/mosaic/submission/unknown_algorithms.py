@@ -1,0 +1,25 @@
+"""The error for an algorithm that no worker has, with the nearest one in purpose where its name is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mosaic.contracts.errors import UnknownName, unknown_name_error
+
+_NEAREST = {
+    ("ppo", "ppo_continuous_action"): "a2c a3c acer acktr appo impala npg pg ppg reinforce trpo vpg",
+    ("dqn", "pqn"): "apex ddqn doubledqn duelingdqn qlearning r2d2 sarsa",
+    ("c51",): "fqf iqn qrdqn",
+    ("sac_continuous_action",): "crossq droq redq tqc",
+    ("td3_continuous_action",): "d4pg naf",
+    ("sac_atari",): "sacd sacdiscrete",
+    ("ppo_atari_lstm",): "recurrentppo",
+}
+"""By names of ours: names of the field that we do not have, in lower case and without separators."""
+
+
+def unknown_algorithm_error(name: str, known: Iterable[str], where: str = "") -> UnknownName:
+    known = set(known)
+    plain = name.lower().translate({ord(separator): None for separator in "-_ "})
+    nearest = next((ours for ours, others in _NEAREST.items() if plain in others.split()), ())
+    return unknown_name_error("algorithm", name, known, where, [ours for ours in nearest if ours in known])
