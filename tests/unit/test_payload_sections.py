@@ -42,6 +42,7 @@ EXAMPLES: dict[str, Any] = {
     "wandb_https_proxy": "proxy:2",
     "capture_video": True,
     "eval_capture_video": True,
+    "record_episodes": True,
     "video_mode": "single",
     "grid_limit": 3,
     "fastlane_only": True,
@@ -147,7 +148,7 @@ def test_a_disagreement_about_a_secret_does_not_show_it() -> None:
     ("extras", "words"),
     [
         ({"grid_limit": 0}, "metadata.worker.config.extras.grid_limit: "),
-        ({"mode": "play"}, "metadata.worker.config.extras.mode: "),
+        ({"mode": "watch"}, "metadata.worker.config.extras.mode: "),
         ({"tensorboard_dir": "../.."}, "metadata.worker.config.extras.tensorboard_dir: expected a path inside"),
         ({"mode": "policy_eval"}, "metadata.worker.config.extras.policy_path: missing"),
         ({"policy_path": "/x"}, "set metadata.worker.config.extras.mode to 'policy_eval'"),
@@ -162,6 +163,13 @@ def test_an_evaluation_requires_a_policy_and_a_training_takes_none() -> None:
     assert "evaluation.policy_path: missing" in refusal(payload(kind="policy_eval"))
     assert "set kind to 'policy_eval'" in refusal(payload(evaluation={"policy_path": "/x"}))
     assert Payload.parse(payload(kind="policy_eval", evaluation={"policy_path": "/x"})).kind is RunKind.POLICY_EVAL
+
+
+def test_the_kind_and_the_worker_of_a_play_session_belong_together() -> None:
+    assert "kind: 'play' needs the worker 'play'" in refusal(payload(kind="play"))
+    session = {"metadata": {"worker": {"id": "play", "config": {}}}, "artifacts": {}}
+    assert "the worker 'play' needs kind 'play'" in refusal(session)
+    assert Payload.parse({**session, "kind": "play"}).kind is RunKind.PLAY
 
 
 def test_artifacts_stay_mandatory_next_to_extras() -> None:

@@ -73,11 +73,14 @@ class PlaySession:
         self._state.has_changed = True
         match command:
             case play_commands.Keys():
+                acting = {turn.agent for turn in self._env.turns}
                 for seat in self._seats.values():
-                    seat.receive_keys(command)
+                    seat.receive_keys(command, seat.agent in acting)
             case play_commands.Act():
+                acting = {turn.agent for turn in self._env.turns}
                 for seat in self._find_seats(command.agent):
-                    seat.receive_action(command)
+                    if seat.agent in acting:
+                        seat.receive_action(command)
             case play_commands.TakeOver() | play_commands.HandBack():
                 for seat in self._find_seats(command.agent):
                     if seat.switch(to_human=isinstance(command, play_commands.TakeOver)):
@@ -186,7 +189,7 @@ class PlaySession:
             self._run.update(self._global_step)
 
     def _ask(self, turn: Turn) -> Any:
-        return self._seats[turn.agent].act(turn, is_only_agent=len(self._seats) == 1)
+        return self._seats[turn.agent].act(turn)
 
     def _wait_for_step(self) -> bool:
         """Handle commands until the next step is due; return False if the episode is to be left."""

@@ -25,7 +25,6 @@ class PlayedSeat:
         self.agent = agent
         self._actors = [first] if standby is None else [first, standby]
         self._current = first
-        self._asked_at_step: int | None = None
 
     @property
     def actor_name(self) -> str:
@@ -57,25 +56,21 @@ class PlayedSeat:
         if self.human is not None:
             self.human.forget_input()
 
-    def receive_keys(self, keys: Keys) -> None:
+    def receive_keys(self, keys: Keys, is_to_act: bool) -> None:
+        """Keys pressed while another agent or actor acts are not kept for later; which ones are held is."""
         if self.human is not None:
-            self.human.receive_keys(keys)
+            self.human.receive_keys(keys if is_to_act and self.is_human else Keys(down=keys.down))
 
     def receive_action(self, command: Act) -> None:
-        if self.human is not None:
+        if self.human is not None and self.is_human:
             self.human.receive_action(command)
 
     def start_episode(self, seed: int) -> None:
-        self._asked_at_step = None
         for one in self._actors:
             one.actor.start_episode(seed)
 
-    def act(self, turn: Turn, is_only_agent: bool) -> Any:
+    def act(self, turn: Turn) -> Any:
         """Return an action, or None if there is none yet."""
-        if self._asked_at_step != turn.step:
-            self._asked_at_step = turn.step
-            if not is_only_agent and self.human is not None:
-                self.human.forget_input()  # keys pressed while another agent was thinking
         return self._current.actor.act(turn)
 
     def summarize(self) -> dict[str, Mapping[str, Any]]:

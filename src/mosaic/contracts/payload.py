@@ -186,6 +186,13 @@ class Payload(Contract):
         kind_path, policy_path = "kind", "evaluation.policy_path"
         if {"kind", policy_path} & set(translated.written_paths):
             kind_path, policy_path = (f"{translated.extras_path}.{name}" for name in ("mode", "policy_path"))
+        if (payload.kind is RunKind.PLAY) != (payload.metadata.worker.id == RunKind.PLAY):
+            given = (
+                "'play' needs the worker 'play'"
+                if payload.kind is RunKind.PLAY
+                else "the worker 'play' needs kind 'play'"
+            )
+            raise refuse_key(kind_path, f"{given}.")
         if payload.is_evaluation and payload.evaluation.policy_path is None:
             raise refuse_key(policy_path, "missing. An evaluation needs a checkpoint or a run's folder.")
         if not payload.is_evaluation and payload.evaluation.policy_path is not None:
