@@ -17,7 +17,7 @@ from mosaic.cli.parameters import find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.options import RunKind
-from mosaic.contracts.play import ANY_AGENT, FIRST_AGENT
+from mosaic.contracts.play import ANY_AGENT, FIRST_AGENT, HUMAN, ActorChoice
 
 if TYPE_CHECKING:
     from mosaic.contracts.replays import ReplayReport
@@ -80,6 +80,9 @@ def play(
         options = {ANY_AGENT: parse_actor_options(opponent_options), FIRST_AGENT: options[ANY_AGENT]}
     elif opponent_options:
         raise BadInput("--opponent-option needs --opponent.")
+    for choice in filter(None, (actor, opponent)):
+        if ActorChoice.parse(choice).kind == HUMAN:
+            raise BadInput(f"The actor {HUMAN!r} acts by keys, and the command line sends none. Choose another actor.")
     payload = build_play_payload(context.trainer(), env_id, actors, given, options)
     view = submit_and_follow(context, payload, settings["episodes"], is_trusted=is_trusted)
     summary = context.trainer().read_json(view.run_id, "play_summary.json") if view.outcome == "succeeded" else None
