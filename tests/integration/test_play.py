@@ -27,6 +27,9 @@ SAFE_PATH = ("Down", "Down", "Right", "Right", "Down", "Right")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]:
     folder = tmp_path_factory.mktemp("play")
     with running_daemon(Workspace(folder / "var"), folder / "plugins", "--max-runs", "4") as (_, client):
+        # They would otherwise start during a test, which would take them for processes of its own.
+        client.ask_worker("cleanrl", {"ask": "ping"})
+        client.ask_worker("play", {"ask": "ping"})
         yield client
 
 
