@@ -189,7 +189,12 @@ class PlaySession:
             self._run.update(self._global_step)
 
     def _ask(self, turn: Turn) -> Any:
-        return self._seats[turn.agent].act(turn)
+        seat = self._seats[turn.agent]
+        problem = seat.problem
+        action = seat.act(turn)
+        if seat.problem != problem:
+            self._state.has_changed = True
+        return action
 
     def _wait_for_step(self) -> bool:
         """Handle commands until the next step is due; return False if the episode is to be left."""

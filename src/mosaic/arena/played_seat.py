@@ -40,6 +40,11 @@ class PlayedSeat:
         return isinstance(self._current.actor, HumanActor)
 
     @property
+    def problem(self) -> str:
+        """Why the human's last input was not an action."""
+        return "" if self.human is None else self.human.problem
+
+    @property
     def can_switch(self) -> bool:
         return len(self._actors) > 1
 

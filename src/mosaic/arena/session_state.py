@@ -87,7 +87,7 @@ class StateWriter:
                     last_action=self._last_actions.get(agent, ""),
                     last_reward=self._last_rewards.get(agent, 0.0),
                     legal_actions=_legal_actions(turns.get(agent)),
-                    problem=seat.human.problem if seat.human is not None else "",
+                    problem=seat.problem,
                 )
                 for agent, seat in seats.items()
             ),
