@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,27 @@ def test_a_long_journal_delays_the_exit_of_its_worker_but_not_its_start(tmp_path
     assert seen.count("progress") == 2000
     for opened in (journal, keeper, index):
         opened.close()
+
+
+def test_a_file_that_cannot_be_opened_for_a_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F9: too many open files are not the fault of the run, which is not quarantined."""
+    index = Index(tmp_path / "index.sqlite")
+    index.save(RunRecord(run_id="R1", worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    records = Records(Workspace(tmp_path), index)
+    folder = records.folder("R1")
+    folder.path.mkdir(parents=True)
+    folder.journal.write_text('{"seq": 1, "at": 1.0, "kind": "progress", "global_step": 7}\n')
+    reader = intake.Intake(records)
+
+    def fail(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(intake, "ingest", fail)
+        with pytest.raises(OSError, match="Too many open files"):
+            reader.read_next("R1")
+    assert reader.read_next("R1")
+    assert index.get_progress("R1").global_step == 7
+    index.close()

@@ -43,6 +43,23 @@ def is_alive(identity: ProcessIdentity) -> bool:
     return bool(start) and start == identity["start"]
 
 
+def is_gone(identity: ProcessIdentity) -> bool:
+    """Whether that process has certainly ended; one that cannot be looked at, as with too many open files, has not."""
+    booted = boot_id()
+    if not booted:
+        return not Path("/proc").is_dir() and not is_alive(identity)
+    if identity["boot_id"] not in ("", booted):
+        return True
+    try:
+        with open(f"/proc/{identity['pid']}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        return fields[0] in (b"Z", b"X") or identity["start"] not in ("", fields[19].decode())
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except (OSError, IndexError):
+        return False
+
+
 def own_identity() -> ProcessIdentity:
     return identify(os.getpid())
 

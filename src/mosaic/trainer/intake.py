@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ YIELD_S = 0.002
 """Time between two parts of a long journal, in which others can write to the index."""
 
 _EXITED = b'"kind":"exited"'
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Too many open files, or no memory."""
 
 OnEvents = Callable[[RunFolder, str, list[IngestedEvent]], None]
 """Called with the folder, the file's name in the index and its new events, in the transaction that stores them."""
@@ -87,8 +90,8 @@ class Intake:
         except FileNotFoundError:
             return False  # the folder is being deleted: the supervisor restores it, then the file is read again
         except Exception as error:
-            if is_disk_full_error(error):
-                raise
+            if is_disk_full_error(error) or (isinstance(error, OSError) and error.errno in _SHORTAGES):
+                raise  # not the run's fault, either: it is read again at the next tick
             log.exception("run_quarantined", run_id=run_id, source=source)
             self._quarantined.add((run_id, source))
             self._records.report_problem(run_id, f"{path.name} cannot be read ({type(error).__name__}: {error})"[:300])

@@ -14,7 +14,7 @@ import structlog
 
 from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
 from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import boot_id, is_alive
+from mosaic.common.processes import boot_id, is_alive, is_gone
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
@@ -230,7 +230,7 @@ class Supervisor:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
             elif attempt.folder not in ("", self._resolved_folder(record.run_id)):
                 self._advance(record.run_id, life.KeeperLost(at=time.time(), original=attempt.folder))
-            elif not is_alive(attempt.keeper):
+            elif is_gone(attempt.keeper):
                 self._end_without_keeper(record.run_id, attempt.keeper)
 
     def _resolved_folder(self, run_id: str) -> str:
