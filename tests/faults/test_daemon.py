@@ -10,9 +10,9 @@ import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,18 +137,27 @@ def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: 
     trainer.close()
 
 
+@contextmanager
+def frozen_while_stopping(trainer: TrainerClient) -> Iterator[str]:
+    """A run that is being cancelled by a daemon that ends; its keeper is frozen for the duration of the block."""
+    run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
+    some_steps(trainer, run_id, 1)
+    keeper = keeper_pid(trainer.get(run_id).attempts[-1])
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        trainer.stop_daemon(cancel_runs=True)
+        wait_for(lambda: trainer.get(run_id).stage == "stopping", "its cancellation")
+        yield run_id
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+
+
 def test_a_daemon_that_cancels_its_runs_also_cancels_one_that_is_submitted_meanwhile(
     daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
     """F2: it would otherwise wait without end for a run that it no longer starts."""
-    first = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    some_steps(trainer, first, 1)
-    keeper = keeper_pid(trainer.get(first).attempts[-1])
-    os.kill(keeper, signal.SIGSTOP)  # so that its run takes as long to stop as the test wants
-    trainer.stop_daemon(cancel_runs=True)
-    wait_for(lambda: trainer.get(first).stage == "stopping", "its cancellation")
-    second = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    os.kill(keeper, signal.SIGCONT)
+    with frozen_while_stopping(trainer) as first:
+        second = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
     assert daemon.process is not None
     assert daemon.process.wait(60) == 0
     with daemon.start() as trainer:
@@ -159,16 +168,8 @@ def test_a_daemon_that_waits_for_its_runs_to_end_is_ended_by_sigterm(
     daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
     """F2: a run that does not end, here because its keeper is frozen, keeps no daemon alive."""
-    run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    some_steps(trainer, run_id, 1)
-    keeper = keeper_pid(trainer.get(run_id).attempts[-1])
-    os.kill(keeper, signal.SIGSTOP)
-    try:
-        trainer.stop_daemon(cancel_runs=True)
-        wait_for(lambda: trainer.get(run_id).stage == "stopping", "its cancellation")
+    with frozen_while_stopping(trainer) as run_id:
         daemon.stop()
-    finally:
-        os.kill(keeper, signal.SIGCONT)
     assert "Traceback" not in (daemon.workspace.root / "daemon.out").read_text()
     with daemon.start() as trainer:
         assert ended(trainer, run_id).outcome == "cancelled"

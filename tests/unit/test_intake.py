@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,22 @@ from mosaic.trainer import intake
 from mosaic.trainer.records import Records
 
 
-def test_an_incomplete_line_is_read_again_only_when_it_has_grown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """F44: megabytes without a newline are not read at every tick."""
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Records]:
+    """With one run, R1, and its empty folder."""
     index = Index(tmp_path / "index.sqlite")
     index.save(RunRecord(run_id="R1", worker="w", submitted_at=1.0, queued_at=1.0), 1)
     records = Records(Workspace(tmp_path), index)
+    records.folder("R1").path.mkdir(parents=True)
+    yield records
+    index.close()
+
+
+def test_an_incomplete_line_is_read_again_only_when_it_has_grown(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F44: megabytes without a newline are not read at every tick."""
     folder = records.folder("R1")
-    folder.path.mkdir(parents=True)
     reads = 0
 
     def count(*args: Any) -> Any:
@@ -41,17 +49,12 @@ def test_an_incomplete_line_is_read_again_only_when_it_has_grown(
     with open(folder.journal, "a") as file:
         file.write('bal_step": 7}\n')
     assert [reader.read_next("R1") for _ in range(3)] == [True, False, False]
-    assert (reads, index.get_progress("R1").global_step) == (2, 7)
-    index.close()
+    assert (reads, records.index.get_progress("R1").global_step) == (2, 7)
 
 
-def test_a_long_journal_delays_the_exit_of_its_worker_but_not_its_start(tmp_path: Path) -> None:
+def test_a_long_journal_delays_the_exit_of_its_worker_but_not_its_start(records: Records) -> None:
     """F44: a worker that writes faster than is read is known at once; its end comes after its last line."""
-    index = Index(tmp_path / "index.sqlite")
-    index.save(RunRecord(run_id="R1", worker="w", submitted_at=1.0, queued_at=1.0), 1)
-    records = Records(Workspace(tmp_path), index)
     folder = records.folder("R1")
-    folder.path.mkdir(parents=True)
     journal, keeper = Journal(folder.journal), Journal(folder.keeper)
     for step in range(2000):
         journal.append("progress", global_step=step)
@@ -66,19 +69,15 @@ def test_a_long_journal_delays_the_exit_of_its_worker_but_not_its_start(tmp_path
         pass
     assert seen[-1] == "exited"
     assert seen.count("progress") == 2000
-    for opened in (journal, keeper, index):
-        opened.close()
+    journal.close()
+    keeper.close()
 
 
 def test_a_file_that_cannot_be_opened_for_a_moment_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F9: too many open files are not the fault of the run, which is not quarantined."""
-    index = Index(tmp_path / "index.sqlite")
-    index.save(RunRecord(run_id="R1", worker="w", submitted_at=1.0, queued_at=1.0), 1)
-    records = Records(Workspace(tmp_path), index)
     folder = records.folder("R1")
-    folder.path.mkdir(parents=True)
     folder.journal.write_text('{"seq": 1, "at": 1.0, "kind": "progress", "global_step": 7}\n')
     reader = intake.Intake(records)
 
@@ -90,5 +89,4 @@ def test_a_file_that_cannot_be_opened_for_a_moment_is_read_again(
         with pytest.raises(OSError, match="Too many open files"):
             reader.read_next("R1")
     assert reader.read_next("R1")
-    assert index.get_progress("R1").global_step == 7
-    index.close()
+    assert records.index.get_progress("R1").global_step == 7

@@ -17,12 +17,17 @@ def boot_id() -> str:
         return ""
 
 
+def _read_start(pid: int) -> str:
+    """Return the start of a process from /proc; empty for a zombie."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
 def start_time(pid: int) -> str:
     """Empty when no such process lives; a zombie does not live."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+        return _read_start(pid)
     except (OSError, IndexError):
         pass
     if Path("/proc/self/stat").exists():
@@ -51,9 +56,8 @@ def is_gone(identity: ProcessIdentity) -> bool:
     if identity["boot_id"] not in ("", booted):
         return True
     try:
-        with open(f"/proc/{identity['pid']}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-        return fields[0] in (b"Z", b"X") or identity["start"] not in ("", fields[19].decode())
+        start = _read_start(identity["pid"])
+        return not start or identity["start"] not in ("", start)
     except (FileNotFoundError, ProcessLookupError):
         return True
     except (OSError, IndexError):

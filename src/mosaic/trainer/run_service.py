@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
-from mosaic.common.processes import is_alive
+from mosaic.common.processes import is_gone
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
@@ -305,7 +305,7 @@ class RunService:
             self._send_command(record, STOP)
         except OSError:
             keeper = record.attempts[-1].keeper
-            if keeper is None or not is_alive(keeper):
+            if keeper is None or is_gone(keeper):
                 return  # its end is about to be noticed
             os.kill(keeper["pid"], signal.SIGTERM)
 

@@ -14,7 +14,7 @@ import structlog
 
 from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
 from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import boot_id, is_alive, is_gone
+from mosaic.common.processes import boot_id, is_gone
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
@@ -151,7 +151,7 @@ class Supervisor:
         for run_id, process in list(self._sidecars.items()):
             if run_id in self._records.active:
                 continue
-            if not is_alive(process):
+            if is_gone(process):
                 del self._sidecars[run_id]
             if self._records.folder(run_id).path.is_dir():
                 self._follow_next(run_id)
