@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         connect,
         get_run,
         load_policy,
+        play,
         runs,
         start_run,
         submit,
@@ -46,8 +47,8 @@ _MODULES = {
     "mosaic.api.policy": ("Policy",),
     "mosaic.api.submitted_run": ("EvaluationResult", "Run", "Runs"),
     "mosaic.api.workspace_client": (
-        *("Client", "check", "compare", "connect", "get_run", "load_policy", "runs"),
-        *("start_run", "submit", "train"),
+        *("Client", "check", "compare", "connect", "get_run", "load_policy", "play"),
+        *("runs", "start_run", "submit", "train"),
     ),
     "mosaic.contracts.errors": (
         *("BadInput", "ConfigRefused", "MissingExtra", "MosaicError", "NoDaemon", "NotAllowed", "RunEnded"),
@@ -81,6 +82,7 @@ __all__ = [
     "connect",
     "get_run",
     "load_policy",
+    "play",
     "runs",
     "start_run",
     "submit",

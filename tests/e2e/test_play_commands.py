@@ -36,7 +36,7 @@ def test_a_session_is_played_and_replayed_also_in_a_copy_of_the_workspace(worksp
 def test_bad_input_gets_one_sentence(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "actions.txt").write_text("sideways\n")
     cases = {
-        ("FrozenLake-v1", "--actor", "human"): "the command line sends none",
+        ("FrozenLake-v1", "--actor", "human"): "only a window sends them",
         ("FrozenLake-v1", "--actor", "policy"): "needs a run or a file",
         ("FrozenLake-v1", "--actor", f"script:{tmp_path / 'actions.txt'}"): "line 1: 'sideways' is not an action",
         ("FrozenLake-v1", "--env-kwargs", "[]"): "expected a JSON object",

@@ -20,6 +20,7 @@ from tests.helpers.daemons import LiveDaemon, scripted, wait_for
 import mosaic
 from mosaic.client import read_daemon_address
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+from mosaic.contracts.play_results import PlaySummary
 
 
 @pytest.fixture
@@ -97,6 +98,34 @@ def test_training_waiting_curves_evaluation_and_policy(
     assert [group.final_return.point for group in comparison.statistics.groups] == [printed["groups"][0]["mean"]]
     assert command(workspace, "daemon", "stop").code == 0
     assert mosaic.get_run(run.id).tag("second", remove=["first"]).note("well").view.tags == ("second",)
+
+
+def test_a_session_is_played_and_simulated_again(client: mosaic.Client) -> None:
+    """R9.6: from Python, an actor plays episodes of known seeds, which can be replayed exactly."""
+    run = client.play(
+        "FrozenLake-v1", episodes=3, seed=5, env_kwargs={"is_slippery": False}, tags=["chance"], wait=True
+    )
+    summary = run.summary
+    assert isinstance(summary, PlaySummary)
+    assert [episode.seed for episode in summary.episodes] == [5, 6, 7]
+    assert summary.agents["*"].actor == "random"
+    assert run.returns.tolist() == list(summary.agents["*"].returns)
+    assert (run.view.kind, run.view.tags, run.status) == ("play", ("chance",), "succeeded")
+    assert run.recording == run.folder / "recording.bin"
+    assert [(report.episode, report.is_identical) for report in run.replay()] == [(0, True), (1, True), (2, True)]
+    assert [report.episode for report in run.replay(1)] == [1]
+
+    unrecorded = client.play("CartPole-v1", record=False, max_steps=5, wait=True)
+    assert (unrecorded.recording, len(unrecorded.returns)) == (None, 1)
+    with pytest.raises(mosaic.NotAllowed, match="recorded no episodes"):
+        unrecorded.replay()
+    with pytest.raises(mosaic.BadInput, match="only a window sends them"):
+        client.play("CartPole-v1", "human")
+    with pytest.raises(mosaic.BadInput, match="need an opponent"):
+        client.play("CartPole-v1", opponent_options={"stochastic": True})
+    with pytest.raises(mosaic.UnknownName, match=r"No actor 'radom'.*Did you mean 'random'"):
+        client.play("CartPole-v1", "radom")
+    assert len(client.runs()) == 2
 
 
 def test_to_frame_names_the_missing_pandas(client: mosaic.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ PUBLIC_NAMES = {
         "Run",
         "Runs",
     ),
-    *("check", "compare", "connect", "get_run", "load_policy", "runs", "start_run", "submit", "train"),
+    *("check", "compare", "connect", "get_run", "load_policy", "play", "runs", "start_run", "submit", "train"),
     "__version__",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from mosaic.api.policy_lookup import choose_checkpoint, is_policy_path
 from mosaic.api.run_lookup import has_policy, resolve_run
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import RunKind
-from mosaic.contracts.play import BASE_URL_VARIABLE, PLAY_WORKER, ActorChoice
+from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, FIRST_AGENT, HUMAN, PLAY_WORKER, ActorChoice
 from mosaic.submission.run_payloads import build_payload
 
 if TYPE_CHECKING:
@@ -25,16 +26,46 @@ _FILE_OPTIONS = ("template", "vecnormalize")
 """Options of actors that are files of the user."""
 
 
+@dataclass(frozen=True)
+class ActorRequest:
+    """An actor as a user names it, such as `policy:RUN`, with its options."""
+
+    actor: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_match_payload(
+    trainer: TrainerClient,
+    env_id: str,
+    first: ActorRequest,
+    others: ActorRequest | None,
+    settings: Mapping[str, Any],
+    run_options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the payload of a session of one actor, or of one against another, who acts for all other agents.
+
+    A human is refused: nothing here sends keys.
+    """
+    seats = {ANY_AGENT: first} if others is None else {FIRST_AGENT: first, ANY_AGENT: others}
+    for seat in seats.values():
+        if ActorChoice.parse(seat.actor).kind == HUMAN:
+            raise BadInput(f"The actor {HUMAN!r} acts by keys, and only a window sends them. Choose another actor.")
+    actors = {agent: seat.actor for agent, seat in seats.items()}
+    options = {agent: seat.options for agent, seat in seats.items()}
+    return build_play_payload(trainer, env_id, actors, settings, options, run_options)
+
+
 def build_play_payload(
     trainer: TrainerClient,
     env_id: str,
     actors: Mapping[str, str],
     settings: Mapping[str, Any],
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    run_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """`actors` by agent, such as `policy:RUN`; `settings` are fields of `PlayConfig` that were given.
 
-    `options` are those of the actors, by agent.
+    `options` are those of the actors, by agent; `run_options` those of the run, such as `group`, by name.
     """
     choices: dict[str, Any] = {}
     paths: dict[str, str] = {}
@@ -48,7 +79,7 @@ def build_play_payload(
     config = {"env_id": env_id, "actors": choices, **settings}
     if paths:
         config["policy_paths"] = paths
-    return build_payload({"id": PLAY_WORKER, "config": config}, {"kind": str(RunKind.PLAY)})
+    return build_payload({"id": PLAY_WORKER, "config": config}, {"kind": str(RunKind.PLAY), **(run_options or {})})
 
 
 def _names_example(choice: ActorChoice) -> bool:

@@ -24,8 +24,12 @@ from mosaic.api.metric_arrays import (
 )
 from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import evaluation_payload, open_policy
+from mosaic.api.replays import replay_episodes
 from mosaic.api.run_wait import InterruptCounter, ShowProgress, open_progress, poll_until_finished
-from mosaic.contracts.errors import RunEnded, unknown_name_error
+from mosaic.contracts.errors import NotAllowed, RunEnded, unknown_name_error
+from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RECORDING_NAME
+from mosaic.contracts.options import RunKind
+from mosaic.contracts.play_results import PlaySummary
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.formatting import format_progress_line, short_id
 from mosaic.submission.run_payloads import effective_settings
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mosaic.client.connect import ReconnectingClient
+    from mosaic.contracts.replays import ReplayReport
     from mosaic.contracts.views import EvaluationSummary, RunView
 
 UNSUCCESSFUL = (Outcome.FAILED, Outcome.REJECTED, Outcome.LOST)
@@ -44,7 +49,7 @@ FRAME_COLUMNS = (
 
 
 class Run:
-    """A run: training, an evaluation or a script.
+    """A run: training, an evaluation, a play session or a script.
 
     Attributes such as `status` show the run as it was last read; `refresh` reads it again.
     """
@@ -147,6 +152,37 @@ class Run:
         """Return what the run wrote to its standard output, or to its standard error."""
         chunks = self._connection.call(lambda trainer: [chunk.data for chunk in trainer.log(self.id, stderr)])
         return b"".join(chunks).decode("utf-8", "replace")
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """One return per finished episode, NaN where it was not finite; of several agents, that of the first."""
+        return self.episodes().returns
+
+    @property
+    def summary(self) -> PlaySummary | EvaluationSummary | None:
+        """The result of a play session or an evaluation, which has one when it has ended; None before."""
+        if self._view.kind is RunKind.PLAY:
+            stored = self._connection.call(lambda trainer: trainer.read_json(self.id, PLAY_SUMMARY_NAME))
+            return None if stored is None else PlaySummary.model_validate(stored)
+        evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(self.id))
+        return None if evaluation is None else evaluation.summary
+
+    @property
+    def recording(self) -> Path | None:
+        """The file with the episodes that the run recorded, copied here if it is elsewhere; None if there is none."""
+        if not self._connection.call(lambda trainer: trainer.files(self.id, RECORDING_NAME)):
+            return None
+        return self._connection.call(lambda trainer: trainer.open_file(self.id, RECORDING_NAME))
+
+    def replay(self, episode: int | None = None) -> list[ReplayReport]:
+        """Simulate a recorded episode again, from 0, or all of them, in a process of its own, and compare each reward.
+
+        `is_identical` of a report is False where it differed, and `difference` says at which step.
+        """
+        recording = self.recording
+        if recording is None:
+            raise NotAllowed(f"Run {short_id(self.id)} recorded no episodes.")
+        return list(replay_episodes(recording, episode))
 
     def evaluate(
         self,

@@ -10,6 +10,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from mosaic.api.play_payload import ActorRequest, build_match_payload
 from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import is_policy_path
 from mosaic.api.run_lookup import has_policy, resolve_run
@@ -110,6 +111,45 @@ class Client:
             "tensorboard": tensorboard,
         }
         run = self.submit(_train_payload(algo, env_id, seed, total_timesteps, {**settings, **options}))
+        return run.wait() if wait else run
+
+    def play(
+        self,
+        env_id: str,
+        actor: str = "random",
+        opponent: str | None = None,
+        *,
+        episodes: int = 1,
+        seed: int = 1,
+        max_steps: int | None = None,
+        rate_hz: float | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        actor_options: Mapping[str, Any] | None = None,
+        opponent_options: Mapping[str, Any] | None = None,
+        record: bool = True,
+        wait: bool = False,
+        name: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+    ) -> Run:
+        """Submit a session in which actors act in an environment, and return it; with `wait=True`, when it has ended.
+
+        `actor` is `random`, `policy:RUN`, `script:FILE`, `llm:MODEL`, `bdi:FILE` or that of a plug-in. `opponent` acts
+        for the other agents of a game; without one, the actor does. Episode k has the seed `seed` + k.
+        """
+        if opponent is None and opponent_options:
+            raise BadInput("opponent_options: they need an opponent.")
+        given = {"max_steps": max_steps, "rate_hz": rate_hz, "env_kwargs": env_kwargs}
+        settings = {name: value for name, value in given.items() if value is not None}
+        payload = build_match_payload(
+            self._connection.trainer(),
+            env_id,
+            ActorRequest(actor, actor_options or {}),
+            None if opponent is None else ActorRequest(opponent, opponent_options or {}),
+            {"episodes": episodes, "seed": seed, "record": record, **settings},
+            {"run_name": name, "group": group, "tags": tuple(tags)},
+        )
+        run = self.submit(payload)
         return run.wait() if wait else run
 
     def submit(self, payload: Mapping[str, Any]) -> Run:
@@ -278,4 +318,5 @@ check = _with_default_client(Client.check)
 get_run = _with_default_client(Client.get_run)
 runs = _with_default_client(Client.runs)
 compare = _with_default_client(Client.compare)
+play = _with_default_client(Client.play)
 load_policy = _with_default_client(Client.load_policy)

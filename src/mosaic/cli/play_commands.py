@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mosaic import formatting
-from mosaic.api.play_payload import build_play_payload
+from mosaic.api.play_payload import ActorRequest, build_match_payload
 from mosaic.api.replays import replay_episodes
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
@@ -16,8 +16,9 @@ from mosaic.cli.control_commands import TRUST_HELP
 from mosaic.cli.parameters import find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RECORDING_NAME
 from mosaic.contracts.options import RunKind
-from mosaic.contracts.play import ANY_AGENT, FIRST_AGENT, HUMAN, ActorChoice
+from mosaic.contracts.play import ANY_AGENT
 
 if TYPE_CHECKING:
     from mosaic.contracts.replays import ReplayReport
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 DIFFERENT_EXIT_CODE = 1
 DEFAULT_EPISODES = 1
-RECORDING_NAME = "recording.bin"
 
 
 @command("play")
@@ -45,7 +45,7 @@ RECORDING_NAME = "recording.bin"
     metavar="KEY=VALUE",
     help="An option of the actor, such as base_url=http://127.0.0.1:8000/v1. Can be given several times.",
 )
-@click.option("--opponent", metavar="ACTOR", help="Who acts for the other agents of a game; unset: random.")
+@click.option("--opponent", metavar="ACTOR", help="Who acts for the other agents of a game; unset: the actor.")
 @click.option(
     "--opponent-option", "opponent_options", multiple=True, metavar="KEY=VALUE", help="The same of the opponent."
 )
@@ -74,18 +74,13 @@ def play(
     given = {name: value for name, value in settings.items() if value is not None}
     if env_kwargs is not None:
         given["env_kwargs"] = parse_env_kwargs(env_kwargs)
-    actors, options = {ANY_AGENT: actor}, {ANY_AGENT: parse_actor_options(actor_options)}
-    if opponent is not None:
-        actors = {ANY_AGENT: opponent, FIRST_AGENT: actor}
-        options = {ANY_AGENT: parse_actor_options(opponent_options), FIRST_AGENT: options[ANY_AGENT]}
-    elif opponent_options:
+    if opponent is None and opponent_options:
         raise BadInput("--opponent-option needs --opponent.")
-    for choice in filter(None, (actor, opponent)):
-        if ActorChoice.parse(choice).kind == HUMAN:
-            raise BadInput(f"The actor {HUMAN!r} acts by keys, and the command line sends none. Choose another actor.")
-    payload = build_play_payload(context.trainer(), env_id, actors, given, options)
+    others = None if opponent is None else ActorRequest(opponent, parse_actor_options(opponent_options))
+    first = ActorRequest(actor, parse_actor_options(actor_options))
+    payload = build_match_payload(context.trainer(), env_id, first, others, given)
     view = submit_and_follow(context, payload, settings["episodes"], is_trusted=is_trusted)
-    summary = context.trainer().read_json(view.run_id, "play_summary.json") if view.outcome == "succeeded" else None
+    summary = context.trainer().read_json(view.run_id, PLAY_SUMMARY_NAME) if view.outcome == "succeeded" else None
     if summary is None:
         report_end(context, view)
         return exit_code(view)

@@ -24,6 +24,9 @@ TOKEN_VARIABLE = "MOSAIC_TOKEN"
 """Environment variable: the token of the daemon."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
 """Environment variable: the workspace."""
+PLAY_SUMMARY_NAME = "play_summary.json"
+RECORDING_NAME = "recording.bin"
+"""In a run's folder: the episodes that it recorded."""
 
 
 def to_file_name(text: str) -> str:
@@ -121,9 +124,9 @@ class RunFolder:
         self.videos = self.path / "videos"
         self.eval_videos = self.videos / f"{self.run_id}-eval"
         self.eval_summary = self.path / "eval_summary.json"
-        self.play_summary = self.path / "play_summary.json"
+        self.play_summary = self.path / PLAY_SUMMARY_NAME
         self.session_state = self.path / "session.json"
-        self.recording = self.path / "recording.bin"
+        self.recording = self.path / RECORDING_NAME
         self.models = self.path / "runs"
         # written by push to and pull from the Hugging Face Hub
         self.hub = self.path / "hub"
