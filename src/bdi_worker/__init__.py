@@ -13,8 +13,7 @@ from mosaic import __version__
 from mosaic.workers import ActingPolicy, WorkerDescription, python_module
 
 if TYPE_CHECKING:
-    from mosaic.arena.actors import Actor, ActorDescription, Seat
-    from mosaic.contracts.play import ActorChoice
+    from mosaic.workers.actor_registry import ActorDescription
 
 WORKER_NAME = "bdi"
 
@@ -38,26 +37,24 @@ def describe() -> WorkerDescription:
 
 def describe_actor() -> ActorDescription:
     """Return the description of the actor `bdi:FILE`."""
-    from mosaic.arena.actors import ActorDescription
+    from bdi_worker.asl_source import list_examples
     from mosaic.contracts.setting_field import SettingField
+    from mosaic.workers.actor_registry import ActorDescription
 
     return ActorDescription(
         kind="bdi",
         title="BDI agent",
         about="Beliefs, goals and plans in an AgentSpeak file (.asl), or one of the examples.",
         target="an .asl file or an example",
-        make=_make_actor,
+        make="bdi_worker.actor:BdiActor",
         is_multi_agent=False,
         is_discrete_only=True,
         extra="bdi",
+        packages=("agentspeak",),
         options=(SettingField("fallback", "str", None, "The action where the agent has none.", is_optional=True),),
+        examples=tuple(list_examples()),
+        file_filter="Agents (*.asl)",
     )
-
-
-def _make_actor(choice: ActorChoice, seat: Seat) -> Actor:
-    from bdi_worker.actor import BdiActor
-
-    return BdiActor(choice, seat)
 
 
 def _load_policy(path: Path, algo: str | None, env_id: str | None) -> ActingPolicy:

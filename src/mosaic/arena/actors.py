@@ -6,22 +6,18 @@ import json
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mosaic.arena.evaluate import make_action_clipper
-from mosaic.arena.llm_options import OPTIONS as LLM_OPTIONS
 from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
-from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
+from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.play import ActorChoice
-from mosaic.contracts.setting_field import SettingField
 from mosaic.envs.families import EnvEntry
-
-ENTRY_POINT_GROUP = "mosaic.actors"
+from mosaic.workers.actor_registry import ActorDescription, discover_actors
 
 
 @dataclass(frozen=True)
@@ -79,27 +75,6 @@ class SummarizedActor(Protocol):
     def summarize(self) -> Mapping[str, Any]:
         """Return totals as JSON."""
         ...
-
-
-@dataclass(frozen=True)
-class ActorDescription:
-    """One kind of actor."""
-
-    kind: str
-    title: str
-    about: str
-    target: str
-    """What its target is, such as `a run`; empty where it takes none."""
-    make: Callable[[ActorChoice, Seat], Actor]
-    """Makes one for a seat; raises BadInput if it does not fit."""
-    needs: tuple[str, ...] = ()
-    """What a user must have: `key`, `model`, `window`."""
-    is_multi_agent: bool = True
-    """Whether it can act for an agent among others."""
-    is_discrete_only: bool = False
-    extra: str | None = None
-    options: tuple[SettingField, ...] = ()
-    """What a choice of it may set; `make` gets all of them, checked, with defaults."""
 
 
 class RandomActor:
@@ -232,73 +207,6 @@ def _parse_action(line: str, number: int, seat: Seat, choice: ActorChoice) -> An
     return action
 
 
-def _make_human(choice: ActorChoice, seat: Seat) -> Actor:
-    from mosaic.arena.human import HumanActor
-
-    return HumanActor(choice, seat)
-
-
-def _make_llm(choice: ActorChoice, seat: Seat) -> Actor:
-    from mosaic.arena.llm_actor import LlmActor
-
-    return LlmActor(choice, seat)
-
-
-_OWN = (
-    ActorDescription(
-        "human",
-        "Human",
-        "Acts by keys and buttons, in a window.",
-        "",
-        _make_human,
-        needs=("window",),
-        options=(SettingField("keys", "json", {}, "By action, the key that means it."),),
-    ),
-    ActorDescription("random", "Random", "Samples its actions.", "", RandomActor),
-    ActorDescription(
-        "policy",
-        "Trained policy",
-        "Acts as a policy that was trained here, or of a file.",
-        "a run or a file",
-        PolicyActor,
-        options=(
-            SettingField("stochastic", "bool", False, "Whether actions are sampled."),
-            SettingField("vecnormalize", "str", None, "Stable-Baselines3's file of that name.", is_optional=True),
-        ),
-    ),
-    ActorDescription(
-        "script",
-        "Script",
-        "A Python file that defines act(observation, info), or a file with one action per line.",
-        "a file",
-        ScriptActor,
-    ),
-    ActorDescription(
-        "llm",
-        "Language model",
-        "Asks a model for each action, through any OpenAI-compatible endpoint.",
-        "the name of a model",
-        _make_llm,
-        needs=("model",),
-        is_discrete_only=True,
-        extra="llm",
-        options=LLM_OPTIONS,
-    ),
-)
-
-
-@cache
-def discover_actors() -> dict[str, ActorDescription]:
-    actors = {description.kind: description for description in _OWN}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        try:
-            description = entry.load()()
-        except Exception as error:
-            raise MosaicError(f"The actor {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
-        actors[description.kind] = description
-    return actors
-
-
 def read_options(description: ActorDescription, choice: ActorChoice) -> dict[str, Any]:
     """Return all options of an actor: those of a choice, as text or as JSON values, and the defaults of the others."""
     fields = {field.name: field for field in description.options}
@@ -323,4 +231,5 @@ def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
         raise BadInput(f"The actor {choice.kind!r} needs {description.target}: {choice.kind}:…")
     if description.is_discrete_only and not hasattr(seat.action_space, "n"):
         raise BadInput(f"The actor {choice.kind!r} needs numbered actions; those of {seat.env_id} are continuous.")
-    return description.make(choice.model_copy(update={"options": read_options(description, choice)}), seat)
+    make: Callable[[ActorChoice, Seat], Actor] = resolve_name(description.make)
+    return make(choice.model_copy(update={"options": read_options(description, choice)}), seat)

@@ -1,4 +1,4 @@
-"""The options of the actor `llm`, and what it has spent of its budget."""
+"""The options of the actor `llm` as it uses them, and what it has spent of its budget."""
 
 from __future__ import annotations
 
@@ -8,40 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mosaic.arena.llm_client import Message, ModelFailure, Reply
-from mosaic.contracts.setting_field import SettingField
 
 _CHARACTERS_PER_TOKEN = 4
-OPTIONS = (
-    SettingField(
-        "base_url", "str", None, "The address of the server; unset: OPENAI_BASE_URL, else Ollama's.", is_optional=True
-    ),
-    SettingField("temperature", "float", None, "Unset: the server's default.", {"ge": 0, "le": 2}, is_optional=True),
-    SettingField("max_tokens", "int", 1024, "Of one answer, thoughts included.", {"ge": 1}, is_optional=True),
-    # Not optional: `none` is a value that servers know.
-    SettingField("reasoning_effort", "str", "", "Such as none, low or high; empty: the server's default."),
-    SettingField("timeout_s", "float", 60.0, "For one decision, with all attempts.", {"gt": 0, "le": 3600}),
-    SettingField("history", "int", 4, "Earlier turns in the prompt.", {"ge": 0, "le": 200}),
-    SettingField(
-        "fallback",
-        "str",
-        None,
-        "The action after a bad answer; unset: the idle action, else the first legal one.",
-        is_optional=True,
-    ),
-    SettingField("template", "str", None, "A file with another prompt.", is_optional=True),
-    SettingField("max_calls", "int", None, "Requests of the session.", {"ge": 0}, is_optional=True),
-    SettingField("max_tokens_total", "int", None, "Tokens of the session.", {"ge": 0}, is_optional=True),
-    SettingField(
-        "max_cost", "float", None, "Cost of the session, in the currency of the prices.", {"ge": 0}, is_optional=True
-    ),
-    SettingField("price_per_million_input", "float", None, "Of tokens sent.", {"ge": 0}, is_optional=True),
-    SettingField("price_per_million_output", "float", None, "Of tokens received.", {"ge": 0}, is_optional=True),
-)
 
 
 @dataclass(frozen=True)
 class LlmOptions:
-    """The options above, checked."""
+    """The options of its description, checked."""
 
     base_url: str | None
     temperature: float | None

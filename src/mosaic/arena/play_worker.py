@@ -17,6 +17,7 @@ from typing import Any
 
 from mosaic import __version__
 from mosaic.arena.actors import Seat, make_actor
+from mosaic.arena.environment_details import EnvironmentQuestion, describe_environment, list_play_environments
 from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.human import action_names
 from mosaic.arena.play_envs import PlayEnv, make_play_env
@@ -184,6 +185,23 @@ def _worker_config(data: Any) -> Any:
     return data
 
 
+def _list_environments(request: checker_loop.CheckerRequest) -> checker_loop.Reply:
+    return {"environments": list_play_environments(request.family)}
+
+
+def _describe_environment(request: checker_loop.CheckerRequest) -> checker_loop.Reply:
+    question = parse_contract(EnvironmentQuestion, request.config, "The question was")
+    return {"environment": describe_environment(question).model_dump(mode="json")}
+
+
+REQUEST_HANDLERS: checker_loop.Handlers = {
+    "check": check,
+    "environments": _list_environments,
+    "environment": _describe_environment,
+    "ping": lambda _: {"pid": os.getpid()},
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mosaic.arena.play_worker", description="MOSAIC's play sessions.")
     parser.add_argument("--config", metavar="PATH", help="a trainer payload, as JSON")
@@ -191,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, _ = parser.parse_known_args(argv)
     faulthandler.enable()
     if args.checker:
-        return checker_loop.serve({"check": check, "ping": lambda _: {"pid": os.getpid()}})
+        return checker_loop.serve(REQUEST_HANDLERS)
     if args.config is None:
         parser.error("--config is missing: the path of a trainer payload.")
     try:

@@ -15,10 +15,12 @@ import grpc
 from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import UnknownName
+from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.semconv import EVENTS_SKIPPED
 from mosaic.contracts.views import (
     CheckpointInfo,
     DaemonStatus,
+    EnvironmentDetails,
     EnvironmentListing,
     EpisodeRow,
     Evaluation,
@@ -365,6 +367,12 @@ class TrainerClient:
         """The environments of a worker, also those that are not installed; all, or those of one family."""
         question = {"ask": "environments"} | ({"family": family} if family else {})
         return [EnvironmentListing.model_validate(row) for row in self.ask_worker(worker, question)["environments"]]
+
+    def environment(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvironmentDetails:
+        """What there is to know about an environment, created with these settings: agents, actions, keys."""
+        config = {"env_id": env_id, "env_kwargs": dict(env_kwargs or {})}
+        answer = self.ask_worker(PLAY_WORKER, {"ask": "environment", "config": config})
+        return EnvironmentDetails.model_validate(answer["environment"])
 
     def inspect_checkpoint(self, worker: str, path: str) -> CheckpointInfo:
         """The worker's description of a checkpoint folder, a run folder or a model file on the trainer's machine."""

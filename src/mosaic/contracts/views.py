@@ -10,8 +10,10 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field
 
+from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.model import Contract, StoredProcess
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.states import Outcome, RunRecord, Stage
 
 
@@ -120,6 +122,36 @@ class EnvironmentListing(View):
     def install_hint(self) -> str:
         """The command that installs it; empty if no extra does."""
         return f"pip install 'mosaic-rl[{self.extra}]'" if self.extra else ""
+
+
+class EnvironmentDetails(View):
+    """What a person needs to know to train or play in an environment."""
+
+    id: str
+    family: str
+    family_title: str
+    about: str
+    install_hint: str = ""
+    """The command that installs it; empty if it is installed."""
+    settings: tuple[SettingField, ...] = ()
+    """What a person may want to change of its constructor's arguments."""
+    has_settings_list: bool = False
+    """Whether the catalog knows its settings; else its constructor alone decides."""
+    has_several_agents: bool = False
+    agents: tuple[str, ...] = ()
+    """The names of several agents; empty where there is one, without a name."""
+    action_names: tuple[str, ...] = ()
+    """Of its discrete actions, in order; empty where actions are continuous."""
+    keys: tuple[KeyBinding, ...] = ()
+    is_real_time: bool = False
+    """Whether it continues without a human's key unless the session says otherwise."""
+    rate_hz: float | None = None
+    """Steps per second for a human, in real time; null: the session's default."""
+    action_space: str = ""
+    observation_space: str = ""
+    max_episode_steps: int | None = None
+    problem: str = ""
+    """Why it could not be created with the given settings."""
 
 
 class CheckpointInfo(View):

@@ -7,31 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.setting_field import SettingField
+
+__all__ = ["DISTRIBUTION", "HEADLESS_VARIABLES", "EnvEntry", "EnvFamily", "KeyBinding"]
 
 DISTRIBUTION = "mosaic-rl"
 HEADLESS_VARIABLES = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 _PYGAME_HELP = "Set SDL_VIDEODRIVER=dummy, or check that pygame can be imported."
-
-
-@dataclass(frozen=True)
-class KeyBinding:
-    """Keys that mean an action while all of them are held."""
-
-    keys: tuple[str, ...]
-    """Names of keys as Qt writes them: `Left`, `Space`, `W`."""
-    action: str = ""
-    """The name of a discrete action."""
-    axis: int = 0
-    """The component of a continuous action, where `action` is empty."""
-    value: float = 0.0
-    """What that component becomes."""
-    label: str = ""
-    """What it does, for the screen; the name of the action where empty."""
-
-    @property
-    def text(self) -> str:
-        return self.label or self.action.replace("_", " ")
 
 
 @dataclass(frozen=True)
