@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import resource
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mosaic.arena.recording import ActorChange, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
+from mosaic.arena.recording_blocks import PREFIX, pack_block
 from mosaic.contracts.errors import BadInput
 from mosaic.envs.reproducible import random_state
 
@@ -58,6 +63,7 @@ def write(path: Path, *batches: list[RecordedEpisode]) -> list[int]:
         {"actions": np.array([-1, 300, 70000, 2, 3])},
         {"actions": np.array([[0, 1], [1, -1]]), "rewards": np.array([[0.5, -0.5], [np.nan, np.inf]])},
         {"rewards": np.random.default_rng(1).normal(size=5)},
+        {"rewards": np.array([0.0, -0.0, 1.0, -0.0, 0.0])},
         {"actions": np.array([], np.int64), "rewards": np.array([])},
         {"actors": (ActorChange(0, "*", "human"), ActorChange(3, "*", "policy:ABC"))},
         {"seed": None, "random_state": {"bit_generator": "MT19937", "state": {"key": [1, 2], "pos": 3}}},
@@ -96,6 +102,73 @@ def test_an_episode_is_written_in_parts(tmp_path: Path) -> None:
     with Recording(tmp_path / "r") as recording:
         assert recording.numbers == [0, 1]
         assert_same(recording.episode(0), whole)
+
+
+def test_a_part_without_steps_tells_the_ending_only(tmp_path: Path) -> None:
+    part = episode(0, 1, actions=np.array([[1, 0]]), rewards=np.array([[0.5, 1.0]]), ending="running")
+    write(tmp_path / "r", [part], [RecordedEpisode(0, None, None, np.array([]), np.array([]), "terminated")])
+    with Recording(tmp_path / "r") as recording:
+        assert_same(recording.episode(0), replace(part, ending="terminated"))
+
+
+def test_a_block_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_path: Path) -> None:
+    """F4: what is written after it can be read."""
+    path = tmp_path / "r"
+    big = episode(1, rewards=np.random.default_rng(1).normal(size=20_000), actions=np.zeros(20_000, int))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with RecordingWriter(path, HEADER) as writer:
+        writer.append([episode(0)])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 1000, limits[1]))
+        try:
+            with pytest.raises(OSError, match=r"File too large|No space left"):
+                writer.append([big])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        writer.append([episode(1)])
+    with Recording(path) as recording:
+        assert_same(recording.episode(1), episode(1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("numbers", [[]]),
+        ("numbers", ["x"]),
+        ("numbers", [-1]),
+        ("numbers", []),
+        ("lengths", [-5]),
+        ("lengths", [1 << 62]),
+        ("lengths", [4]),
+        ("seeds", []),
+        ("endings", ["no"]),
+        ("actors", [[[0, "*"]]]),
+        ("increments", {"7": 1}),
+        ("other_states", {"-1": {}}),
+        ("action_bytes", -1),
+        ("actions", {"dtype": "O", "stored": "O", "shape": [5]}),
+        ("actions", {"dtype": "<i8", "stored": "|u1", "shape": [1 << 40, 1 << 40]}),
+        ("rewards", {"dtype": "<f8", "stored": "|u1", "shape": [5], "table": []}),
+        ("rewards", {"dtype": "<f8", "stored": "<f8", "shape": [5], "table": [1.0, 2.0]}),
+        ("step", "x"),
+        ("unknown", 1),
+    ],
+)
+def test_a_description_that_was_forged_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    """F14: its checksum is right, and what it says is not."""
+    path = tmp_path / "r"
+    write(path)
+    packed = pack_block([episode(0)], 0)
+    _, _, described = PREFIX.unpack(packed[: PREFIX.size])
+    begin = PREFIX.size + described
+    description = json.loads(zlib.decompress(packed[PREFIX.size : begin])) | {field: value}
+    forged = zlib.compress(json.dumps(description).encode())
+    body = forged + packed[begin:]
+    with path.open("ab") as file:
+        file.write(PREFIX.pack(len(body), zlib.crc32(body), len(forged)) + body)
+    with Recording(path) as recording:
+        if recording.problem is None:
+            with pytest.raises(BadInput, match=r"damaged|not in the recording"):
+                recording.episode(0)
 
 
 @given(cut=st.integers(0, 400))

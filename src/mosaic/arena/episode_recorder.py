@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mosaic.arena.recording import ActorChange, Ending, RecordedEpisode, RecordingWriter
+from mosaic.arena.recording import ActorChange, Ending, RecordedEpisode, RecordingHeader, RecordingWriter
+from mosaic.contracts.errors import MosaicError
 
 FLUSH_S = 1.0
 """How long a step may be unrecorded if the process is killed."""
 
 
 class EpisodeRecorder:
-    """Collects the steps of the current episode and appends them to the recording at intervals."""
+    """Collects the steps of the current episode and appends them to the recording at intervals.
 
-    def __init__(self, writer: RecordingWriter | None) -> None:
-        self._writer = writer
-        self._number = 0 if writer is None else writer.next_number
+    If that fails, it warns once and records nothing more: the session continues.
+    """
+
+    def __init__(self, path: Path | None, header: RecordingHeader, warn: Callable[[str, str], None]) -> None:
+        """Without a path, nothing is recorded."""
+        self._warn = warn
+        self._writer: RecordingWriter | None = None
+        try:
+            self._writer = None if path is None else RecordingWriter(path, header)
+        except (OSError, MosaicError) as error:
+            self._give_up(error)
+        self._number = 0 if self._writer is None else self._writer.next_number
         self._flushed_at = 0.0
         self._length = 0
         self._actions: list[Any] = []
@@ -35,7 +46,11 @@ class EpisodeRecorder:
         self._actions.append(action_row)
         self._rewards.append(reward_row)
         self._length += 1
-        if time.monotonic() - self._flushed_at > FLUSH_S:
+        self.flush_if_due()
+
+    def flush_if_due(self) -> None:
+        """Write what was played, also while nothing happens: a player may think for long."""
+        if self._actions and time.monotonic() - self._flushed_at > FLUSH_S:
             self._flush("running")
 
     def change_actor(self, agent: str, actor: str) -> None:
@@ -43,13 +58,14 @@ class EpisodeRecorder:
 
     def finish(self, ending: Ending) -> None:
         """End the episode; one that was left in the middle stays `running`."""
-        if self._length:
+        if self._length and (self._actions or ending != "running"):
             self._flush(ending)
-            self._number += 1
+        self._number += bool(self._length)
 
     def _flush(self, ending: Ending) -> None:
         self._flushed_at = time.monotonic()
         if self._writer is None:
+            self._actions, self._rewards, self._changes = [], [], []
             return
         part = RecordedEpisode(
             self._number,
@@ -60,5 +76,17 @@ class EpisodeRecorder:
             ending,
             tuple(self._changes),
         )
-        self._writer.append([part])
+        try:
+            self._writer.append([part])
+        except OSError as error:
+            self._give_up(error)
         self._seed, self._actions, self._rewards, self._changes = None, [], [], []
+
+    def _give_up(self, error: Exception) -> None:
+        self.close()
+        self._warn(f"No more episodes are recorded: {error}", "recording_failed")
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

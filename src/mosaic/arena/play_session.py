@@ -107,6 +107,7 @@ class PlaySession:
     def _handle_commands(self, seconds: float) -> None:
         """Wait for commands for this long, and show what has changed."""
         self._show_changes()
+        self._recorder.flush_if_due()
         if self._watch.wait(seconds):
             self._run.handle_commands()
 

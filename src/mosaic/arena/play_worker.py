@@ -24,7 +24,7 @@ from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.play_session import PlaySession
 from mosaic.arena.play_summary import summarize_session
 from mosaic.arena.played_seat import NamedActor, PlayedSeat
-from mosaic.arena.recording import RecordingHeader, RecordingWriter
+from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.session_state import StateWriter
 from mosaic.arena.simulation import library_versions
 from mosaic.common.files import write_json
@@ -129,7 +129,8 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             raise
         env = prepared.env
         header = prepared.header.model_copy(update={"versions": library_versions(find_family(config.env_id))})
-        writer = stack.enter_context(RecordingWriter(folder.recording, header)) if config.record else None
+        recorder = EpisodeRecorder(folder.recording if config.record else None, header, run.warn)
+        stack.callback(recorder.close)
         tap = _make_tap(config, run, env)
         if tap is not None:
             stack.callback(tap.close)
@@ -138,7 +139,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             run,
             env,
             prepared.seats,
-            EpisodeRecorder(writer),
+            recorder,
             StateWriter(folder, env, prepared.entry, prepared.action_names),
             prepared.rate_hz,
             tap,
