@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic.api.policy_lookup import choose_checkpoint, is_policy_path
 from mosaic.api.run_lookup import has_policy, resolve_run
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.model import parse_contract
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, FIRST_AGENT, HUMAN, PLAY_WORKER, ActorChoice
 from mosaic.submission.run_payloads import build_payload
@@ -65,18 +66,24 @@ def build_play_payload(
 ) -> dict[str, Any]:
     """`actors` by agent, such as `policy:RUN`; `settings` are fields of `PlayConfig` that were given.
 
-    `options` are those of the actors, by agent; `run_options` those of the run, such as `group`, by name.
+    `options` are those of the actors, by agent; `run_options` those of the run, such as `group`, by name. What a
+    standby among the settings names is found in the same way.
     """
-    choices: dict[str, Any] = {}
     paths: dict[str, str] = {}
-    for agent, text in actors.items():
-        choice = ActorChoice.parse(text, complete_options(trainer, text, (options or {}).get(agent, {})))
+
+    def complete(choice: ActorChoice) -> dict[str, Any]:
+        choice = choice.model_copy(update={"options": complete_options(trainer, choice.kind, choice.options)})
         if choice.kind == POLICY and choice.target:
             paths[choice.target] = find_policy(trainer, choice.target)
         elif choice.kind in _FILE_ACTORS and choice.target and not _names_example(choice):
-            choice = choice.model_copy(update={"target": find_file(trainer, text, choice.target)})
-        choices[agent] = choice.model_dump(exclude_defaults=True)
-    config = {"env_id": env_id, "actors": choices, **settings}
+            choice = choice.model_copy(update={"target": find_file(trainer, str(choice), choice.target)})
+        return choice.model_dump(exclude_defaults=True)
+
+    given = options or {}
+    choices = {agent: complete(ActorChoice.parse(text, given.get(agent))) for agent, text in actors.items()}
+    config: dict[str, Any] = {"env_id": env_id, "actors": choices, **settings}
+    if settings.get("standby") is not None:
+        config["standby"] = complete(parse_contract(ActorChoice, settings["standby"], "The standby was"))
     if paths:
         config["policy_paths"] = paths
     return build_payload({"id": PLAY_WORKER, "config": config}, {"kind": str(RunKind.PLAY), **(run_options or {})})
@@ -87,14 +94,14 @@ def _names_example(choice: ActorChoice) -> bool:
     return choice.kind == "bdi" and choice.target.isidentifier() and not Path(choice.target).is_file()
 
 
-def complete_options(trainer: TrainerClient, text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def complete_options(trainer: TrainerClient, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with absolute paths, and with what only the user's environment says."""
     complete = {
         name: find_file(trainer, name, value) if name in _FILE_OPTIONS and isinstance(value, str) else value
         for name, value in options.items()
     }
     base_url = os.environ.get(BASE_URL_VARIABLE, "").strip()
-    if text.partition(":")[0].strip() == LLM and base_url:
+    if kind == LLM and base_url:
         complete.setdefault("base_url", base_url)
     return complete
 

@@ -22,7 +22,15 @@ from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui import theme
 from mosaic.gui.models.environment_choices import ALL_FAMILIES, families, family_title, unavailable_hint
 from mosaic.gui.models.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
-from mosaic.gui.views.widgets import Item, muted_label, row, set_properties, tool_button, with_object_name
+from mosaic.gui.views.widgets import (
+    Item,
+    muted_label,
+    row,
+    set_properties,
+    tool_button,
+    widget_column,
+    with_object_name,
+)
 from mosaic.submission.run_payloads import parse_seeds
 
 EDITOR_WIDTH = 150
@@ -46,6 +54,12 @@ def form_combo(name: str = "") -> QComboBox:
     combo.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
     combo.installEventFilter(WheelGuard(combo))
     return combo
+
+
+def shrink_combo(combo: QComboBox) -> None:
+    """Let it be narrower than its longest entry."""
+    combo.setMinimumContentsLength(10)
+    combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
 
 
 def make_searchable(combo: QComboBox, min_length: int) -> QStringListModel:
@@ -152,15 +166,18 @@ class FieldRow(FormRow):
     def _create_editor(self, prefix: str) -> QWidget:
         """Create the editor and set `input`, which may be a part of it."""
         field = self.field
-        if field.type == "bool":
+        if field.type == "bool" and not field.is_optional:
             box = QCheckBox()
             box.toggled.connect(lambda is_on: self._emit_edited(format_value(is_on)))
             self.input = box
-        elif field.type == "choice":
+        elif field.type in ("choice", "bool"):
             combo = form_combo()
-            combo.addItems([str(choice) for choice in (field.constraints or {}).get("choices", ())])
+            if field.is_optional:
+                combo.addItem("unset", "")
+            for choice in (field.constraints or {}).get("choices", ("true", "false")):
+                combo.addItem(str(choice), str(choice))
             combo.setFixedWidth(EDITOR_WIDTH)
-            combo.currentTextChanged.connect(self._emit_edited)
+            combo.currentIndexChanged.connect(lambda _: self._emit_edited(combo.currentData()))
             self.input = combo
         elif field.type == "text":
             text = QPlainTextEdit()
@@ -196,7 +213,7 @@ class FieldRow(FormRow):
             if isinstance(editor, QCheckBox):
                 editor.setChecked(text == "true")
             elif isinstance(editor, QComboBox):
-                editor.setCurrentText(text)
+                editor.setCurrentIndex(max(0, editor.findData(text)))
             elif isinstance(editor, QPlainTextEdit) and editor.toPlainText() != text:
                 editor.setPlainText(text)
             elif isinstance(editor, QLineEdit) and editor.text() != text:
@@ -234,7 +251,10 @@ class EnvironmentRow(FieldRow):
         self._ids.setModel(self._model)
         self._ids.editTextChanged.connect(self._emit_edited)
         self.input = self._ids
-        return widget_row(self._family, (self._ids, 1))
+        return self._arrange(self._family, self._ids)
+
+    def _arrange(self, family: QComboBox, ids: QComboBox) -> QWidget:
+        return widget_row(family, (ids, 1))
 
     def show_choices(self, listings: list[EnvironmentListing]) -> None:
         self._listings = listings
@@ -270,6 +290,21 @@ class EnvironmentRow(FieldRow):
         if self._ids.currentText() != text:
             with QSignalBlocker(self._ids):
                 self._ids.setEditText(text)
+
+
+class NarrowEnvironmentRow(EnvironmentRow):
+    """The same in a narrow column: the family above the id, without a label."""
+
+    def _arrange(self, family: QComboBox, ids: QComboBox) -> QWidget:
+        for combo in (family, ids):
+            shrink_combo(combo)
+        return widget_column(family, ids, spacing=theme.GAP // 2)
+
+    def _add_editor(self, editor: QWidget, is_wide: bool) -> None:
+        self.label.hide()
+        self._mark.hide()
+        self._grid.addWidget(editor, 0, 0, 1, 5)
+        self._grid.addWidget(self.note_label, 1, 0, 1, 5)
 
 
 class SeedRow(FieldRow):

@@ -9,7 +9,13 @@ from PySide6.QtCore import QObject, Signal
 from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.bridge import Bridge
 
-_TITLES = {"box2d": "Box2D", "mujoco": "MuJoCo", "minigrid": "MiniGrid", "pettingzoo": "PettingZoo"}
+_TITLES = {
+    "box2d": "Box2D",
+    "mujoco": "MuJoCo",
+    "minigrid": "MiniGrid",
+    "pettingzoo_classic": "PettingZoo classic",
+    "pettingzoo_butterfly": "PettingZoo butterfly",
+}
 ALL_FAMILIES = "All families"
 
 

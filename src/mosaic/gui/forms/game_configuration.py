@@ -1,0 +1,318 @@
+"""What is played and by whom: the environment and its settings, the control mode, the actors, the session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QScrollArea, QVBoxLayout, QWidget
+
+from mosaic.api.play_payload import build_play_payload
+from mosaic.client import TrainerClient
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.play import PLAY_WORKER
+from mosaic.contracts.setting_field import SettingField
+from mosaic.contracts.views import EnvironmentDetails
+from mosaic.gui import theme
+from mosaic.gui.forms.actor_box import ActorBox
+from mosaic.gui.forms.field_rows import FieldRows
+from mosaic.gui.forms.form_rows import NarrowEnvironmentRow, form_combo, shrink_combo
+from mosaic.gui.models.environment_choices import environment_problem
+from mosaic.gui.models.game_draft import (
+    DEFAULT_ENVIRONMENT,
+    SESSION_FIELDS,
+    TURN_FIELD,
+    ActorDraft,
+    ControlMode,
+    GameDraft,
+    build_request,
+    control_modes,
+    environment_arguments,
+    game_problems,
+    with_text,
+)
+from mosaic.gui.models.play_request import PlayRequest
+from mosaic.gui.views import widgets as ui
+from mosaic.gui.workbench import Workbench
+
+CHECK_DELAY_MS = 400
+"""After the last key, so that not every prefix of a name is asked about."""
+MIN_WIDTH = 340
+SAVED_ENVIRONMENTS = 200
+"""Configurations that are remembered."""
+ENVIRONMENT_FIELD = SettingField("env_id", "str", DEFAULT_ENVIRONMENT, "")
+ARGUMENTS_FIELD = SettingField("other_arguments", "text", "", "Further arguments of the environment, as a JSON object.")
+
+
+class GameConfiguration(QScrollArea):
+    changed = Signal()
+    """The configuration, or what is known against it."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._draft = GameDraft()
+        self._details: EnvironmentDetails | None = None
+        """Of the draft's environment; None until the worker has answered."""
+        self._refusal = ""
+        """Why the worker refuses the draft; empty where it does not, or has not answered yet."""
+        self._environment_problem = ""
+        self._request_number = 0
+        self._agent_boxes: dict[str, ActorBox] = {}
+        self.setObjectName("play.configuration")
+        self.setWidgetResizable(True)
+        self.setMinimumWidth(MIN_WIDTH)
+        self.setHorizontalScrollBarPolicy(self.horizontalScrollBarPolicy().ScrollBarAlwaysOff)
+        self._body = QWidget()
+        self._column = ui.column(parent=self._body, margins=(0, theme.GAP, theme.MARGIN, theme.MARGIN))
+        self._build(self._column)
+        self.setWidget(self._body)
+        self._check_timer = ui.create_timer(self, CHECK_DELAY_MS, self._ask_environment, is_single_shot=True)
+        workbench.environments.environments_loaded.connect(self._on_environments_loaded)
+        workbench.bridge.connected.connect(lambda _: self._ask_environment())
+        self._open_environment(workbench.settings.get_for_workspace("play_environment", DEFAULT_ENVIRONMENT))
+
+    # --- building
+
+    def _build(self, column: QVBoxLayout) -> None:
+        self._environment = NarrowEnvironmentRow(ENVIRONMENT_FIELD, "play")
+        self._environment.edited.connect(lambda _, text: self._on_environment_edited(text))
+        self._about = ui.muted_label("", "play.about")
+        self._settings = FieldRows("play.env")
+        self._settings.edited.connect(self._on_setting_edited)
+        self._arguments = FieldRows("play", (ARGUMENTS_FIELD,))
+        self._arguments.edited.connect(lambda _, text: self._edit(replace(self._draft, other_arguments=text)))
+        self._mode = form_combo("play.mode")
+        self._mode.setAccessibleName("Control mode")
+        shrink_combo(self._mode)
+        self._mode.activated.connect(lambda _: self._edit(replace(self._draft, mode=self._mode.currentData())))
+        self._turns = FieldRows("play", (TURN_FIELD,))
+        self._agents_column = ui.column()
+        self._actor_title = ui.section_label("Active actor")
+        self._actor = ActorBox(self._workbench, "play.actor")
+        self._actor.edited.connect(lambda actor: self._edit(replace(self._draft, actor=actor)))
+        self._session = FieldRows("play", SESSION_FIELDS)
+        for rows, fields in ((self._turns, (TURN_FIELD,)), (self._session, SESSION_FIELDS)):
+            by_name = {field.name: field for field in fields}
+            rows.edited.connect(lambda name, text, by_name=by_name: self._on_session_edited(by_name[name], text))
+        for item in (
+            ui.section_label("Environment"),
+            self._environment,
+            self._about,
+            self._settings,
+            self._arguments,
+            theme.GAP,
+            ui.section_label("Control mode"),
+            self._mode,
+            self._turns,
+            self._agents_column,
+            theme.GAP,
+            self._actor_title,
+            self._actor,
+            theme.GAP,
+            ui.section_label("Session"),
+            self._session,
+        ):
+            if isinstance(item, int):
+                column.addSpacing(item)
+            elif isinstance(item, QWidget):
+                column.addWidget(item)
+            else:
+                column.addLayout(item)
+        column.addStretch()
+
+    # --- the interface of the page
+
+    def payload_request(self) -> PlayRequest:
+        """What a session would be started with. Raises BadInput where a text is invalid."""
+        return build_request(self._draft, self._details)
+
+    def problem(self) -> str:
+        """Why no session can start with this; empty where nothing is known against it."""
+        found = self._problems()
+        if found:
+            name, problem = next(iter(found.items()))
+            return problem if name in ("actor", *self._draft.agents) else f"{_label(name)}: {problem}"
+        return self._environment_problem or self._refusal
+
+    def set_locked(self, is_locked: bool) -> None:
+        """While a session runs, nothing can be changed; it can still be read and scrolled."""
+        self._body.setEnabled(not is_locked)
+
+    # --- the environment
+
+    def _open_environment(self, env_id: Any) -> None:
+        """Show what was configured for this environment before."""
+        env_id = str(env_id)
+        saved = self._saved_drafts()
+        self._draft = GameDraft.from_json(saved.get(env_id), env_id)
+        self._details = None
+        self._settings.set_fields(())
+        self._on_draft_changed()
+
+    def _on_environment_edited(self, text: str) -> None:
+        env_id = text.split("   ")[0].strip()  # one that is not installed is listed with a hint after its id
+        if env_id != self._draft.env_id:
+            self._open_environment(env_id)
+
+    def _on_environments_loaded(self, worker: str) -> None:
+        if worker == PLAY_WORKER:
+            self._environment.show_choices(self._workbench.environments.for_worker(PLAY_WORKER))
+            self._refresh()
+
+    def _saved_drafts(self) -> dict[str, Any]:
+        saved = self._workbench.settings.get_for_workspace("play_games", {})
+        return saved if isinstance(saved, dict) else {}
+
+    def _save(self) -> None:
+        saved = {name: one for name, one in self._saved_drafts().items() if name != self._draft.env_id}
+        saved = dict(list(saved.items())[-SAVED_ENVIRONMENTS + 1 :]) | {self._draft.env_id: self._draft.to_json()}
+        self._workbench.settings.put_for_workspace("play_games", saved)
+        self._workbench.settings.put_for_workspace("play_environment", self._draft.env_id)
+
+    # --- asking the worker
+
+    def _ask_environment(self) -> None:
+        """Ask what the environment offers with these settings, then whether the actors can act in it."""
+        self._check_timer.stop()
+        self._request_number += 1
+        number, draft, details = self._request_number, self._draft, self._details
+        try:
+            arguments = environment_arguments(draft, details)
+        except BadInput:
+            return  # shown at its field
+
+        def take(answer: EnvironmentDetails) -> None:
+            if number == self._request_number:
+                self._show_details(answer)
+                self._ask_actors(number)
+
+        def refuse(error: Exception) -> None:
+            if number == self._request_number:
+                self._environment_problem = str(error)
+                self._refresh()
+
+        if draft.env_id:
+            self._workbench.bridge.ask(lambda trainer: trainer.environment(draft.env_id, arguments), take, refuse, self)
+
+    def _show_details(self, details: EnvironmentDetails) -> None:
+        self._details = details
+        self._environment_problem = details.problem
+        self._draft = self._draft.for_details(details)
+        self._settings.set_fields(details.settings)
+        self._refresh()
+
+    def _ask_actors(self, number: int) -> None:
+        if self._problems() or self._environment_problem:
+            return
+        request = self.payload_request()
+
+        def take(_: object) -> None:
+            if number == self._request_number:
+                self._show_refusal("")
+
+        def refuse(error: Exception) -> None:
+            if number == self._request_number:
+                self._show_refusal(str(error))
+
+        self._workbench.bridge.ask(lambda trainer: _check(trainer, request), take, refuse, self)
+
+    def _show_refusal(self, text: str) -> None:
+        self._refusal = text
+        self._refresh()
+
+    # --- editing
+
+    def _edit(self, draft: GameDraft) -> None:
+        if draft != self._draft:
+            self._draft = draft
+            self._save()
+            self._on_draft_changed()
+
+    def _on_draft_changed(self) -> None:
+        self._refusal = self._environment_problem = ""
+        self._request_number += 1  # an answer to an earlier question is about another draft
+        self._refresh()
+        self._check_timer.start()
+
+    def _on_setting_edited(self, name: str, text: str) -> None:
+        setting = next(field for field in (self._details.settings if self._details else ()) if field.name == name)
+        texts = with_text(self._draft.setting_texts, setting, text)
+        self._edit(replace(self._draft, setting_texts=texts))
+
+    def _on_session_edited(self, field: SettingField, text: str) -> None:
+        self._edit(replace(self._draft, session_texts=with_text(self._draft.session_texts, field, text)))
+
+    def _on_agent_edited(self, agent: str, player: ActorDraft) -> None:
+        self._edit(replace(self._draft, agents={**self._draft.agents, agent: player}))
+
+    # --- showing
+
+    def _problems(self) -> dict[str, str]:
+        found = game_problems(self._draft, self._details)
+        listings = self._workbench.environments.for_worker(PLAY_WORKER)
+        problem = environment_problem(self._draft.env_id, listings)
+        return {"env_id": problem, **found} if problem and "env_id" not in found else found
+
+    def _refresh(self) -> None:
+        draft, details = self._draft, self._details
+        problems = self._problems()
+        if not self._environment.input.hasFocus():
+            self._environment.show_text(draft.env_id)
+        self._environment.show_state(False, problems.get("env_id", self._environment_problem))
+        self._environment.note_label.setVisible(bool(problems.get("env_id", self._environment_problem)))
+        self._about.setText(_describe(details))
+        self._about.setVisible(details is not None)
+        self._settings.show_texts(draft.setting_texts, problems)
+        self._arguments.show_texts(
+            {"other_arguments": draft.other_arguments} if draft.other_arguments else {}, problems
+        )
+        modes = control_modes(details)
+        ui.set_choices(self._mode, [(mode.label, mode) for mode in modes], draft.mode)
+        self._turns.setVisible(draft.mode is ControlMode.TURNS)
+        self._turns.show_texts(draft.session_texts, problems)
+        self._show_agents()
+        self._show_actor(problems)
+        self._session.show_texts(draft.session_texts, problems)
+        self.changed.emit()
+
+    def _show_agents(self) -> None:
+        agents = self._draft.agents if self._details is not None and self._details.has_several_agents else {}
+        if list(agents) != list(self._agent_boxes):
+            ui.clear_layout(self._agents_column)
+            self._agent_boxes = {}
+            for agent in agents:
+                box = ActorBox(self._workbench, f"play.agent.{agent}", has_human=True)
+                box.edited.connect(lambda player, agent=agent: self._on_agent_edited(agent, player))
+                self._agent_boxes[agent] = box
+                self._agents_column.addWidget(ui.section_label(agent))
+                self._agents_column.addWidget(box)
+        for agent, player in agents.items():
+            self._agent_boxes[agent].show_draft(player, self._draft.env_id)
+
+    def _show_actor(self, problems: Mapping[str, str]) -> None:
+        has_actor = self._draft.mode.has_actor
+        self._actor.setEnabled(has_actor)
+        self._actor_title.setEnabled(has_actor)
+        self._actor.show_draft(self._draft.actor, self._draft.env_id)
+        self._actor.show_warning((problems.get("actor") or self._refusal) if has_actor else "")
+        for agent, box in self._agent_boxes.items():
+            box.show_warning(problems.get(agent) or ("" if has_actor else self._refusal))
+
+
+def _check(trainer: TrainerClient, request: PlayRequest) -> None:
+    payload = build_play_payload(trainer, request.env_id, request.actors, request.settings, request.options)
+    trainer.check(payload)
+
+
+def _describe(details: EnvironmentDetails | None) -> str:
+    if details is None:
+        return ""
+    actions = f"Actions: {details.action_space}." if details.action_space else ""
+    return " ".join(filter(None, (details.about, actions)))
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ").capitalize() if name != "env_id" else "Environment"

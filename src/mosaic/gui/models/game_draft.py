@@ -1,0 +1,281 @@
+"""What is played next and by whom, as it is configured: validated, converted to a request, and remembered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.play import ANY_AGENT, HUMAN, MAX_EPISODES
+from mosaic.contracts.setting_field import SettingField
+from mosaic.contracts.views import EnvironmentDetails
+from mosaic.gui.models.draft import field_problem, is_default, parse_value
+from mosaic.gui.models.form_layout import format_value
+from mosaic.gui.models.play_request import PlayRequest
+from mosaic.workers.actor_registry import ActorDescription, discover_actors
+
+DEFAULT_ENVIRONMENT = "FrozenLake-v1"
+DEFAULT_KIND = "random"
+TURN_FIELD = SettingField("alternate_steps", "int", 20, "The human and the actor act in turns of N steps.", {"ge": 1})
+SESSION_FIELDS = (
+    SettingField("seed", "int", 1, "Of the first episode; each further one has the next seed.", {"ge": 0}),
+    SettingField(
+        "episodes", "int", None, "Empty: until it is stopped.", {"ge": 1, "le": MAX_EPISODES}, is_optional=True
+    ),
+    SettingField("max_steps", "int", None, "Of one episode; empty: no limit of its own.", {"ge": 1}, is_optional=True),
+    SettingField(
+        "pacing",
+        "choice",
+        "automatic",
+        "Whether the environment waits for a key (turns) or continues without one (real_time).",
+        {"choices": ("automatic", "turns", "real_time")},
+    ),
+    SettingField("record", "bool", True, "Store every episode, to replay it."),
+)
+
+
+class ControlMode(StrEnum):
+    """Who acts."""
+
+    HUMAN = "human"
+    ACTOR = "actor"
+    RESERVE = "reserve"
+    """A human, who can hand over to an actor and take over again."""
+    TURNS = "turns"
+    """A human and an actor, by turns of some steps."""
+    AGENTS = "agents"
+    """One player for each agent."""
+
+    @property
+    def label(self) -> str:
+        return _MODE_LABELS[self]
+
+    @property
+    def has_actor(self) -> bool:
+        """Whether the Active Actor acts in it."""
+        return self in (ControlMode.ACTOR, ControlMode.RESERVE, ControlMode.TURNS)
+
+
+_MODE_LABELS = {
+    ControlMode.HUMAN: "Human",
+    ControlMode.ACTOR: "Actor",
+    ControlMode.RESERVE: "Human, with an actor in reserve",
+    ControlMode.TURNS: "Human and actor, by turns",
+    ControlMode.AGENTS: "One player per agent",
+}
+SINGLE_AGENT_MODES = (ControlMode.HUMAN, ControlMode.ACTOR, ControlMode.RESERVE, ControlMode.TURNS)
+SEVERAL_AGENTS_MODES = (ControlMode.AGENTS, ControlMode.RESERVE, ControlMode.TURNS)
+
+
+@dataclass(frozen=True)
+class ActorDraft:
+    """An actor as configured. What was entered for other kinds is kept."""
+
+    kind: str = DEFAULT_KIND
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """By kind."""
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of the options that do not have their default, by kind."""
+
+    @property
+    def target(self) -> str:
+        return self.targets.get(self.kind, "").strip()
+
+    @property
+    def text(self) -> str:
+        """As on the command line: `policy:RUN`."""
+        return f"{self.kind}:{self.target}" if self.target else self.kind
+
+    @property
+    def option_texts(self) -> Mapping[str, str]:
+        return self.texts.get(self.kind, {})
+
+    @property
+    def description(self) -> ActorDescription | None:
+        """None where a plug-in that it came from is not installed any more."""
+        return discover_actors().get(self.kind)
+
+    def with_target(self, target: str) -> ActorDraft:
+        return replace(self, targets={**self.targets, self.kind: target})
+
+    def with_option(self, setting: SettingField, text: str) -> ActorDraft:
+        return replace(self, texts={**self.texts, self.kind: with_text(self.option_texts, setting, text)})
+
+    def options(self) -> dict[str, Any]:
+        fields = () if self.description is None else self.description.options
+        return parse_texts(fields, self.option_texts)
+
+    def problem(self) -> str:
+        """Why no such actor can be made; empty where nothing is known against it."""
+        description = self.description
+        if description is None:
+            return f"The actor {self.kind!r} is not installed."
+        if description.install_hint:
+            return f"{description.title} is not installed: {description.install_hint}"
+        if description.target and not self.target:
+            return f"{description.title}: choose {description.target}."
+        by_field = text_problems(description.options, self.option_texts)
+        return next((f"{description.title}, {name}: {problem}" for name, problem in by_field.items()), "")
+
+
+@dataclass(frozen=True)
+class GameDraft:
+    env_id: str = DEFAULT_ENVIRONMENT
+    setting_texts: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment's settings that do not have their default."""
+    other_arguments: str = ""
+    """Further arguments of the environment, as a JSON object."""
+    mode: ControlMode = ControlMode.HUMAN
+    actor: ActorDraft = ActorDraft()
+    agents: Mapping[str, ActorDraft] = field(default_factory=dict)
+    """By agent, where there are several."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Changed keys, by the text of their action."""
+    session_texts: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any, env_id: str) -> GameDraft:
+        """Return what was remembered for an environment; a new draft where that is nothing, or damaged."""
+        try:
+            given = {**data, "env_id": env_id, "mode": ControlMode(data["mode"]), "actor": _actor(data["actor"])}
+            draft = cls(**{**given, "agents": {str(name): _actor(one) for name, one in data["agents"].items()}})
+            texts = (draft.setting_texts, draft.keys, draft.session_texts)
+            is_valid = isinstance(draft.other_arguments, str) and all(map(_is_texts, texts))
+        except (TypeError, KeyError, ValueError, AttributeError):
+            is_valid = False
+        return draft if is_valid else cls(env_id)
+
+    def for_details(self, details: EnvironmentDetails) -> GameDraft:
+        """Return it with a mode and players that this environment can have."""
+        modes = control_modes(details)
+        mode = self.mode if self.mode in modes else modes[0]
+        if not details.has_several_agents:
+            return replace(self, mode=mode)
+        first = {
+            agent: ActorDraft(HUMAN if number == 0 else DEFAULT_KIND) for number, agent in enumerate(details.agents)
+        }
+        return replace(
+            self, mode=mode, agents={agent: self.agents.get(agent, first[agent]) for agent in details.agents}
+        )
+
+    @property
+    def has_human(self) -> bool:
+        if self.agents:
+            return any(player.kind == HUMAN for player in self.agents.values())
+        return self.mode is not ControlMode.ACTOR
+
+
+def _actor(data: Any) -> ActorDraft:
+    draft = ActorDraft(**data)
+    if not isinstance(draft.kind, str) or not _is_texts(draft.targets) or not all(map(_is_texts, draft.texts.values())):
+        raise TypeError("not an actor")
+    return draft
+
+
+def _is_texts(data: Any) -> bool:
+    return isinstance(data, dict) and all(isinstance(text, str) for text in data.values())
+
+
+def control_modes(details: EnvironmentDetails | None) -> tuple[ControlMode, ...]:
+    return SEVERAL_AGENTS_MODES if details is not None and details.has_several_agents else SINGLE_AGENT_MODES
+
+
+# --- texts of fields
+
+
+def with_text(texts: Mapping[str, str], setting: SettingField, text: str) -> dict[str, str]:
+    """A field that has its default again is left out."""
+    others = {name: other for name, other in texts.items() if name != setting.name}
+    return others if is_default(setting, text) else {**others, setting.name: text}
+
+
+def shown_text(texts: Mapping[str, str], setting: SettingField) -> str:
+    return texts.get(setting.name, format_field_value(setting, setting.default))
+
+
+def format_field_value(setting: SettingField, value: Any) -> str:
+    return json.dumps(value) if setting.type == "json" and value is not None else format_value(value)
+
+
+def parse_texts(fields: Sequence[SettingField], texts: Mapping[str, str]) -> dict[str, Any]:
+    """The values of the fields that do not have their default; raises BadInput where one is invalid."""
+    return {one.name: parse_value(one, texts[one.name]) for one in fields if one.name in texts}
+
+
+def text_problems(fields: Sequence[SettingField], texts: Mapping[str, str]) -> dict[str, str]:
+    """By field."""
+    found = {one.name: field_problem(one, texts[one.name]) for one in fields if one.name in texts}
+    return {name: problem for name, problem in found.items() if problem}
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """The environment's further arguments; raises BadInput where they are not a JSON object."""
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise BadInput('Expected a JSON object, such as {"map_name": "8x8"}.')
+    return value
+
+
+# --- the whole
+
+
+def environment_arguments(draft: GameDraft, details: EnvironmentDetails | None) -> dict[str, Any]:
+    """What the environment is created with; raises BadInput where a text is invalid."""
+    settings = () if details is None else details.settings
+    return {**parse_arguments(draft.other_arguments), **parse_texts(settings, draft.setting_texts)}
+
+
+def game_problems(draft: GameDraft, details: EnvironmentDetails | None) -> dict[str, str]:
+    """What is wrong, by field, in the order of the form."""
+    found: dict[str, str] = {}
+    if not draft.env_id.strip():
+        found["env_id"] = "Choose an environment."
+    if details is not None and details.install_hint:
+        found["env_id"] = f"Is not installed: {details.install_hint}"
+    found |= text_problems(() if details is None else details.settings, draft.setting_texts)
+    try:
+        parse_arguments(draft.other_arguments)
+    except BadInput as error:
+        found["other_arguments"] = str(error)
+    players = {"actor": draft.actor} if draft.mode.has_actor else {}
+    if details is not None and details.has_several_agents:
+        players |= draft.agents
+    found |= {name: problem for name, player in players.items() if (problem := player.problem())}
+    return found | text_problems((TURN_FIELD, *SESSION_FIELDS), draft.session_texts)
+
+
+def build_request(draft: GameDraft, details: EnvironmentDetails | None) -> PlayRequest:
+    """Raises BadInput where a text is invalid."""
+    session = parse_texts(SESSION_FIELDS, draft.session_texts)
+    settings: dict[str, Any] = {name: value for name, value in session.items() if value is not None}
+    arguments = environment_arguments(draft, details)
+    if arguments:
+        settings["env_kwargs"] = arguments
+    human = ActorDraft(HUMAN)
+    if draft.agents:
+        players: Mapping[str, ActorDraft] = draft.agents
+    else:
+        players = {ANY_AGENT: draft.actor if draft.mode is ControlMode.ACTOR else human}
+    if draft.mode in (ControlMode.RESERVE, ControlMode.TURNS):
+        choice = {"kind": draft.actor.kind, "target": draft.actor.target, "options": draft.actor.options()}
+        settings["standby"] = {name: value for name, value in choice.items() if value}
+    if draft.mode is ControlMode.TURNS:
+        settings["alternate_steps"] = parse_value(TURN_FIELD, shown_text(draft.session_texts, TURN_FIELD))
+    options = {
+        agent: ({"keys": dict(draft.keys)} if draft.keys else {}) if player.kind == HUMAN else player.options()
+        for agent, player in players.items()
+    }
+    return PlayRequest(
+        draft.env_id.strip(), {agent: player.text for agent, player in players.items()}, options, settings
+    )
