@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.daemons import ended, running_daemon, wait_for
+from tests.helpers.daemons import ended, running_daemon
+from tests.helpers.sessions import recording_of, wait_for_state
 
 from mosaic.api.play_payload import build_play_payload
 from mosaic.api.replays import replay_episodes
@@ -17,7 +18,6 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.play_commands import Act, HandBack, Keys, Reset, Step, TakeOver
-from mosaic.contracts.views import SessionState
 
 SAFE_PATH = ("Down", "Down", "Right", "Right", "Down", "Right")
 """To the goal of FrozenLake without ice that slips."""
@@ -50,26 +50,6 @@ def start(trainer: TrainerClient) -> Iterator[Start]:
         if trainer.get(run_id).is_active:
             trainer.cancel(run_id)
             ended(trainer, run_id)
-
-
-def state_of(trainer: TrainerClient, run_id: str) -> SessionState | None:
-    path = Path(trainer.get(run_id).run_dir) / "session.json"
-    return SessionState.model_validate_json(path.read_bytes()) if path.exists() else None
-
-
-def wait_for_state(
-    trainer: TrainerClient, run_id: str, fits: Callable[[SessionState], bool], what: str
-) -> SessionState:
-    def read() -> SessionState | None:
-        state = state_of(trainer, run_id)
-        return state if state is not None and fits(state) else None
-
-    found: SessionState = wait_for(read, what)
-    return found
-
-
-def recording_of(trainer: TrainerClient, run_id: str) -> Path:
-    return Path(trainer.get(run_id).run_dir) / "recording.bin"
 
 
 def test_a_human_walks_to_the_goal_with_arrow_keys(trainer: TrainerClient, start: Start) -> None:
@@ -120,9 +100,11 @@ def test_a_human_hands_over_to_another_actor_and_takes_back(
 
 
 def test_held_keys_act_in_real_time(trainer: TrainerClient, start: Start) -> None:
-    run_id = start("MountainCar-v0", episodes=1, rate_hz=100)
+    run_id = start("MountainCar-v0", episodes=1, rate_hz=20, is_paused=True)
+    wait_for_state(trainer, run_id, lambda state: state.is_paused, "the session")
     with trainer.control_session(run_id) as control:
         control.send(Keys(down=("Right",), pressed=("Right",)))
+        trainer.resume(run_id)
         pushed = wait_for_state(
             trainer, run_id, lambda state: state.seats[0].last_action == "right", "a push to the right"
         )

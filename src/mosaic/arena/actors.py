@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from mosaic.arena.evaluate import make_action_clipper
 from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
-from mosaic.contracts.errors import BadInput, unknown_name_error
+from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.play import ActorChoice
 from mosaic.envs.families import EnvEntry
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
@@ -143,70 +142,6 @@ class PolicyActor:
         pass
 
 
-class ScriptActor:
-    """A Python file that defines `act(observation, info)`, or a file with one action per line."""
-
-    def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        path = Path(choice.target).expanduser()
-        if not path.is_file():
-            raise BadInput(f"{choice}: there is no file {path}.")
-        self._actions: list[Any] = []
-        self._next = 0
-        self._act: Callable[[Any, Mapping[str, Any]], Any] | None = None
-        self._reset: Callable[[], None] | None = None
-        self._name = str(choice)
-        self._space = seat.action_space
-        if path.suffix == ".py":
-            names = runpy.run_path(str(path))
-            self._act, self._reset = names.get("act"), names.get("reset")
-            if not callable(self._act):
-                raise BadInput(f"{choice}: the file does not define act(observation, info).")
-            return
-        self._actions = [_parse_action(line, number, seat, choice) for number, line in _lines(path)]
-        if not self._actions:
-            raise BadInput(f"{choice}: the file has no action.")
-
-    def start_episode(self, seed: int) -> None:
-        self._next = 0
-        if self._reset is not None:
-            self._reset()
-
-    def act(self, turn: Turn) -> Any:
-        if self._act is not None:
-            action = self._act(turn.observation, turn.info)
-        else:
-            action = self._actions[self._next % len(self._actions)]
-            self._next += 1
-        if not self._space.contains(action):
-            converted = np.asarray(action, self._space.dtype)
-            if not self._space.contains(converted if self._space.shape else converted.item()):
-                raise BadInput(f"{self._name} returned {action!r}, which is not an action of {self._space}.")
-            action = converted if self._space.shape else converted.item()
-        return action
-
-    def close(self) -> None:
-        pass
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-
-
-def _parse_action(line: str, number: int, seat: Seat, choice: ActorChoice) -> Any:
-    """An action by its name, or as numbers separated by spaces."""
-    if line in seat.action_names:
-        return seat.action_names.index(line)
-    try:
-        values = [float(part) for part in line.replace(",", " ").split()]
-        action = np.array(values, seat.action_space.dtype)
-        action = action if seat.action_space.shape else action[0].item()
-    except (ValueError, IndexError):
-        known = ", ".join(seat.action_names) or str(seat.action_space)
-        raise BadInput(f"{choice}, line {number}: {line!r} is not an action; expected one of {known}.") from None
-    return action
-
-
 def read_options(description: ActorDescription, choice: ActorChoice) -> dict[str, Any]:
     """Return all options of an actor: those of a choice, as text or as JSON values, and the defaults of the others."""
     fields = {field.name: field for field in description.options}
@@ -227,6 +162,10 @@ def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
     if choice.kind not in actors:
         raise unknown_name_error("actor", choice.kind, actors)
     description = actors[choice.kind]
+    if description.problem:
+        raise MosaicError(description.problem)
+    if choice.target and not description.target:
+        raise BadInput(f"The actor {choice.kind!r} takes no target; got {choice.target!r}.")
     if description.target and not choice.target:
         raise BadInput(f"The actor {choice.kind!r} needs {description.target}: {choice.kind}:…")
     if description.is_discrete_only and not hasattr(seat.action_space, "n"):

@@ -19,6 +19,7 @@ from mosaic.arena.actors import Turn
 from mosaic.arena.recording import Ending, RecordingHeader
 from mosaic.contracts.errors import BadInput, MissingExtra, unknown_name_error
 from mosaic.contracts.play import ANY_AGENT
+from mosaic.envs.factory import refused_settings_error
 from mosaic.envs.families import FAMILIES, EnvFamily
 from mosaic.envs.reproducible import restore_random_state
 
@@ -258,6 +259,8 @@ def make_play_env(header: RecordingHeader, render_mode: str | None = None) -> Pl
     """Make the environment of a session or a recording."""
     from mosaic.envs import make
 
+    if "render_mode" in header.env_kwargs:
+        raise BadInput("env_kwargs: `render_mode` cannot be set; the session sets it.")
     if header.env_id.startswith(PETTINGZOO_PREFIX):
         return _make_pettingzoo(header, render_mode or "rgb_array")
     if header.preprocessing != "none":
@@ -288,9 +291,10 @@ def _make_pettingzoo(header: RecordingHeader, render_mode: str) -> PlayEnv:
         if family.name == "pettingzoo_classic":
             return TurnsEnv(module.env(render_mode=render_mode, **header.env_kwargs))
         return SimultaneousEnv(module.parallel_env(render_mode=render_mode, **header.env_kwargs))
-    except TypeError as error:
-        names = ", ".join(sorted(header.env_kwargs)) or "none"
-        raise BadInput(f"{header.env_id!r} does not accept these settings ({names}): {error}.") from error
+    except Exception as error:
+        if not header.env_kwargs:
+            raise
+        raise refused_settings_error(header.env_id, header.env_kwargs, error) from error
 
 
 def _pettingzoo_families() -> list[EnvFamily]:

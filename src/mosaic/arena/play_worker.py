@@ -38,6 +38,7 @@ from mosaic.envs.families import EnvEntry
 from mosaic.fastlane import FrameTap
 from mosaic.run import Run
 from mosaic.run.live_frames import LiveFrames
+from mosaic.run.worker_run import finish_with_errors
 from mosaic.workers import checker_loop
 
 CAPABILITIES = ("inbox", "pause")
@@ -102,7 +103,7 @@ def _prepare_seats(
         )
         first = NamedActor(str(choice), make_actor(choice, seat))
         standby = None
-        if config.standby is not None and HUMAN in (choice.kind, config.standby.kind):
+        if config.standby is not None and (HUMAN in (choice.kind, config.standby.kind) or not config.has_human):
             standby = NamedActor(str(config.standby), make_actor(config.standby, seat))
         seats.append(PlayedSeat(agent, first, standby))
     rate_hz = config.rate_hz
@@ -122,11 +123,8 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             Run(folder, worker=PLAY_WORKER, version=__version__, capabilities=CAPABILITIES, on_command=on_command)
         )
         run.hello()
-        try:
+        with finish_with_errors(run):
             prepared = prepare(config, run.event)
-        except MosaicError as error:
-            run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
-            raise
         env = prepared.env
         header = prepared.header.model_copy(update={"versions": library_versions(find_family(config.env_id))})
         recorder = EpisodeRecorder(folder.recording if config.record else None, header, run.warn)
@@ -146,7 +144,8 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
         )
         stack.callback(session.close)
         sessions.append(session)
-        session.play()
+        with finish_with_errors(run):
+            session.play()
         write_json(folder.play_summary, summarize_session(config, prepared.seats, session.episodes))
         run.finish("stopped" if run.stop_requested else "succeeded")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.model import Contract
+from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.payload import AnyPath, EnvId, SafeName, Seed, Text
 
 PLAY_WORKER = "play"
@@ -40,7 +40,7 @@ class ActorChoice(Contract):
         kind, _, target = text.strip().partition(":")
         if not kind:
             raise BadInput(f"{text!r} does not name an actor; expected something like random or policy:RUN.")
-        return cls(kind=kind, target=target, options=dict(options or {}))
+        return parse_contract(cls, {"kind": kind, "target": target, "options": dict(options or {})}, "The actor was")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.target}" if self.target else self.kind
@@ -60,7 +60,7 @@ class PlayConfig(Contract):
     actors: dict[str, ActorChoice] = Field(default_factory=lambda: {ANY_AGENT: ActorChoice(kind="random")})
     """By agent; `*` for all others. An environment without named agents has one, `*`."""
     standby: ActorChoice | None = None
-    """Who acts instead of a human that has handed over."""
+    """Who acts instead of a human that has handed over, or every other `alternate_steps`."""
     seed: Seed = 1
     """Of the first episode; each further one has the next seed."""
     episodes: Annotated[int, Field(ge=1, le=MAX_EPISODES)] | None = None
@@ -81,9 +81,13 @@ class PlayConfig(Contract):
     """By the target of an actor `policy`: where its checkpoint is."""
 
     @model_validator(mode="after")
-    def _check_endless(self) -> Self:
+    def _check_actors(self) -> Self:
         if not self.actors:
             raise ValueError("no actor is given")
+        if self.alternate_steps is not None and self.standby is None:
+            raise ValueError("alternate_steps needs a standby, which acts in every other turn")
+        if self.standby is not None and self.alternate_steps is None and not self.has_human:
+            raise ValueError("a standby needs a human who hands over to it, or alternate_steps")
         return self
 
     def assign_actors(self, agents: Sequence[str]) -> dict[str, ActorChoice]:
@@ -101,7 +105,7 @@ class PlayConfig(Contract):
 
     @property
     def has_human(self) -> bool:
-        return any(actor.kind == HUMAN for actor in self.actors.values())
+        return any(actor.kind == HUMAN for actor in (*self.actors.values(), self.standby) if actor is not None)
 
 
 def list_risks(config: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 _COMPATIBILITY_LOADERS = ("GymV21Environment", "GymV26Environment")
+_SHOWN_CHARACTERS = 500
 _HARMLESS_WARNINGS = (
     r".*The environment \S+ is out of date",  # an older version was requested by name
     r".*Using the latest versioned environment",
@@ -49,12 +50,20 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
         raise _missing_extra_error(env_id, family, str(error)) from None
     except ImportError as error:
         raise _missing_extra_error(env_id, family, str(error)) from error
-    except TypeError as error:
-        names = ", ".join(sorted(settings)) or "none"
-        raise BadInput(f"{env_id!r} does not accept these settings ({names}): {error}.") from error
+    except Exception as error:
+        if not settings.keys() - {"render_mode"}:
+            raise  # not because of a value that the user gave
+        raise refused_settings_error(env_id, settings, error) from error
     from mosaic.envs.reproducible import make_reproducible
 
     return make_reproducible(env)
+
+
+def refused_settings_error(env_id: str, settings: Mapping[str, Any], error: Exception) -> BadInput:
+    """Return the error for settings with which an environment cannot be created; its constructor raises anything."""
+    names = ", ".join(sorted(settings))
+    cause = error if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+    return BadInput(f"{env_id!r} does not accept these settings ({names}): {str(cause)[:_SHOWN_CHARACTERS]}.")
 
 
 def ensure_registered(env_id: str, *, needs_rendering: bool = False) -> EnvFamily | None:

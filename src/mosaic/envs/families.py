@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-from mosaic.contracts.errors import MosaicError
 from mosaic.envs.catalog import atari, box2d, classic_control, minigrid, mujoco, others, pettingzoo, toy_text
 from mosaic.envs.family import DISTRIBUTION, EnvEntry, EnvFamily, KeyBinding
 
@@ -31,10 +31,15 @@ def _load_families() -> dict[str, EnvFamily]:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             family = entry.load()
+            if not isinstance(family, EnvFamily):
+                raise TypeError(f"it is {family!r}, which is not an EnvFamily")
         except Exception as error:
-            raise MosaicError(
-                f"The environment family {entry.name!r} ({entry.value}) cannot be loaded: {error}"
-            ) from error
+            # The others must work; what it registers with Gymnasium itself works, too.
+            problem = f"{type(error).__name__}: {error}"
+            warnings.warn(
+                f"The environment family {entry.name!r} ({entry.value}) cannot be loaded: {problem}", stacklevel=1
+            )
+            continue
         families.setdefault(family.name, family)
     return families
 

@@ -7,7 +7,6 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.setting_field import SettingField
 
 ENTRY_POINT_GROUP = "mosaic.actors"
@@ -39,6 +38,8 @@ class ActorDescription:
     """Targets that are shipped with it."""
     file_filter: str = ""
     """Where the target may be a file: its names, as a file dialog takes them, such as `Agents (*.asl)`."""
+    problem: str = ""
+    """Why it cannot be chosen, where its package cannot be loaded."""
 
     @property
     def is_installed(self) -> bool:
@@ -112,7 +113,7 @@ _OWN = (
         "Script",
         "A Python file that defines act(observation, info), or a file with one action per line.",
         "a file",
-        "mosaic.arena.actors:ScriptActor",
+        "mosaic.arena.script_actor:ScriptActor",
         file_filter="Scripts (*.py *.txt)",
     ),
     ActorDescription(
@@ -132,12 +133,18 @@ _OWN = (
 
 @cache
 def discover_actors() -> dict[str, ActorDescription]:
-    """Return all kinds of actors, by kind: our own, and those that other packages name by entry point."""
+    """Return all kinds of actors, by kind: our own, and those that other packages name by entry point.
+
+    One that cannot be loaded is listed with the problem, and the others work.
+    """
     actors = {description.kind: description for description in _OWN}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             description = entry.load()()
+            if not isinstance(description, ActorDescription):
+                raise TypeError(f"it returned {description!r}, which is not an ActorDescription")
         except Exception as error:
-            raise MosaicError(f"The actor {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
-        actors[description.kind] = description
+            problem = f"The actor {entry.name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}"
+            description = ActorDescription(entry.name, entry.name, problem, "", "", problem=problem)
+        actors.setdefault(description.kind, description)
     return actors
