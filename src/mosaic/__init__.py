@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mosaic.api.attached_run import AttachedRun
+    from mosaic.api.duel_results import DuelResult
     from mosaic.api.group_comparison import ComparisonResult
     from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries
     from mosaic.api.policy import Policy
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         check,
         compare,
         connect,
+        duel,
         get_run,
         load_policy,
         play,
@@ -42,12 +44,13 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "mosaic.api.attached_run": ("AttachedRun",),
+    "mosaic.api.duel_results": ("DuelResult",),
     "mosaic.api.group_comparison": ("ComparisonResult",),
     "mosaic.api.metric_arrays": ("Episodes", "MetricSeries", "Metrics"),
     "mosaic.api.policy": ("Policy",),
     "mosaic.api.submitted_run": ("EvaluationResult", "Run", "Runs"),
     "mosaic.api.workspace_client": (
-        *("Client", "check", "compare", "connect", "get_run", "load_policy", "play"),
+        *("Client", "check", "compare", "connect", "duel", "get_run", "load_policy", "play"),
         *("runs", "start_run", "submit", "train"),
     ),
     "mosaic.contracts.errors": (
@@ -63,6 +66,7 @@ __all__ = [
     "Client",
     "ComparisonResult",
     "ConfigRefused",
+    "DuelResult",
     "Episodes",
     "EvaluationResult",
     "MetricSeries",
@@ -80,6 +84,7 @@ __all__ = [
     "check",
     "compare",
     "connect",
+    "duel",
     "get_run",
     "load_policy",
     "play",

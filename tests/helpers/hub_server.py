@@ -159,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"url": url})
 
     def _validate(self, content: str) -> None:
-        import yaml  # type: ignore[import-untyped]  # huggingface_hub brings it
+        import yaml  # huggingface_hub brings it
 
         front = content.split("---", 2)
         try:

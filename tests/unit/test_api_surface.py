@@ -18,6 +18,7 @@ PUBLIC_NAMES = {
         "AttachedRun",
         "Client",
         "ComparisonResult",
+        "DuelResult",
         "Episodes",
         "EvaluationResult",
         "MetricSeries",
@@ -26,7 +27,7 @@ PUBLIC_NAMES = {
         "Run",
         "Runs",
     ),
-    *("check", "compare", "connect", "get_run", "load_policy", "play", "runs", "start_run", "submit", "train"),
+    *("check", "compare", "connect", "duel", "get_run", "load_policy", "play", "runs", "start_run", "submit", "train"),
     "__version__",
 }
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -31,6 +32,7 @@ from mosaic.submission.run_payloads import build_train_payload
 
 if TYPE_CHECKING:
     from mosaic.api.attached_run import AttachedRun
+    from mosaic.api.duel_results import DuelResult
     from mosaic.api.group_comparison import ComparisonResult
     from mosaic.contracts.views import DaemonStatus, Verdict
 
@@ -151,6 +153,23 @@ class Client:
         )
         run = self.submit(payload)
         return run.wait() if wait else run
+
+    def duel(self, config: str | os.PathLike[str] | Mapping[str, Any], *, progress: bool = False) -> DuelResult:
+        """Compare actors in an environment under the same seeds, and return the result when all have played.
+
+        `config` is a YAML file as `mosaic duel` reads it, or the same as a mapping: `env`, `actors`, `seeds` and so on.
+        What is wrong with it raises ConfigRefused before anything starts. Ctrl-C cancels the sessions.
+        """
+        from mosaic.api.duel_file import parse_duel, read_duel_file
+        from mosaic.api.duels import ProgressLine, plan_duel, run_duel
+
+        parsed = parse_duel(config) if isinstance(config, Mapping) else read_duel_file(Path(config))
+        trainer = self._connection.trainer()
+        plan = plan_duel(trainer, parsed)
+        if not progress:
+            return run_duel(trainer, self._connection.call, plan)
+        with closing(ProgressLine()) as show:
+            return run_duel(trainer, self._connection.call, plan, show)
 
     def submit(self, payload: Mapping[str, Any]) -> Run:
         """Submit a whole config, as `mosaic submit` reads it from a file."""
@@ -319,4 +338,5 @@ get_run = _with_default_client(Client.get_run)
 runs = _with_default_client(Client.runs)
 compare = _with_default_client(Client.compare)
 play = _with_default_client(Client.play)
+duel = _with_default_client(Client.duel)
 load_policy = _with_default_client(Client.load_policy)

@@ -118,13 +118,19 @@ class PlaySession:
         self._set_paused(self._config.is_paused)
         while not self._run.stop_requested and not self._is_complete:
             number = self._state.start_episode()
-            seed = self._config.seed + number - 1 if self._next_seed is None else self._next_seed
+            seed = self._choose_seed(number) if self._next_seed is None else self._next_seed
             self._next_seed = None
             self._play_episode(seed)
 
     @property
     def _is_complete(self) -> bool:
-        return self._config.episodes is not None and len(self.episodes) >= self._config.episodes
+        count = self._config.episode_count
+        return count is not None and len(self.episodes) >= count
+
+    def _choose_seed(self, number: int) -> int:
+        """Return the seed of an episode, numbered from 1; of listed seeds, each is that of one complete episode."""
+        seeds = self._config.seeds
+        return self._config.seed + number - 1 if seeds is None else seeds[len(self.episodes)]
 
     def _play_episode(self, seed: int) -> None:
         env = self._env

@@ -144,9 +144,12 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
         )
         stack.callback(session.close)
         sessions.append(session)
-        with finish_with_errors(run):
-            session.play()
-        write_json(folder.play_summary, summarize_session(config, prepared.seats, session.episodes))
+        try:
+            with finish_with_errors(run):
+                session.play()
+        finally:
+            # Also of a session that fails: its complete episodes count.
+            write_json(folder.play_summary, summarize_session(config, prepared.seats, session.episodes))
         run.finish("stopped" if run.stop_requested else "succeeded")
 
 

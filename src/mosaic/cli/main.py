@@ -43,6 +43,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Play": {
         "play": ("play_commands:play", "Let a policy, a script or chance act in an environment."),
+        "duel": ("duel_command:duel", "Compare actors in an environment under the same seeds."),
         "replay": ("play_commands:replay", "Simulate recorded episodes again and compare every reward."),
     },
     "Inspect": {

@@ -63,6 +63,8 @@ class PlayConfig(Contract):
     """Who acts instead of a human that has handed over, or every other `alternate_steps`."""
     seed: Seed = 1
     """Of the first episode; each further one has the next seed."""
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MAX_EPISODES)] | None = None
+    """Of all episodes, where they are not consecutive ones from `seed`; then there are as many episodes."""
     episodes: Annotated[int, Field(ge=1, le=MAX_EPISODES)] | None = None
     """None: until stopped."""
     max_steps: Annotated[int, Field(ge=1)] | None = None
@@ -88,7 +90,14 @@ class PlayConfig(Contract):
             raise ValueError("alternate_steps needs a standby, which acts in every other turn")
         if self.standby is not None and self.alternate_steps is None and not self.has_human:
             raise ValueError("a standby needs a human who hands over to it, or alternate_steps")
+        if self.seeds is not None and self.episodes not in (None, len(self.seeds)):
+            raise ValueError(f"episodes: {self.episodes} does not match the {len(self.seeds)} seeds")
         return self
+
+    @property
+    def episode_count(self) -> int | None:
+        """None: until stopped."""
+        return self.episodes if self.seeds is None else len(self.seeds)
 
     def assign_actors(self, agents: Sequence[str]) -> dict[str, ActorChoice]:
         """Return who acts for each agent of the environment."""

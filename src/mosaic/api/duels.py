@@ -1,0 +1,248 @@
+"""Runs a duel: a session for each actor, and in a game for each side, all under the same seeds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mosaic.api.duel_results import DuelEpisode, DuelResult, PlayedActor, compare_actors
+from mosaic.api.play_payload import ActorRequest, build_match_payload
+from mosaic.api.run_wait import InterruptCounter
+from mosaic.contracts.duel import DuelActor, DuelConfig
+from mosaic.contracts.errors import BadInput, FieldProblem, NotAllowed
+from mosaic.contracts.folder import PLAY_SUMMARY_NAME
+from mosaic.contracts.model import refuse
+from mosaic.contracts.play_results import PlaySummary
+from mosaic.contracts.states import Outcome, Stage
+from mosaic.submission.run_payloads import default_group_name
+
+if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
+    from mosaic.contracts.views import RunView
+
+TAG = "duel"
+POLL_S = 0.2
+_SUBJECT = "The duel was"
+
+Result = TypeVar("Result")
+Call = Callable[[Callable[["TrainerClient"], Result]], Result]
+"""Calls the daemon, and again if it was restarted meanwhile."""
+
+
+@dataclass(frozen=True)
+class DuelSession:
+    """One run of a duel."""
+
+    actor: DuelActor
+    side: int
+    """Which agent of a game the actor is, from 1."""
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DuelPlan:
+    config: DuelConfig
+    group: str
+    sessions: tuple[DuelSession, ...]
+
+    @property
+    def episode_count(self) -> int:
+        return len(self.config.all_seeds) * len(self.sessions)
+
+
+def plan_duel(trainer: TrainerClient, config: DuelConfig) -> DuelPlan:
+    """Return the sessions of a duel, each checked by a dry run; raises ConfigRefused with all that is wrong."""
+    group = default_group_name(config.name or TAG, config.env, time.time())
+    sessions: list[DuelSession] = []
+    problems: list[FieldProblem] = []
+    for number, actor in enumerate(config.actors):
+        try:
+            own = [
+                DuelSession(actor, side, _build_payload(trainer, config, group, actor, side)) for side in config.sides
+            ]
+            verdicts = [trainer.check(session.payload) for session in own]
+        except BadInput as error:
+            problems.append(FieldProblem(f"actors.{number}", str(error).rstrip(".")))
+            continue
+        if problem := _check_agents(config, verdicts[0].summary.model_dump().get("agents", ())):
+            raise refuse([problem], _SUBJECT)
+        sessions += own
+    if len(problems) == len(config.actors) and len({problem for _, problem in problems}) == 1:
+        problems = [FieldProblem("env", problems[0].problem)]  # it is not the actors
+    if problems:
+        raise refuse(problems, _SUBJECT)
+    return DuelPlan(config, group, tuple(sessions))
+
+
+def _build_payload(
+    trainer: TrainerClient, config: DuelConfig, group: str, actor: DuelActor, side: int
+) -> dict[str, Any]:
+    seeds = list(config.all_seeds)
+    settings: dict[str, Any] = {"seed": seeds[0], "seeds": seeds, "record": config.record}
+    given = {"env_kwargs": config.env_kwargs or None, "rate_hz": config.rate_hz, "max_steps": config.max_steps}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    own = ActorRequest(actor.actor, actor.options)
+    other = None if config.opponent is None else ActorRequest(config.opponent.actor, config.opponent.options)
+    first, others = (own, other) if side == 1 or other is None else (other, own)
+    options = {"group": group, "tags": (TAG,), "notes": f"{actor.name}{_describe_side(config, side)}"}
+    return build_match_payload(trainer, config.env, first, others, settings, options)
+
+
+def _describe_side(config: DuelConfig, side: int) -> str:
+    return "" if config.opponent is None else f" as agent {side} against {config.opponent.name}"
+
+
+def _check_agents(config: DuelConfig, agents: Sequence[str]) -> FieldProblem | None:
+    """Return what does not fit to the number of agents, which only the environment knows."""
+    names = ", ".join(agents)
+    if len(agents) < 2 and config.opponent is not None:
+        return FieldProblem("opponent", f"{config.env} has a single agent; leave it out")
+    if len(agents) > 1 and config.opponent is None:
+        return FieldProblem("opponent", f"missing; {config.env} has the agents {names}. Name one, such as random")
+    if len(agents) > 2 and config.swap_sides:
+        return FieldProblem("swap_sides", f"{config.env} has more than two agents ({names}); expected false")
+    return None
+
+
+def start_duel(trainer: TrainerClient, plan: DuelPlan) -> list[RunView]:
+    """Submit all sessions; if one is refused, the others are cancelled."""
+    views: list[RunView] = []
+    try:
+        for session in plan.sessions:
+            views.append(trainer.submit(session.payload))
+    except BaseException:
+        cancel_sessions(lambda call: call(trainer), views)
+        raise
+    return views
+
+
+def cancel_sessions(call: Call[Any], views: Sequence[RunView]) -> None:
+    for view in views:
+        with suppress(NotAllowed):  # it has ended by itself
+            call(lambda trainer, run_id=view.run_id: trainer.cancel(run_id))  # type: ignore[misc]
+
+
+def wait_for_duel(
+    call: Call[Any],
+    plan: DuelPlan,
+    views: Sequence[RunView],
+    show: Callable[[str], None] = lambda line: None,
+    interrupts: InterruptCounter | None = None,
+) -> list[RunView]:
+    """Wait until all sessions have ended and return their last views.
+
+    The first Ctrl-C cancels the sessions, the second one raises KeyboardInterrupt.
+    """
+    handled = 0
+    while True:
+        found = call(lambda trainer: trainer.runs(group=plan.group, include_archived=True))
+        by_id = {view.run_id: view for view in found}
+        current = [by_id.get(view.run_id, view) for view in views]
+        ended = sum(view.stage is Stage.FINISHED for view in current)
+        episodes = f"{sum(view.episodes for view in current):,} of {plan.episode_count:,} episodes"
+        show(f"{ended} of {len(current)} sessions have ended, {episodes}")
+        if ended == len(current):
+            return current
+        if interrupts is not None and interrupts.count > handled:
+            handled += 1
+            if handled > 1:
+                raise KeyboardInterrupt
+            show("Stopping the sessions. Ctrl-C again: detach.")
+            cancel_sessions(call, [view for view in current if view.stage is not Stage.FINISHED])
+        time.sleep(POLL_S)
+
+
+class ProgressLine:
+    """Shows progress on stderr: one line that is rewritten in a terminal, else a line for each session that ends."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._last = ""
+
+    def __call__(self, line: str) -> None:
+        if self._is_terminal:
+            print("\r" + line.ljust(len(self._last)), end="", file=sys.stderr, flush=True)
+            self._last = line
+        elif (key := line.partition(",")[0]) != self._last:
+            print(line, file=sys.stderr, flush=True)
+            self._last = key
+
+    def close(self) -> None:
+        if self._is_terminal and self._last:
+            print("\r" + " " * len(self._last) + "\r", end="", file=sys.stderr, flush=True)
+
+
+def collect_result(trainer: TrainerClient, plan: DuelPlan, views: Sequence[RunView]) -> DuelResult:
+    """Read what the sessions have played, also those that failed."""
+    config = plan.config
+    pairs = list(zip(plan.sessions, views, strict=True))
+    played = []
+    for actor in config.actors:
+        own = [(session, view) for session, view in pairs if session.actor is actor]
+        episodes = [episode for session, view in own for episode in _read_episodes(trainer, session, view)]
+        problems = [problem for _, view in own if (problem := _describe_failure(view)) is not None]
+        expected = len(config.all_seeds) * len(config.sides)
+        if not problems and len(episodes) < expected:
+            problems = [f"only {len(episodes)} of {expected} episodes have results"]
+        played.append(
+            PlayedActor(
+                label=actor.name,
+                actor=actor.actor,
+                runs=tuple(view.run_id for _, view in own),
+                episodes=tuple(episodes),
+                counted_episodes=max(len(episodes), sum(view.episodes for _, view in own)),
+                problem="; ".join(dict.fromkeys(problems)) or None,
+            )
+        )
+    return DuelResult(
+        name=plan.group,
+        env_id=config.env,
+        seeds=tuple(config.all_seeds),
+        opponent=None if config.opponent is None else config.opponent.name,
+        actors=compare_actors(played, config.all_seeds, len(config.sides)),
+        episodes=tuple(episode for one in played for episode in one.episodes),
+    )
+
+
+def _read_episodes(trainer: TrainerClient, session: DuelSession, view: RunView) -> list[DuelEpisode]:
+    stored = trainer.read_json(view.run_id, PLAY_SUMMARY_NAME)
+    if stored is None:
+        return []
+    summary = PlaySummary.model_validate(stored)
+    agents = list(summary.agents)
+    own = agents[session.side - 1]
+    others = [agent for agent in agents if agent != own]
+    return [
+        DuelEpisode(
+            actor=session.actor.name,
+            seed=episode.seed,
+            side=session.side,
+            episodic_return=episode.returns[own],
+            opponent_return=sum(episode.returns[agent] for agent in others) / len(others) if others else None,
+            length=episode.length,
+            ending=episode.ending,
+            run=view.run_id,
+        )
+        for episode in summary.episodes
+    ]
+
+
+def _describe_failure(view: RunView) -> str | None:
+    if view.outcome is Outcome.SUCCEEDED:
+        return None
+    return f"{view.status}: {view.reason}" if view.reason else view.status
+
+
+def run_duel(
+    trainer: TrainerClient, call: Call[Any], plan: DuelPlan, show: Callable[[str], None] = lambda line: None
+) -> DuelResult:
+    """Start and follow a duel, and return its result; Ctrl-C cancels its sessions."""
+    with InterruptCounter() as interrupts:
+        views = start_duel(trainer, plan)
+        views = wait_for_duel(call, plan, views, show, interrupts)
+    result: DuelResult = call(lambda trainer: collect_result(trainer, plan, views))
+    return result
