@@ -11,10 +11,12 @@ from mosaic.contracts.errors import MosaicError, error_class
 from mosaic.contracts.replays import ReplayReport
 from mosaic.workers import python_module
 
+REPLAY_COMMAND = python_module("mosaic.arena.replay_worker")
+
 
 def replay_episodes(recording: Path, number: int | None = None) -> Iterator[ReplayReport]:
     """Simulate one recorded episode again, or all of them; yields each report when it is there."""
-    command = [*python_module("mosaic.arena.replay_worker"), str(recording), *([] if number is None else [str(number)])]
+    command = [*REPLAY_COMMAND, "verify", str(recording), *([] if number is None else [str(number)])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

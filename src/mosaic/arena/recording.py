@@ -34,6 +34,7 @@ from mosaic.arena.recording_blocks import (
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract
+from mosaic.contracts.replays import EpisodeSummary
 
 __all__ = [
     "ActorChange",
@@ -57,6 +58,12 @@ class RecordingHeader(Contract):
     preprocessing: Literal["none", "atari_training", "atari_evaluation"] = "none"
     versions: dict[str, str] = Field(default_factory=dict)
     """The libraries it was simulated with; others may simulate something else."""
+    replay: Literal["simulation", "frames", "nothing"] = "simulation"
+    """What a replay shows: the episodes simulated again, or frames that were stored as videos, or neither."""
+    reason: str = ""
+    """Why they are not simulated again."""
+    action_names: tuple[str, ...] = ()
+    """Where they are not simulated again."""
 
 
 class RecordingWriter:
@@ -141,6 +148,9 @@ class Recording:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     def _read_header(self) -> RecordingHeader:
@@ -195,6 +205,11 @@ class Recording:
         """Return the number of episodes that begin before this byte."""
         return sum(places[0] < end for places in self._blocks.values())
 
+    def refresh(self) -> None:
+        """Find the episodes that were appended meanwhile."""
+        if self.problem is None:
+            self._find_episodes()
+
     @property
     def episode_count(self) -> int:
         return len(self._blocks)
@@ -215,6 +230,24 @@ class Recording:
 
     def episodes(self) -> Iterator[RecordedEpisode]:
         return (self.episode(number) for number in self.numbers)
+
+    def summarize(self) -> list[EpisodeSummary]:
+        """Return a row for each episode; each block is read once."""
+        rows: dict[int, EpisodeSummary] = {}
+        actors: dict[int, dict[str, None]] = {}
+        for begin in self._block_steps:
+            for part in _unpack(*self._read_block(begin)):
+                before = rows.get(part.number)
+                names = actors.setdefault(part.number, {})
+                names |= dict.fromkeys(change.actor for change in part.actors)
+                rows[part.number] = EpisodeSummary(
+                    number=part.number,
+                    steps=len(part) + (0 if before is None else before.steps),
+                    total_reward=part.total_reward + (0.0 if before is None else before.total_reward),
+                    ending=part.ending,
+                    actors=", ".join(names),
+                )
+        return [rows[number] for number in sorted(rows)]
 
 
 def _join(parts: Sequence[RecordedEpisode]) -> RecordedEpisode:

@@ -1,41 +1,61 @@
-"""`python -m mosaic.arena.replay_worker FILE [EPISODE…]`: simulates recorded episodes again.
+"""`python -m mosaic.arena.replay_worker verify|play|export FILE …`: replays recorded episodes.
 
-Prints one line of JSON per episode: a `ReplayReport`, or `{"error": …}` as the last line. A process of its own: the
-command line and the window import no environment, and an environment that crashes takes nothing else with it.
+`verify FILE [EPISODE…]` prints a `ReplayReport` per episode as a line of JSON; `play FILE` is a player that answers
+requests; `export FILE TARGET` writes an .mp4, .gif or .jsonl and prints its progress. A failure is a `ReplayFailed` as
+the last line. A process of its own: the command line and the window import no environment, and an environment that
+crashes takes nothing else with it.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mosaic.arena.play_envs import make_play_env
-from mosaic.arena.recording import Recording
-from mosaic.arena.simulation import describe_version_changes, verify
+from mosaic.arena.replay_player import ReplayPlayer, RequestQueue
+from mosaic.arena.replay_source import ReplaySource
 from mosaic.contracts.errors import MosaicError
-from mosaic.envs.factory import find_family
+from mosaic.contracts.replays import ReplayFailed, ReplayMessage
 
 
-def main(argv: Sequence[str]) -> int:
-    replies = os.fdopen(os.dup(1), "w")
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m mosaic.arena.replay_worker", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("verify", "play", "export"):
+        command = commands.add_parser(name)
+        command.add_argument("recording", type=Path)
+        if name == "verify":
+            command.add_argument("episodes", type=int, nargs="*")
+    args = parser.parse_args(argv)
+    faulthandler.enable()
+    replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries print to stdout
+
+    def reply(message: ReplayMessage) -> None:
+        replies.write(message.model_dump_json().encode() + b"\n")
+        replies.flush()
+
     try:
-        with Recording(Path(argv[0])) as recording:
-            env = make_play_env(recording.header)
-            warnings = describe_version_changes(recording.header, find_family(recording.header.env_id))
-            if recording.problem is not None:
-                warnings.append(recording.problem)
-            for number in [int(text) for text in argv[1:]] or recording.numbers:
-                print(verify(env, recording.episode(number), warnings).model_dump_json(), file=replies, flush=True)
-            env.close()
+        with ReplaySource(args.recording) as source:
+            if args.command == "play":
+                ReplayPlayer(source, RequestQueue(sys.stdin), replies).serve()
+            else:
+                for number in args.episodes or source.recording.numbers:
+                    reply(source.verify(number))
+    except BrokenPipeError:
+        return 1  # the reader has gone
     except MosaicError as error:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}), file=replies, flush=True)
+        reply(ReplayFailed(error=type(error).__name__, message=str(error)))
         return 2
+    except Exception as error:
+        # An environment may raise anything; the traceback is on stderr.
+        reply(ReplayFailed(error="MosaicError", message=f"The replay failed: {type(error).__name__}: {error}"))
+        raise
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from mosaic.arena.actors import Turn
 from mosaic.arena.play_envs import PlayEnv, StepResult
 from mosaic.arena.played_seat import PlayedSeat
 from mosaic.arena.recording import Ending
-from mosaic.arena.state_text import describe_value, read_symbols, read_text
+from mosaic.arena.state_text import describe_action, describe_value, read_symbols, read_text
 from mosaic.common.files import write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import ANY_AGENT
@@ -47,15 +45,10 @@ class StateWriter:
         return self.episode
 
     def add_step(self, actions: Mapping[str, Any], result: StepResult, ending: Ending) -> None:
-        self._last_actions = {agent: self._name_action(action) for agent, action in actions.items()}
+        self._last_actions = {agent: describe_action(action, self._names) for agent, action in actions.items()}
         self._last_rewards = dict(result.rewards)
         self._ending = ending
         self.has_changed = True
-
-    def _name_action(self, action: Any) -> str:
-        if isinstance(action, (int, np.integer)) and 0 <= action < len(self._names):
-            return self._names[int(action)]
-        return np.array2string(np.asarray(action), precision=3, separator=", ")
 
     def is_due(self) -> bool:
         """Return whether something has changed that is to be written now."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +27,15 @@ class Simulation:
         self.episode = episode
         self.difference: RewardDifference | None = None
         """Where it first differed from the recording; what follows is another episode."""
+        self.verified_steps = 0
+        """How many steps have been simulated and compared, at any time."""
         self._reset()
 
     def _reset(self) -> None:
         self.env.reset(self.episode.seed, self.episode.random_state)
         self._is_over = False
+        self.last_actions: Mapping[str, Any] = {}
+        """Of the last step, by agent."""
 
     @property
     def position(self) -> int:
@@ -46,7 +51,8 @@ class Simulation:
         if self.is_at_end:
             raise BadInput("The episode is at its end.")
         index = self.position
-        result = self.env.step(self.env.from_row(self.episode.actions[index]))
+        self.last_actions = self.env.from_row(self.episode.actions[index])
+        result = self.env.step(self.last_actions)
         self._is_over = result.ending != "running"
         recorded = self.episode.rewards[index]
         if self.difference is None:
@@ -57,14 +63,15 @@ class Simulation:
                 )
             elif self._is_over and index + 1 < len(self.episode):
                 self.difference = RewardDifference(step=index + 1, recorded_reward=recorded.tolist())
+            self.verified_steps = max(self.verified_steps, index + 1)
         return result
 
-    def seek(self, index: int) -> None:
-        """Go to the state after `index` steps; backwards means from the start."""
+    def seek(self, index: int, is_superseded: Callable[[], bool] = lambda: False) -> None:
+        """Go to the state after `index` steps; backwards means from the start. It stops on the way if superseded."""
         index = min(max(index, 0), len(self.episode))
         if index < self.position:
             self._reset()
-        while self.position < index and not self.is_at_end:
+        while self.position < index and not self.is_at_end and not is_superseded():
             self.step()
 
 

@@ -47,6 +47,13 @@ def read_text(core: Any) -> str:
     return text[:MAX_TEXT] if isinstance(text, str) else ""
 
 
+def describe_action(action: Any, names: Sequence[str]) -> str:
+    """Return the name of a numbered action, or the numbers of a continuous one."""
+    if isinstance(action, (int, np.integer)) and 0 <= action < len(names):
+        return names[int(action)]
+    return np.array2string(np.asarray(action), precision=3, separator=", ")
+
+
 def describe_value(value: Any) -> str:
     """Return an observation or an info as text; of a large array, its shape and range."""
     if isinstance(value, dict):

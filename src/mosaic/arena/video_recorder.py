@@ -97,9 +97,7 @@ class VideoRecorder:
             self._thread = threading.Thread(target=self._encode_loop, name="video-encoder", daemon=True)
             self._thread.start()
         fps = int((getattr(env, "metadata", None) or {}).get("render_fps") or DEFAULT_FPS)
-        self._recordings[number] = _Recording(
-            FrameRenderer(env), EpisodeVideo(self._folder / f"rl-video-episode-{number}.mp4", fps)
-        )
+        self._recordings[number] = _Recording(FrameRenderer(env), EpisodeVideo(self._folder / video_name(number), fps))
         self.capture_frame(number)
         return True
 
@@ -153,6 +151,10 @@ class VideoRecorder:
             self._has_given_up = True
             self._warn(f"No video: {self._problem}. To see what is wrong: mosaic doctor", "no_video")
         return self.finished_videos
+
+
+def video_name(number: int) -> str:
+    return f"rl-video-episode-{number}.mp4"
 
 
 def is_cubic(number: int) -> bool:

@@ -1,11 +1,23 @@
-"""What a replay reports about each episode. One JSON object per line, between processes and with `--json`."""
+"""What a replay reports. One JSON object per line, between processes and with `--json`."""
 
 from __future__ import annotations
 
-from mosaic.contracts.views import View
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from mosaic.contracts.model import Contract
+from mosaic.contracts.views import SessionState, View
+
+EXPORT_SUFFIXES = (".mp4", ".gif", ".jsonl")
 
 
-class RewardDifference(View):
+class ReplayMessage(View):
+    # A reward may be infinite or not a number, which JSON has no number for.
+    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+
+class RewardDifference(ReplayMessage):
     """The first step at which a simulation is not the recorded episode."""
 
     step: int
@@ -20,14 +32,95 @@ class RewardDifference(View):
         return f"At step {self.step:,} the recorded reward is {rewards}."
 
 
-class ReplayReport(View):
+class ReplayReport(ReplayMessage):
     """How one episode was simulated again."""
 
     episode: int
     steps: int
     total_reward: float
     ending: str
-    is_identical: bool
+    is_identical: bool | None
+    """None where it was not simulated again; `note` says why."""
     difference: RewardDifference | None = None
+    note: str = ""
     warnings: tuple[str, ...] = ()
     """What is different from the machine that recorded it."""
+
+
+class EpisodeSummary(ReplayMessage):
+    """One row of the list of recorded episodes."""
+
+    number: int
+    """From 0."""
+    steps: int
+    total_reward: float
+    ending: str
+    actors: str
+    """Who acted; empty in a training."""
+
+
+class ReplayOpened(ReplayMessage):
+    """The first reply of a player, and the reply to `refresh`: what the recording has."""
+
+    env_id: str
+    episodes: tuple[EpisodeSummary, ...]
+    rate_hz: float
+    """Steps per second at the speed 1."""
+    note: str = ""
+    """Why it is not simulated again; empty where it is."""
+    warnings: tuple[str, ...] = ()
+
+
+class ReplayRequest(Contract):
+    """A line to a player's standard input."""
+
+    kind: Literal["seek", "refresh"] = "seek"
+    episode: int = 0
+    step: int = 0
+    """Steps since the reset; more than there are: the end."""
+
+
+class FrameShape(ReplayMessage):
+    """The frame whose bytes follow the line."""
+
+    width: int
+    height: int
+    channels: Literal[3, 4]
+    """3: RGB; 4: BGRX."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.width * self.height * self.channels
+
+
+class ReplayStep(ReplayMessage):
+    """The reply to `seek`: one step of an episode."""
+
+    steps: int
+    """Of the whole episode, as recorded."""
+    state: SessionState
+    """After the step; `state.step` is where the replay is, which may be before the step that was requested."""
+    is_end: bool = False
+    verified_steps: int = 0
+    """How many steps have been simulated and compared so far."""
+    difference: RewardDifference | None = None
+    rewards: tuple[tuple[float, float], ...] | None = None
+    """The lowest and highest reward in equal parts of the episode; only with its first reply."""
+    frame: FrameShape | None = None
+    frame_problem: str = ""
+    """Why there is no frame."""
+
+
+class ReplayFailed(ReplayMessage):
+    """A reply instead of another: why that was not possible."""
+
+    error: str
+    """The name of the error's class."""
+    message: str
+
+
+class ExportProgress(ReplayMessage):
+    """How much of an export is done."""
+
+    done: int
+    total: int

@@ -64,6 +64,8 @@ class RunView(RunRecord):
     checkpoint_step: int | None = None
     has_wandb: bool = False
     """Whether W&B has written anything into the run's folder."""
+    has_recording: bool = False
+    """Whether episodes were recorded that can be replayed."""
 
     @classmethod
     def placeholder(cls, run_id: str) -> RunView:
@@ -374,7 +376,8 @@ class SessionState(View):
 
     episode: int
     step: int
-    seed: int
+    seed: int | None
+    """None in a replay of an episode that was started from a random state."""
     ending: str
     is_paused: bool
     rate_hz: float | None

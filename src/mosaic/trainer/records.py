@@ -18,7 +18,7 @@ from ulid import ULID
 from mosaic.common.files import file_size, write_text
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import UnknownName
-from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.folder import RECORDING_NAME, RunFolder, Workspace
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord, Stage
@@ -271,6 +271,7 @@ class Records:
             "queue_position": position,
             "wait_reason": ", ".join(filter(None, (self.queue_note, f"place {position}"))) if position else None,
             "has_wandb": _has_wandb(run_dir),
+            "has_recording": os.path.exists(f"{run_dir}/{RECORDING_NAME}"),
         }
         # Not validated again, as lists are long; for the same reason a copy, which costs a tenth of `model_construct`.
         return _BLANK_VIEW.model_copy(update=vars(record) | progress_fields)

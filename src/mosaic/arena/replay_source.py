@@ -1,0 +1,90 @@
+"""A recording with what shows its episodes: an environment that is made when it is first needed, or stored videos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from mosaic.arena.episode_replay import EpisodeReplay, SimulatedReplay, StoredReplay
+from mosaic.arena.play_envs import PlayEnv, make_play_env
+from mosaic.arena.recording import Recording
+from mosaic.arena.simulation import describe_version_changes, verify
+from mosaic.arena.video_recorder import DEFAULT_FPS, video_name
+from mosaic.contracts.replays import ReplayOpened, ReplayReport
+from mosaic.envs.factory import find_family
+
+STORED = "Not simulated again: frames were stored"
+NOT_STORED = "Not simulated again: only actions and rewards were stored"
+
+
+class ReplaySource:
+    def __init__(self, path: Path) -> None:
+        self.recording = Recording(path)
+        self.header = self.recording.header
+        self._videos = path.parent / "videos"
+        self._env: PlayEnv | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._env is not None:
+            self._env.close()
+        self.recording.close()
+
+    @property
+    def env(self) -> PlayEnv:
+        if self._env is None:
+            self._env = make_play_env(self.header)
+        return self._env
+
+    @property
+    def note(self) -> str:
+        """Why episodes are not simulated again; empty where they are."""
+        if self.header.replay == "simulation":
+            return ""
+        stored = STORED if self.header.replay == "frames" else NOT_STORED
+        return f"{stored}, because {self.header.reason}."
+
+    @property
+    def rate_hz(self) -> float:
+        """Steps per second at which the environment is meant to be watched."""
+        if self.header.replay != "simulation":
+            return DEFAULT_FPS
+        metadata = getattr(self.env.core, "metadata", None) or {}
+        return float(metadata.get("render_fps") or DEFAULT_FPS)
+
+    def warnings(self) -> list[str]:
+        changes = describe_version_changes(self.header, find_family(self.header.env_id)) if not self.note else []
+        return [*changes, *([self.recording.problem] if self.recording.problem is not None else [])]
+
+    def describe(self) -> ReplayOpened:
+        return ReplayOpened(
+            env_id=self.header.env_id,
+            episodes=tuple(self.recording.summarize()),
+            rate_hz=self.rate_hz,
+            note=self.note,
+            warnings=tuple(self.warnings()),
+        )
+
+    def open_episode(self, number: int) -> EpisodeReplay:
+        episode = self.recording.episode(number)
+        if self.header.replay == "simulation":
+            return SimulatedReplay(self.header, episode, self.env)
+        video = self._videos / video_name(number) if self.header.replay == "frames" else None
+        return StoredReplay(self.header, episode, video)
+
+    def verify(self, number: int) -> ReplayReport:
+        """Simulate an episode again until its end, or until it differs."""
+        episode = self.recording.episode(number)
+        if not self.note:
+            return verify(self.env, episode, self.warnings())
+        return ReplayReport(
+            episode=number,
+            steps=len(episode),
+            total_reward=episode.total_reward,
+            ending=episode.ending,
+            is_identical=None,
+            note=self.note,
+            warnings=tuple(self.warnings()),
+        )
