@@ -4,30 +4,96 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
-from mosaic.contracts.errors import MosaicError, error_class
-from mosaic.contracts.replays import ReplayReport
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, error_class
+from mosaic.contracts.folder import RECORDING_NAME
+from mosaic.contracts.options import RunKind
+from mosaic.contracts.replays import EXPORT_SUFFIXES, ExportProgress, ReplayFailed, ReplayReport
+from mosaic.formatting import short_id
 from mosaic.workers import python_module
 
+if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
+    from mosaic.client.exports import ExportTask
+    from mosaic.contracts.views import RunView
+
 REPLAY_COMMAND = python_module("mosaic.arena.replay_worker")
+END_TIMEOUT_S = 5.0
+"""Between SIGTERM and SIGKILL: an export removes its incomplete file."""
+
+
+def fetch_recording(trainer: TrainerClient, run_id: str) -> Path:
+    """Return where the recording of a run can be opened here; from a remote trainer it is copied."""
+    view = trainer.get(run_id)
+    if not trainer.files(view.run_id, RECORDING_NAME):
+        raise NotAllowed(f"Run {short_id(view.run_id)} recorded no episodes.")
+    path = trainer.open_file(view.run_id, RECORDING_NAME)
+    if view.kind is RunKind.PLAY and not trainer.is_local and trainer.files(view.run_id, "videos/*"):
+        trainer.open_file(view.run_id, "videos")  # the frames of what cannot be simulated again
+    return path
 
 
 def replay_episodes(recording: Path, number: int | None = None) -> Iterator[ReplayReport]:
     """Simulate one recorded episode again, or all of them; yields each report when it is there."""
-    command = [*REPLAY_COMMAND, "verify", str(recording), *([] if number is None else [str(number)])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = ["verify", str(recording), *([] if number is None else [str(number)])]
+    for reply in _run_worker(command):
+        yield ReplayReport.model_validate(reply)
+
+
+def check_export_path(path: Path) -> None:
+    if path.suffix.lower() not in EXPORT_SUFFIXES:
+        raise BadInput(f"{path.name}: expected a name that ends in {', '.join(EXPORT_SUFFIXES)}.")
+
+
+def export_recording(
+    trainer: TrainerClient,
+    view: RunView,
+    path: Path,
+    task: ExportTask,
+    number: int | None = None,
+    has_observations: bool = False,
+) -> list[ReplayReport]:
+    """Write one recorded episode, or all of them, as a video, a GIF or JSONL; return how each was simulated."""
+    check_export_path(path)
+    command = ["export", str(fetch_recording(trainer, view.run_id)), str(path.absolute())]
+    command += [] if number is None else ["--episode", str(number)]
+    command += ["--observations"] if has_observations else []
+    reports = []
+    for reply in _run_worker(command):
+        if "done" in reply:
+            progress = ExportProgress.model_validate(reply)
+            task.total = progress.total
+            task.advance(progress.done - task.done)
+        else:
+            reports.append(ReplayReport.model_validate(reply))
+    return reports
+
+
+def _run_worker(arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the replies of a worker, decoded; raise what it reports as a failure."""
+    with subprocess.Popen([*REPLAY_COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
             for line in process.stdout:
                 reply = json.loads(line)
                 if "error" in reply:
-                    raise error_class(reply["error"])(reply["message"])
-                yield ReplayReport.model_validate(reply)
+                    problem = ReplayFailed.model_validate(reply)
+                    raise error_class(problem.error)(problem.message)
+                yield reply
             if process.wait() != 0:
-                last_words = process.stderr.read().strip().splitlines()[-1:]
-                raise MosaicError(f"The replay ended with exit code {process.returncode}. {' '.join(last_words)}")
+                raise MosaicError(f"The replay ended with exit code {process.returncode}. {_last_line(process.stderr)}")
         finally:
-            process.kill()
+            process.terminate()
+            try:
+                process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _last_line(stream: IO[bytes]) -> str:
+    lines = stream.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -32,7 +32,7 @@ class EpisodeReplay(ABC):
         self.episode = episode
         self.agents = agents
         self.names = header.action_names
-        rewards = episode.rewards.reshape(len(episode), -1)
+        rewards = episode.rewards if episode.rewards.ndim > 1 else episode.rewards[:, None]
         zeros = np.zeros((1, rewards.shape[1]))
         self._rewards = np.concatenate([zeros, rewards])
         self._returns = np.cumsum(self._rewards, axis=0)

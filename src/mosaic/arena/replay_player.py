@@ -113,6 +113,7 @@ class ReplayPlayer:
     def serve(self) -> None:
         self._reply(self._source.describe())
         while (line := self._requests.next()) is not None:
+            request = ReplayRequest()
             try:
                 request = ReplayRequest.model_validate_json(line)
                 if request.kind == "refresh":
@@ -122,7 +123,7 @@ class ReplayPlayer:
             except ValidationError as error:
                 self._reply(ReplayFailed(error="BadInput", message=f"The request is not valid: {error}"))
             except MosaicError as error:
-                self._reply(ReplayFailed(error=type(error).__name__, message=str(error)))
+                self._reply(ReplayFailed(id=request.id, error=type(error).__name__, message=str(error)))
 
     def _reply(self, message: ReplayMessage, frame: bytes = b"") -> None:
         self._replies.write(message.model_dump_json().encode() + b"\n" + frame)
@@ -152,6 +153,7 @@ class ReplayPlayer:
         self._shown = step
         self._reply(
             ReplayStep(
+                id=request.id,
                 steps=len(replay.episode),
                 state=shown.state,
                 is_end=shown.is_end,
@@ -198,6 +200,6 @@ def shrink(image: Any) -> tuple[FrameShape, bytes]:
 
 def reward_strip(rewards: np.ndarray, parts: int = STRIP_PARTS) -> tuple[tuple[float, float], ...]:
     """Return the lowest and highest reward in equal parts of an episode; with several agents, of the first."""
-    first = rewards.reshape(len(rewards), -1)[:, 0]
+    first = rewards if rewards.ndim == 1 else rewards[:, 0]
     groups = np.array_split(first, min(parts, len(first))) if len(first) else []
     return tuple((float(group.min()), float(group.max())) for group in groups)

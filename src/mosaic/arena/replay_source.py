@@ -8,7 +8,7 @@ from typing import Self
 from mosaic.arena.episode_replay import EpisodeReplay, SimulatedReplay, StoredReplay
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import Recording
-from mosaic.arena.simulation import describe_version_changes, verify
+from mosaic.arena.simulation import describe_version_changes
 from mosaic.arena.video_recorder import DEFAULT_FPS, video_name
 from mosaic.contracts.replays import ReplayOpened, ReplayReport
 from mosaic.envs.factory import find_family
@@ -76,15 +76,21 @@ class ReplaySource:
 
     def verify(self, number: int) -> ReplayReport:
         """Simulate an episode again until its end, or until it differs."""
-        episode = self.recording.episode(number)
-        if not self.note:
-            return verify(self.env, episode, self.warnings())
+        replay = self.open_episode(number)
+        while not self.note and not replay.is_at_end and replay.difference is None:
+            replay.seek(replay.position + 1)
+        return self.report(replay)
+
+    def report(self, replay: EpisodeReplay) -> ReplayReport:
+        """Return how an episode compares with the recording, as far as it was simulated."""
+        episode = replay.episode
         return ReplayReport(
-            episode=number,
+            episode=episode.number,
             steps=len(episode),
             total_reward=episode.total_reward,
             ending=episode.ending,
-            is_identical=None,
+            is_identical=None if self.note else replay.difference is None,
+            difference=replay.difference,
             note=self.note,
             warnings=tuple(self.warnings()),
         )

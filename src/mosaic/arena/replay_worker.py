@@ -11,14 +11,38 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mosaic.arena.replay_export import export_episodes
 from mosaic.arena.replay_player import ReplayPlayer, RequestQueue
 from mosaic.arena.replay_source import ReplaySource
-from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.replays import ReplayFailed, ReplayMessage
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.replays import ExportProgress, ReplayFailed, ReplayMessage
+
+REPORT_S = 0.2
+"""Interval between two reports of an export's progress."""
+
+
+def _export(source: ReplaySource, args: argparse.Namespace, reply: Callable[[ReplayMessage], None]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the incomplete file is removed
+    numbers = source.recording.numbers if args.episode is None else [args.episode]
+    if not numbers:
+        raise BadInput("The recording has no episodes yet.")
+    total = sum(len(source.recording.episode(number)) for number in numbers)
+    next_at = 0.0
+
+    def on_step(done: int) -> None:
+        nonlocal next_at
+        if time.monotonic() >= next_at or done == total:
+            next_at = time.monotonic() + REPORT_S
+            reply(ExportProgress(done=done, total=total))
+
+    for report in export_episodes(source, args.target, numbers, on_step, args.observations):
+        reply(report)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument("recording", type=Path)
         if name == "verify":
             command.add_argument("episodes", type=int, nargs="*")
+        if name == "export":
+            command.add_argument("target", type=Path)
+            command.add_argument("--episode", type=int)
+            command.add_argument("--observations", action="store_true")
     args = parser.parse_args(argv)
     faulthandler.enable()
     replies = os.fdopen(os.dup(1), "wb")
@@ -42,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ReplaySource(args.recording) as source:
             if args.command == "play":
                 ReplayPlayer(source, RequestQueue(sys.stdin), replies).serve()
+            elif args.command == "export":
+                _export(source, args, reply)
             else:
                 for number in args.episodes or source.recording.numbers:
                     reply(source.verify(number))

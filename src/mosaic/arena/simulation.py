@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from mosaic.arena.play_envs import PlayEnv, StepResult
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.replays import ReplayReport, RewardDifference
+from mosaic.contracts.replays import RewardDifference
 from mosaic.envs.families import EnvFamily
 
 _ALWAYS_LISTED = ("gymnasium", "numpy")
@@ -73,22 +73,6 @@ class Simulation:
             self._reset()
         while self.position < index and not self.is_at_end and not is_superseded():
             self.step()
-
-
-def verify(env: PlayEnv, episode: RecordedEpisode, warnings: Sequence[str] = ()) -> ReplayReport:
-    """Simulate an episode until its end, or until it differs."""
-    simulation = Simulation(env, episode)
-    while not simulation.is_at_end and simulation.difference is None:
-        simulation.step()
-    return ReplayReport(
-        episode=episode.number,
-        steps=len(episode),
-        total_reward=episode.total_reward,
-        ending=episode.ending,
-        is_identical=simulation.difference is None,
-        difference=simulation.difference,
-        warnings=tuple(warnings),
-    )
 
 
 # --- versions

@@ -143,17 +143,18 @@ def describe_checkpoint(view: RunView) -> str | None:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[..., None]]:
-    """Shows a bar of bytes on a terminal; the function that it yields takes those done, all of them, and a title."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+def progress_bar(title: str, unit: str = "bytes") -> Iterator[Callable[..., None]]:
+    """Shows a bar on a terminal; the function that it yields takes the units done, all of them, and a title."""
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
     screen = console(is_stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    counter = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))
+    columns = (TextColumn("{task.description}"), BarColumn(), *counter)
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task(title, total=None)
 
-        def show(done_bytes: int, total_bytes: int, title: str = title) -> None:
-            progress.update(task, description=title, completed=done_bytes, total=total_bytes or None)
+        def show(done: int, total: int, title: str = title) -> None:
+            progress.update(task, description=title, completed=done, total=total or None)
 
         yield show
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mosaic import formatting
 from mosaic.api.play_payload import ActorRequest, build_match_payload
-from mosaic.api.replays import replay_episodes
+from mosaic.api.replays import check_export_path, export_recording, fetch_recording, replay_episodes
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.control_commands import TRUST_HELP
 from mosaic.cli.parameters import find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
-from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RECORDING_NAME
-from mosaic.contracts.options import RunKind
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import PLAY_SUMMARY_NAME
 from mosaic.contracts.play import ANY_AGENT
 
 if TYPE_CHECKING:
@@ -142,32 +142,63 @@ def is_number(value: Any) -> bool:
 @command("replay")
 @run_argument()
 @click.option("--episode", "number", type=click.IntRange(0), metavar="N", help="One episode, from 0; unset: all.")
+@click.option("--export", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write what is replayed to a file: .mp4, .gif, or .jsonl with one line per step.")  # fmt: skip
+@click.option(
+    "--observations", "has_observations", is_flag=True, help="With .jsonl: the observation of each step, too."
+)
 @pass_context
-def replay(context: CliContext, /, run: str, number: int | None) -> int:
+def replay(context: CliContext, /, run: str, number: int | None, path: Path | None, has_observations: bool) -> int:
     """Simulates recorded episodes again and compares every reward."""
+    if has_observations and (path is None or path.suffix.lower() != ".jsonl"):
+        raise BadInput("--observations needs --export FILE.jsonl.")
+    if path is not None:
+        check_export_path(path)
     trainer = context.trainer()
-    view = find_run(context, run, has_recording)
-    if not trainer.files(view.run_id, RECORDING_NAME):
-        raise NotAllowed(f"Run {formatting.short_id(view.run_id)} recorded no episodes.")
-    reports = list(replay_episodes(trainer.open_file(view.run_id, RECORDING_NAME), number))
-    is_identical = all(report.is_identical for report in reports)
+    view = find_run(context, run, lambda view: view.has_recording)
+    if path is None:
+        reports = list(replay_episodes(fetch_recording(trainer, view.run_id), number))
+    else:
+        from mosaic.client.exports import ExportTask
+
+        with output.progress_bar("Writing", unit="steps") as show:
+            task = ExportTask(path.name, show)
+            reports = export_recording(trainer, view, path, task, number, has_observations)
+    is_identical = combine_reports(reports)
     if context.is_json:
-        output.print_json({"run_id": view.run_id, "identical": is_identical, "episodes": reports})
+        first = next((report for report in reports if report.difference is not None), None)
+        difference = None if first is None or first.difference is None else first.difference
+        output.print_json(
+            {
+                "run_id": view.run_id,
+                "identical": is_identical,
+                "first_difference": None
+                if first is None or difference is None
+                else {"episode": first.episode, **difference.model_dump()},
+                "file": None if path is None else str(path.absolute()),
+                "episodes": reports,
+            }
+        )
     else:
         print_reports(reports)
-    return 0 if is_identical else DIFFERENT_EXIT_CODE
+        if path is not None:
+            click.echo(f"Wrote {path.absolute()} ({formatting.format_size(path.stat().st_size)})")
+    return DIFFERENT_EXIT_CODE if is_identical is False else 0
 
 
-def has_recording(view: RunView) -> bool:
-    return view.kind == RunKind.PLAY
+def combine_reports(reports: Sequence[ReplayReport]) -> bool | None:
+    """Return whether all episodes are identical; None if they were not simulated again."""
+    verdicts = {report.is_identical for report in reports}
+    return False if False in verdicts else None if None in verdicts else True
 
 
 def print_reports(reports: Sequence[ReplayReport]) -> None:
     for warning in reports[0].warnings if reports else ():
         output.print_message(f"Warning: {warning}")
     number = formatting.format_number
-    table = output.create_table("EPISODE", "STEPS", "RETURN", "SIMULATED AGAIN", right_aligned=("STEPS", "RETURN"))
+    table = output.create_table("EPISODE", "STEPS", "RETURN", "REPLAY", right_aligned=("STEPS", "RETURN"))
     for report in reports:
         outcome = "identical" if report.difference is None else report.difference.describe()
+        outcome = report.note or outcome
         table.add_row(str(report.episode), number(report.steps), number(report.total_reward), outcome)
     output.console().print(table)

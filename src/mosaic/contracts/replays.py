@@ -75,6 +75,8 @@ class ReplayRequest(Contract):
     """A line to a player's standard input."""
 
     kind: Literal["seek", "refresh"] = "seek"
+    id: int = 0
+    """Repeated in the reply. A request that is replaced by a later one has no reply."""
     episode: int = 0
     step: int = 0
     """Steps since the reset; more than there are: the end."""
@@ -96,6 +98,7 @@ class FrameShape(ReplayMessage):
 class ReplayStep(ReplayMessage):
     """The reply to `seek`: one step of an episode."""
 
+    id: int = 0
     steps: int
     """Of the whole episode, as recorded."""
     state: SessionState
@@ -114,6 +117,7 @@ class ReplayStep(ReplayMessage):
 class ReplayFailed(ReplayMessage):
     """A reply instead of another: why that was not possible."""
 
+    id: int = 0
     error: str
     """The name of the error's class."""
     message: str

@@ -12,7 +12,6 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
 
 from mosaic.client import TrainerClient
-from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
@@ -22,7 +21,7 @@ from mosaic.gui.forms.submit_controller import show_submitted_runs
 from mosaic.gui.forms.trust_question import ask_with_trust
 from mosaic.gui.models.training import submit_all
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog, TaskDialog
+from mosaic.gui.views.run_dialogs import Export, ResumeDialog, SettingsDiffDialog, TagsDialog, write_export
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import effective_settings
@@ -34,8 +33,6 @@ STOPPABLE_STAGES = ("queued", "starting", "running", "paused")
 
 Operation = Callable[[str, TrainerClient], "RunView"]
 """A call of the trainer about one run."""
-Export = Callable[[TrainerClient, "RunView", Path, ExportTask], None]
-"""Writes a run to a file and counts its progress."""
 
 
 # --- starting and stopping
@@ -335,22 +332,6 @@ def export(workbench: Workbench, write: Export, ending: str, kind: str, view: Ru
         kind,
         partial(write_export, workbench, write, run),
     )
-
-
-def write_export(workbench: Workbench, write: Export, view: RunView, path: Path) -> None:
-    workbench.settings.put("export.folder", str(path.parent))
-    task = ExportTask(f"Writing {path.name}")
-    progress = TaskDialog(task, workbench.window)
-
-    def then(_: Any) -> None:
-        progress.finish()
-        workbench.show_message(f"Wrote {path}", "good")
-
-    def failed(error: Exception) -> None:
-        progress.finish()
-        workbench.show_message(str(error), "info" if isinstance(error, ExportCancelled) else "bad")
-
-    workbench.bridge.ask(lambda trainer: write(trainer, view, path, task), then, failed, progress)
 
 
 # --- the window

@@ -21,6 +21,7 @@ from mosaic.gui.panels.videos import VideosTab
 from mosaic.gui.panels.wandb_panel import WandbTab
 from mosaic.gui.panels.welcome import WelcomePage
 from mosaic.gui.ui_specs import Dock, Page, RunTab
+from mosaic.gui.views.replay_view import ReplayView
 
 RUN_TABS: tuple[RunTab, ...] = (
     RunTab("overview", "Overview", OverviewTab),
@@ -31,6 +32,7 @@ RUN_TABS: tuple[RunTab, ...] = (
     RunTab("logs", "Logs", LogsTab),
     RunTab("config", "Config", ConfigTab),
     RunTab("videos", "Videos", VideosTab),
+    RunTab("replay", "Replay", ReplayView, is_available=lambda view: view.has_recording),
 )
 
 PAGES: tuple[Page, ...] = (

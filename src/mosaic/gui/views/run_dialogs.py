@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -20,18 +21,23 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from mosaic.client.exports import ExportTask
+from mosaic.client import TrainerClient
+from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_ids
 from mosaic.gui import theme
 from mosaic.gui.views.tables import ReadOnlyTable
 from mosaic.gui.views.widgets import Item, accent_button, button, column, create_timer, muted_label, with_object_name
+from mosaic.gui.workbench import Workbench
 from mosaic.statistics.comparison import format_value
 from mosaic.submission.run_payloads import diff_settings
 
 MAX_STEPS = 2_000_000_000
 SHOW_DELAY_MS, POLL_MS = 300, 100
 PROGRESS_STEPS = 1000
+
+Export = Callable[[TrainerClient, RunView, Path, ExportTask], object]
+"""Writes a run to a file and counts its progress."""
 
 
 class _RunDialog(QDialog):
@@ -185,3 +191,20 @@ class TaskDialog(QProgressDialog):
             timer.stop()
         self.hide()
         self.deleteLater()
+
+
+def write_export(workbench: Workbench, write: Export, view: RunView, path: Path) -> None:
+    """Export a run in the background, with a dialog that shows the progress and can cancel it."""
+    workbench.settings.put("export.folder", str(path.parent))
+    task = ExportTask(f"Writing {path.name}")
+    progress = TaskDialog(task, workbench.window)
+
+    def then(_: Any) -> None:
+        progress.finish()
+        workbench.show_message(f"Wrote {path}", "good")
+
+    def failed(error: Exception) -> None:
+        progress.finish()
+        workbench.show_message(str(error), "info" if isinstance(error, ExportCancelled) else "bad")
+
+    workbench.bridge.ask(lambda trainer: write(trainer, view, path, task), then, failed, progress)

@@ -1,0 +1,121 @@
+"""Replays in the window: real recordings, real player processes, a real trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QComboBox, QTableView
+from tests.helpers import shared_daemon
+from tests.helpers.daemons import LiveDaemon, ended
+from tests.helpers.gui import click, find, press, pump
+
+from mosaic.api.play_payload import build_play_payload
+from mosaic.client import TrainerClient
+from mosaic.contracts.folder import RECORDING_NAME
+from mosaic.contracts.play import ANY_AGENT
+from mosaic.gui.app import Application
+from mosaic.gui.views.replay_view import ReplayView
+
+plugins, workspace, live, trainer = shared_daemon.FIXTURES
+
+
+@pytest.fixture(scope="module")
+def runs(live: tuple[LiveDaemon, TrainerClient]) -> list[str]:
+    """Sessions that were played at random, for all tests."""
+    return [play(live[1], seed=seed) for seed in (4, 8, 10)]
+
+
+def play(trainer: TrainerClient, env_id: str = "FrozenLake-v1", seed: int = 4, episodes: int = 2) -> str:
+    """Play a session at random and return its run."""
+    settings = {"episodes": episodes, "seed": seed}
+    run_id = trainer.submit(build_play_payload(trainer, env_id, {ANY_AGENT: "random"}, settings, {})).run_id
+    assert ended(trainer, run_id).outcome == "succeeded"
+    return run_id
+
+
+def open_replay(program: Application, run_id: str) -> ReplayView:
+    program.start(run_id)
+    pump(lambda: program.workbench.runs.get(run_id), "the run")
+    program.workbench.select(run_id, "replay")
+    view: ReplayView = pump(lambda: program.window.findChild(ReplayView), "the replay tab")
+    pump(lambda: view.player.step is not None, "the first step")
+    return view
+
+
+def shown_step(view: ReplayView) -> int:
+    assert view.player.step is not None
+    return view.player.step.state.step
+
+
+def test_an_episode_is_chosen_stepped_scrubbed_and_played(runs: list[str], program: Application) -> None:
+    """R9.5: Replay (any recorded episode, scrub and step)."""
+    view = open_replay(program, runs[0])
+    table = find(view, "replay.episodes", QTableView)
+    assert table.model().rowCount() == 2
+    assert table.model().index(0, 4).data() == "random"
+    steps = view.transport.steps
+    assert steps == view.player.episodes[0].steps
+    assert view.player.canvas.has_image
+    click(find(view, "replay.transport.next"))
+    pump(lambda: shown_step(view) == 1, "step 1")
+    assert view.player.facts.text().startswith("Step 1 · random: ")
+    assert "Identical so far (1 of" in view.player.verdict.text()
+    press(view, Qt.Key.Key_Right)
+    press(view, Qt.Key.Key_Left)
+    press(view, Qt.Key.Key_End)
+    pump(lambda: shown_step(view) == steps, "the end")
+    assert view.player.verdict.text() == "Identical: every reward is the recorded one"
+    view.transport.slider.setValue(steps // 2)
+    pump(lambda: shown_step(view) == steps // 2, "the middle")
+    find(view, "replay.transport.speed", QComboBox).setCurrentText("16×")
+    press(view, Qt.Key.Key_Space)
+    pump(lambda: shown_step(view) == steps and not view.transport.is_playing, "the end, played")
+    table.selectRow(1)
+    pump(lambda: view.player.step is not None and view.player.step.state.episode == 1, "the other episode")
+    assert (shown_step(view), view.transport.position) == (0, 0)
+
+
+def test_a_replay_is_exported_from_the_window(runs: list[str], program: Application, tmp_path: Path) -> None:
+    view = open_replay(program, runs[0])
+    target = tmp_path / "steps.jsonl"
+    view.export(0, target)
+    pump(target.exists, "the file")
+    rows = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, view.transport.steps + 1))
+    messages: list[str] = []
+    program.workbench.message_posted.connect(lambda text, kind: messages.append(text))
+    view.export(0, tmp_path / "steps.txt")
+    pump(lambda: messages, "a message")
+    assert messages[0] == "steps.txt: expected a name that ends in .mp4, .gif, .jsonl."
+
+
+def test_a_player_that_crashes_or_a_damaged_file_is_a_sentence(runs: list[str], program: Application) -> None:
+    run_id = runs[2]
+    view = open_replay(program, run_id)
+    process = view.player._process._process
+    assert process is not None
+    os.kill(process.processId(), signal.SIGSEGV)
+    pump(lambda: "ended unexpectedly with signal 11" in view.player.canvas.message, "the sentence")
+    assert not view.transport.isEnabled()
+    run = program.workbench.runs.get(run_id)
+    assert run is not None
+    Path(run.run_dir, RECORDING_NAME).write_bytes(b"something else")
+    view.show_run(None)
+    view.show_run(run_id)
+    pump(lambda: "is not a recording" in view.player.canvas.message, "the other sentence")
+
+
+def test_a_hidden_replay_has_no_process(runs: list[str], program: Application) -> None:
+    view = open_replay(program, runs[0])
+    press(view, Qt.Key.Key_Right)
+    pump(lambda: shown_step(view) == 1, "step 1")
+    program.workbench.tab_requested.emit("overview")
+    pump(lambda: not view.player._process.is_running, "the end of the process")
+    program.workbench.tab_requested.emit("replay")
+    pump(lambda: view.player._process.is_running and not view.player.is_busy, "the process")
+    pump(lambda: shown_step(view) == 1, "the same step")
