@@ -28,7 +28,6 @@ REPORT_S = 0.2
 
 
 def _export(source: ReplaySource, args: argparse.Namespace, reply: Callable[[ReplayMessage], None]) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the incomplete file is removed
     numbers = source.recording.numbers if args.episode is None else [args.episode]
     if not numbers:
         raise BadInput("The recording has no episodes yet.")
@@ -59,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--observations", action="store_true")
     args = parser.parse_args(argv)
     faulthandler.enable()
+    # An export removes its incomplete file. And SDL, which renders some environments, would ignore the signal.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries print to stdout
 
