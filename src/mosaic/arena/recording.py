@@ -232,11 +232,16 @@ class Recording:
         return (self.episode(number) for number in self.numbers)
 
     def summarize(self) -> list[EpisodeSummary]:
-        """Return a row for each episode; each block is read once."""
+        """Return a row for each episode that can be read; each block is read once."""
         rows: dict[int, EpisodeSummary] = {}
         actors: dict[int, dict[str, None]] = {}
         for begin in self._block_steps:
-            for part in _unpack(*self._read_block(begin)):
+            try:
+                parts = unpack_block(*self._read_block(begin))
+            except (RecordingDamaged, ValueError) as error:
+                self.problem = f"A part of the recording is damaged: {error}"
+                continue
+            for part in parts:
                 before = rows.get(part.number)
                 names = actors.setdefault(part.number, {})
                 names |= dict.fromkeys(change.actor for change in part.actors)
