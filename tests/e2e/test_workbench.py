@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QPlainTextEdit, QTabWidget
 from tests.helpers.commands import MOSAIC
@@ -145,6 +146,7 @@ def test_several_seeds_become_a_group(program: Application) -> None:
     pump(lambda: all(view_of(program, run_id).outcome for run_id in program.workbench.runs.ids()), "both", 60)
 
 
+@pytest.mark.may_log("call_refused")  # by the window, where the new daemon has the port of the old one
 def test_a_killed_trainer_is_restarted_and_the_run_continues(program: Application) -> None:
     """F1: the window says that the trainer is lost, and starts the next one."""
     program.start()

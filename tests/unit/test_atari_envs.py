@@ -153,6 +153,7 @@ def test_viewers_see_the_screen_with_unclipped_score_and_length() -> None:
 
     class FakeLiveFrames:
         camera = None
+        recorder = None
 
         def tap_all(self, envs: Any) -> list[Tap]:
             return [Tap(env) for env in envs]

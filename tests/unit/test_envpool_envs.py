@@ -211,7 +211,9 @@ def test_viewers_see_each_game_with_its_own_score(pools: list[FakePool]) -> None
         def close(self) -> None:
             shown.append((self._index, 0, 0, 0.0))
 
-    watcher: Any = SimpleNamespace(camera=None, tap_all=lambda envs: [Tap(env, at) for at, env in enumerate(envs)])
+    watcher: Any = SimpleNamespace(
+        camera=None, recorder=None, tap_all=lambda envs: [Tap(env, at) for at, env in enumerate(envs)]
+    )
     games = EnvpoolEnvs(TASK, 2, 1, 1, watcher)
     games.start()
     play(games, 50)
@@ -247,7 +249,7 @@ def test_whole_games_of_the_first_environment_are_recorded_as_videos(pools: list
 
 
 def _frames_with_camera(camera: Any) -> Any:
-    return SimpleNamespace(camera=camera, tap_all=lambda envs: [])
+    return SimpleNamespace(camera=camera, recorder=None, tap_all=lambda envs: [])
 
 
 def test_the_spaces_are_those_of_the_images() -> None:

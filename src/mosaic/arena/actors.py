@@ -151,7 +151,7 @@ def read_options(description: ActorDescription, choice: ActorChoice) -> dict[str
         if name not in fields:
             raise unknown_name_error("option", name, fields, f"the actor {choice.kind!r}")
     given = {
-        name: fields[name].parse(value if isinstance(value, str) else json.dumps(value))
+        name: fields[name].parse(value if isinstance(value, str) else json.dumps(value), f"The option {name}")
         for name, value in choice.options.items()
     }
     return {name: given.get(name, field.default) for name, field in fields.items()}
