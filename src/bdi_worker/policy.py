@@ -147,8 +147,10 @@ class TrainedAgents:
 
 
 def make_env(settings: BdiSettings, env_id: str | None = None, **options: Any) -> Any:
+    # Another environment is created as it is: the settings are those of the one that was trained on.
+    given = settings.env_kwargs if env_id in (None, settings.env_id) else None
     with problems_of("env_id"):
-        return make(env_id or settings.env_id, **(settings.env_kwargs or {}), **options)
+        return make(env_id or settings.env_id, **{**(given or {}), **options})
 
 
 def _load(path: str, algo: str | None, env_id: str | None) -> tuple[SavedAgent, TrainedAgents, Callable[..., Any], str]:

@@ -13,7 +13,7 @@ from bdi_worker import WORKER_NAME
 from mosaic.contracts.errors import ConfigRefused, refuse_key, unknown_name_error
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import CONFIG_PATH
-from mosaic.contracts.payload import AnyPath, EnvId, Payload, SafeName
+from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, SafeName
 
 ALGORITHM = "bdi_q"
 _WORKER_NAMES = (WORKER_NAME, "bdi_worker")
@@ -35,7 +35,7 @@ class BdiSettings(Contract):
     """The seed of all random generators: equal settings and seed give an equal table."""
     asl: AnyPath | None = Field(default=None, json_schema_extra={**_RUN, "type": "file"})
     """The agent: an AgentSpeak file, or the name of an example; unset: the example for the environment."""
-    env_kwargs: dict[str, Any] | None = Field(default=None, json_schema_extra=_RUN)
+    env_kwargs: EnvKwargs | None = Field(default=None, json_schema_extra=_RUN)
     """Settings of the environment as JSON, such as {"is_slippery": false}."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=_RUN)
     """Environment steps between checkpoints, each saved at the end of an episode; unset: a tenth of the run."""

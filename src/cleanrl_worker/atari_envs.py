@@ -27,14 +27,14 @@ Array = npt.NDArray[Any]
 ATARI_FAMILY = "atari"
 
 
-def make_evaluation_env(env_id: str, render_mode: str | None = None) -> AtariEnv:
+def make_evaluation_env(env_id: str, render_mode: str | None = None, **settings: Any) -> AtariEnv:
     """Make a game for evaluation: an episode is a whole game, rewards are not clipped."""
-    return AtariEnv(env_id, terminal_on_life_loss=False, clip_rewards=False, render_mode=render_mode)
+    return AtariEnv(env_id, terminal_on_life_loss=False, clip_rewards=False, render_mode=render_mode, settings=settings)
 
 
-def make_training_env(env_id: str, render_mode: str | None = None) -> AtariEnv:
+def make_training_env(env_id: str, render_mode: str | None = None, **settings: Any) -> AtariEnv:
     """Make a game for training: an episode is a life, rewards are clipped to their sign."""
-    return AtariEnv(env_id, terminal_on_life_loss=True, clip_rewards=True, render_mode=render_mode)
+    return AtariEnv(env_id, terminal_on_life_loss=True, clip_rewards=True, render_mode=render_mode, settings=settings)
 
 
 def check_atari_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
@@ -53,9 +53,16 @@ class AtariEnvs(VectorEnvs):
     """`num_envs` games. An observation holds the latest `stack` frames, oldest first: bytes [stack, 84, 84]."""
 
     def __init__(
-        self, env_id: str, num_envs: int, seed: int, frames: LiveFrames | None = None, stack: int = FRAME_STACK
+        self,
+        env_id: str,
+        num_envs: int,
+        seed: int,
+        frames: LiveFrames | None = None,
+        stack: int = FRAME_STACK,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(functools.partial(make_training_env, env_id, "rgb_array"), num_envs, seed, frames)
+        make_env = functools.partial(make_training_env, env_id, "rgb_array", **(settings or {}))
+        super().__init__(make_env, num_envs, seed, frames)
         self.shape = (stack, FRAME_SIZE_PX, FRAME_SIZE_PX)
         self._flatten = None if stack == FRAME_STACK else lambda stacked_frames: stacked_frames[-stack:]
 

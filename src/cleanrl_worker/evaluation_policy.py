@@ -63,8 +63,9 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
     assert env_id is not None
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
     make_env = env_maker(algo)
+    settings = saved.env_settings if env_id == saved.env_id else {}
     with problems_of("env_id"):
-        env = make_env(env_id)
+        env = make_env(env_id, **settings)
     try:
         if env_id != saved.env_id and saved.env_id is not None:
             with problems_of("env_id"):
@@ -82,7 +83,7 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
         env_id=env_id,
         first_seed=first_seed,
         policy=policy,
-        make_env=partial(make_env, env_id),
+        make_env=partial(make_env, env_id, **settings),
         saved_policy=saved,
         environment_summary=describe_env(env),
     )
@@ -176,7 +177,7 @@ def _policy_label(saved: SavedPolicy) -> str:
 
 
 def _check_spaces(saved: SavedPolicy, env_id: str, env: Any, make_env: Callable[..., Any]) -> None:
-    trained = make_env(saved.env_id)
+    trained = make_env(saved.env_id, **saved.env_settings)
     ours, theirs = _describe_spaces(env), _describe_spaces(trained)
     trained.close()
     if ours != theirs:

@@ -41,6 +41,12 @@ class SavedPolicy:
     """The settings it was trained with, as far as they are known."""
 
     @property
+    def env_settings(self) -> dict[str, Any]:
+        """What its environment was created with besides the id."""
+        settings = self.config.get("env_kwargs")
+        return settings if isinstance(settings, dict) else {}
+
+    @property
     def step(self) -> int | None:
         return None if self.checkpoint is None else self.checkpoint.step
 

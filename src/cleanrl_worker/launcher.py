@@ -129,6 +129,7 @@ def record_training_episodes(
 
     header = RecordingHeader(
         env_id=config.env_id,
+        env_kwargs=config.env_settings,
         preprocessing="atari_training" if ALGORITHMS[request.algo].is_for_atari else "none",
         versions=library_versions(find_family(config.env_id)),
     )
@@ -142,12 +143,24 @@ def record_training_episodes(
         recorder.close()
 
 
+def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
+    """Make the environment of a training; raise if it cannot be made, or not with these settings."""
+    settings = config.env_settings
+    if settings and hasattr(module, "make_env"):
+        raise refuse_key("env_kwargs", f"the games of {algo} are envpool's, which take no settings. Leave it out.")
+    with problems_of("env_id"):
+        if settings and ALGORITHMS[algo].is_for_atari:
+            from cleanrl_worker.atari_envs import make_training_env
+
+            make_training_env(config.env_id, **settings).close()
+        return getattr(module, "make_env", make)(config.env_id, **settings)
+
+
 def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
     """Return the algorithm's config, its summary of the environment, and the environment; raise if they do not fit."""
     module = load_algorithm(request.algo)
     config = algorithm_config(request)
-    with problems_of("env_id"):
-        env = getattr(module, "make_env", make)(config.env_id)
+    env = _make_checked_env(request.algo, module, config)
     try:
         facts: dict[str, Any] = module.check(config, env)
         if request.artifacts.record_episodes and request.algo.endswith("_envpool"):

@@ -157,8 +157,10 @@ def test_the_camera_follows_the_cheetah_when_rendering() -> None:
 
 
 def test_settings_that_an_environment_does_not_accept_raise() -> None:
-    with pytest.raises(BadInput, match="'CartPole-v1' does not accept these settings"):
+    with pytest.raises(BadInput, match="No setting 'gravity_on_mars' in CartPole-v1"):
         make("CartPole-v1", gravity_on_mars=True)
+    with pytest.raises(BadInput, match="'MiniGrid-Empty-8x8-v0' does not accept these settings"):
+        make("MiniGrid-Empty-8x8-v0", gravity_on_mars=True)
 
 
 def test_a_render_check_of_a_missing_family_returns_the_install_command(without: Callable[[str], None]) -> None:

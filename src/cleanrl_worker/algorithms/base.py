@@ -17,7 +17,7 @@ from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
 from mosaic.contracts.model import Contract
-from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName
 from mosaic.envs.factory import family_of
 from mosaic.envs.spaces import describe_space, flat_size, unsupported_parts
 
@@ -47,6 +47,8 @@ class AlgorithmConfig(Contract):
     """Environment steps to train for, summed over all environments."""
     seed: int = Field(default=1, ge=0, lt=2**31, json_schema_extra=RUN)
     """The seed of all random generators: equal settings and seed give equal weights."""
+    env_kwargs: EnvKwargs | None = Field(default=None, json_schema_extra=RUN)
+    """Settings of the environment as JSON, such as {"is_slippery": false}."""
     exp_name: SafeName = Field(json_schema_extra=RUN)
     """The name of the experiment; part of the run's name."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
@@ -57,6 +59,11 @@ class AlgorithmConfig(Contract):
     """Whether the torch backend uses a GPU if there is one."""
     torch_deterministic: bool = Field(default=True, json_schema_extra=COMPUTE)
     """Whether the torch backend uses only deterministic algorithms on a GPU."""
+
+    @property
+    def env_settings(self) -> dict[str, Any]:
+        """What each environment is created with besides its id."""
+        return self.env_kwargs or {}
 
     @property
     def checkpoint_interval(self) -> int:

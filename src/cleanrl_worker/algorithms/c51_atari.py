@@ -233,7 +233,7 @@ def _agent(config: Config, action_count: int) -> Agent:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
+    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames, settings=config.env_settings)
     try:
         _train(config, run, resume, games)
     finally:

@@ -175,7 +175,9 @@ def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RecurrentL
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames, INPUT_FRAMES)
+    games = AtariEnvs(
+        config.env_id, config.num_envs, config.seed, run.frames, INPUT_FRAMES, settings=config.env_settings
+    )
     try:
         _train(config, run, resume, games)
     finally:

@@ -213,7 +213,7 @@ def _learner(config: Config, agent: Agent) -> PpoLearner:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    make_env = functools.partial(envs.make, config.env_id)
+    make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
     environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)

@@ -173,7 +173,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs(config.env_id, 1, config.seed, run.frames)
+    games = AtariEnvs(config.env_id, 1, config.seed, run.frames, settings=config.env_settings)
     try:
         _train(config, run, resume, games)
     finally:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from mosaic.arena.human import action_names, key_bindings
 from mosaic.arena.play_envs import PETTINGZOO_PREFIX, make_play_env
 from mosaic.arena.recording import RecordingHeader
 from mosaic.contracts.errors import MosaicError, unknown_name_error
-from mosaic.contracts.payload import EnvId
+from mosaic.contracts.payload import EnvId, EnvKwargs
 from mosaic.contracts.play import ANY_AGENT
 from mosaic.contracts.views import EnvironmentDetails, View
 from mosaic.envs.factory import EnvListing, find_family, list_environments
@@ -22,7 +20,7 @@ class EnvironmentQuestion(View):
     """Which environment is to be described."""
 
     env_id: EnvId
-    env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    env_kwargs: EnvKwargs = Field(default_factory=dict)
 
 
 def list_play_environments(family: str | None) -> list[EnvListing]:

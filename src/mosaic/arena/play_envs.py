@@ -19,6 +19,7 @@ from mosaic.arena.actors import Turn
 from mosaic.arena.recording import Ending, RecordingHeader
 from mosaic.contracts.errors import BadInput, MissingExtra, unknown_name_error
 from mosaic.contracts.play import ANY_AGENT
+from mosaic.envs.env_settings import check_env_settings
 from mosaic.envs.factory import refused_settings_error
 from mosaic.envs.families import FAMILIES, EnvFamily
 from mosaic.envs.reproducible import restore_random_state
@@ -259,8 +260,6 @@ def make_play_env(header: RecordingHeader, render_mode: str | None = None) -> Pl
     """Make the environment of a session or a recording."""
     from mosaic.envs import make
 
-    if "render_mode" in header.env_kwargs:
-        raise BadInput("env_kwargs: `render_mode` cannot be set; the session sets it.")
     if header.env_id.startswith(PETTINGZOO_PREFIX):
         return _make_pettingzoo(header, render_mode or "rgb_array")
     if header.preprocessing != "none":
@@ -269,7 +268,11 @@ def make_play_env(header: RecordingHeader, render_mode: str | None = None) -> Pl
         is_training = header.preprocessing == "atari_training"
         return GymnasiumEnv(
             AtariEnv(
-                header.env_id, terminal_on_life_loss=is_training, clip_rewards=is_training, render_mode=render_mode
+                header.env_id,
+                terminal_on_life_loss=is_training,
+                clip_rewards=is_training,
+                render_mode=render_mode,
+                settings=header.env_kwargs,
             )
         )
     return GymnasiumEnv(make(header.env_id, render_mode=render_mode, **header.env_kwargs))
@@ -287,6 +290,7 @@ def _make_pettingzoo(header: RecordingHeader, render_mode: str) -> PlayEnv:
         module = importlib.import_module(f"pettingzoo.{family.name.removeprefix('pettingzoo_')}.{name}")
     except ModuleNotFoundError as error:
         raise MissingExtra(f"{header.env_id!r} needs {error.name}: {family.install_command}.") from None
+    check_env_settings(header.env_id, header.env_kwargs, family.find_entry(header.env_id))
     try:
         if family.name == "pettingzoo_classic":
             return TurnsEnv(module.env(render_mode=render_mode, **header.env_kwargs))

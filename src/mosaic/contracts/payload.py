@@ -43,6 +43,27 @@ def _validate_path(value: str) -> str:
     return value
 
 
+def _validate_env_kwargs(value: dict[str, Any]) -> dict[str, Any]:
+    if taken := sorted(RESERVED_ENV_KWARGS.intersection(value)):
+        raise ValueError(f"{taken[0]!r} is set by MOSAIC; leave it out")
+    return value
+
+
+RESERVED_ENV_KWARGS = frozenset(
+    (
+        "id",
+        "env_id",
+        "render_mode",
+        "disable_env_checker",
+        "vectorization_mode",
+        "vector_kwargs",
+        "num_envs",
+        "wrappers",
+    )
+)
+"""Arguments of environments that MOSAIC itself passes, or that make something other than one environment."""
+EnvKwargs = Annotated[dict[str, Any], AfterValidator(_validate_env_kwargs)]
+"""What an environment is created with besides its id."""
 SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(validate_safe_name)]
 EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_validate_env_id)]
 Text = Annotated[str, Field(max_length=20_000), AfterValidator(_validate_printable)]

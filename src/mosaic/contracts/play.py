@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract, parse_contract
-from mosaic.contracts.payload import AnyPath, EnvId, SafeName, Seed, Text
+from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, SafeName, Seed, Text
 
 PLAY_WORKER = "play"
 HUMAN = "human"
@@ -55,7 +55,7 @@ class ActorChoice(Contract):
 
 class PlayConfig(Contract):
     env_id: EnvId
-    env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    env_kwargs: EnvKwargs = Field(default_factory=dict)
     """Passed to the environment."""
     actors: dict[str, ActorChoice] = Field(default_factory=lambda: {ANY_AGENT: ActorChoice(kind="random")})
     """By agent; `*` for all others. An environment without named agents has one, `*`."""

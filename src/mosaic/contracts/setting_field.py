@@ -24,6 +24,13 @@ _TYPE_DESCRIPTIONS = {
     "name": "a name",
     "names": "a list of names",
 }
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "int": int,
+    "float": (int, float),
+    "bool": bool,
+    "str": str,
+    "choice": str,
+}
 _NAME_CHARACTERS = "letters, digits and . _ @ + -"
 _NAME_DESCRIPTIONS = {
     "name": f"{_NAME_CHARACTERS}, beginning with a letter or digit",
@@ -62,6 +69,15 @@ class SettingField:
             if self._satisfies_constraints(value):
                 return value
         raise BadInput(f"{flag or self.flag} must be {self.expected_values}, not {text!r}.")
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether this is a value of it, as JSON has it: `"4"` is not a number."""
+        if value is None:
+            return self.is_optional
+        expected = _JSON_TYPES.get(self.type, object)
+        if not isinstance(value, expected) or (isinstance(value, bool) and self.type in ("int", "float")):
+            return False
+        return self._satisfies_constraints(value)
 
     def _satisfies_constraints(self, value: Any) -> bool:
         rules = self.constraints or {}

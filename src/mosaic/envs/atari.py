@@ -8,13 +8,14 @@ game's own score and length are available at its end. One class does all of it: 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.contracts.errors import BadInput, MissingExtra
+from mosaic.contracts.errors import BadInput, FieldProblem, MissingExtra
 from mosaic.envs.factory import ensure_registered, make
 from mosaic.envs.families import FAMILIES
 
@@ -22,6 +23,7 @@ FRAME_SIZE_PX = 84
 FRAME_STACK = 4
 FRAME_SKIP = 4
 MAX_NOOP_FRAMES = 30
+_FIXED_SETTINGS = ("frameskip", "obs_type")
 
 FrameArray = npt.NDArray[np.uint8]
 
@@ -32,12 +34,23 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 
     def __init__(
-        self, env_id: str, *, terminal_on_life_loss: bool, clip_rewards: bool, render_mode: str | None = None
+        self,
+        env_id: str,
+        *,
+        terminal_on_life_loss: bool,
+        clip_rewards: bool,
+        render_mode: str | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
+        """`settings` are passed to the game: its mode, its difficulty, sticky actions, all 18 actions."""
         family = ensure_registered(env_id)
         if family is None or family.name != "atari":
             raise BadInput(f"{env_id!r} is not an Atari game. Choose one such as 'BreakoutNoFrameskip-v4'.")
-        self._env = make(env_id, frameskip=1)
+        for name in _FIXED_SETTINGS:
+            if name in (settings or {}):
+                message = f"{name} is fixed by the preprocessing of Atari games. Leave it out."
+                raise BadInput(f"env_kwargs: {message}", [FieldProblem("env_kwargs", message)])
+        self._env = make(env_id, frameskip=1, **(settings or {}))
         core: Any = self._env.unwrapped
         self._resize = _make_resizer()
         self._ale_env = core

@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
+from mosaic.contracts.errors import BadInput, FieldProblem, MissingExtra, UnknownName, unknown_name_error
 from mosaic.contracts.folder import MODULES_VARIABLE
+from mosaic.envs.env_settings import check_env_settings
 from mosaic.envs.families import DISTRIBUTION, FAMILIES, EnvFamily
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
     """Create an environment without Gymnasium's checking wrapper. `settings` are passed to the environment."""
     library = _gymnasium()
     family = ensure_registered(env_id, needs_rendering=render_mode is not None)
+    if settings:
+        entry = None if family is None else family.find_entry(env_id)
+        check_env_settings(env_id, settings, entry, library.registry.get(env_id.rpartition(":")[2]))
     if render_mode is not None:
         settings["render_mode"] = render_mode
     try:
@@ -63,7 +67,8 @@ def refused_settings_error(env_id: str, settings: Mapping[str, Any], error: Exce
     """Return the error for settings with which an environment cannot be created; its constructor raises anything."""
     names = ", ".join(sorted(settings))
     cause = error if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
-    return BadInput(f"{env_id!r} does not accept these settings ({names}): {str(cause)[:_SHOWN_CHARACTERS]}.")
+    message = f"{env_id!r} does not accept these settings ({names}): {str(cause)[:_SHOWN_CHARACTERS]}."
+    return BadInput(message, [FieldProblem("env_kwargs", message)])
 
 
 def ensure_registered(env_id: str, *, needs_rendering: bool = False) -> EnvFamily | None:

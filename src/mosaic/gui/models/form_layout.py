@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -117,6 +118,8 @@ def format_value(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, dict):
+        return json.dumps(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     return str(value)

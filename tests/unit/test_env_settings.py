@@ -1,0 +1,73 @@
+"""Settings of environments: checked by the catalog, else by the constructor's signature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cleanrl_worker.checker import check_request
+from cleanrl_worker.worker_config import parse_request
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.setting_field import SettingField
+from mosaic.envs import make
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "message"),
+    [
+        ("FrozenLake-v1", {"is_slippery": "no"}, "is_slippery must be true or false, not 'no'"),
+        ("FrozenLake-v1", {"map_name": "9x9"}, "map_name must be one of 4x4, 8x8, not '9x9'"),
+        ("FrozenLake-v1", {"success_rate": "high"}, "success_rate must be a number, not 'high'"),
+        ("FrozenLake-v1", {"is_slipery": False}, "Did you mean 'is_slippery'"),
+        ("Pendulum-v1", {"g": True}, "g must be a number of at least 0, not True"),
+        ("Acrobot-v1", {"torque": 3}, "No setting 'torque' in Acrobot-v1"),
+        ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps must be a whole number of at least 1"),
+    ],
+)
+def test_an_unknown_name_or_a_wrong_value_names_what_is_expected(
+    env_id: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        make(env_id, **settings)
+    assert [problem.path for problem in caught.value.problems] == ["env_kwargs"]
+
+
+def test_what_the_environment_accepts_reaches_it() -> None:
+    env: Any = make("FrozenLake-v1", is_slippery=False, desc=["SFG"], max_episode_steps=7)
+    assert env.unwrapped.ncol == 3
+    assert env.spec.max_episode_steps == 7
+    assert env.unwrapped.P[0][2] == [(1.0, 1, 0.0, False)]
+
+
+def test_a_number_in_quotation_marks_is_not_a_number() -> None:
+    field = SettingField("limit", "int", 3, constraints={"ge": 1})
+    assert field.accepts(3)
+    assert not field.accepts("3")
+    assert not field.accepts(True)
+    assert not field.accepts(0)
+    assert not field.accepts(None)
+
+
+def training(algo: str, env_id: str, **env_kwargs: Any) -> dict[str, Any]:
+    return {"algo": algo, "env_id": env_id, "algo_params": {"env_kwargs": env_kwargs}}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (training("ppo", "FrozenLake-v1", is_slippery=1), "is_slippery must be true or false, not 1"),
+        (training("ppo", "FrozenLake-v1", render_mode="human"), "'render_mode' is set by MOSAIC"),
+        (training("dqn_atari", "ALE/Pong-v5", frameskip=1), "frameskip is fixed by the preprocessing"),
+        (training("ppo_atari_envpool", "Pong-v5", mode=1), "envpool's, which take no settings"),
+    ],
+)
+def test_a_training_is_refused_at_the_check(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(MosaicError, match=message) as caught:
+        check_request(parse_request(config))
+    assert all(problem.path.endswith("env_kwargs") for problem in caught.value.problems)
+
+
+def test_settings_of_an_atari_game_reach_the_game() -> None:
+    summary = check_request(parse_request(training("ppo_atari", "ALE/Pong-v5", full_action_space=True)))
+    assert summary.environment.action_space == "Discrete(18)"
