@@ -44,7 +44,7 @@ def test_settings_last_from_the_training_to_the_evaluation(trainer: TrainerClien
     view = train(trainer, worker, algo)
     assert env_kwargs_of_checkpoint(view) == ENV_KWARGS
 
-    trainer.resume(view.run_id, {"total_timesteps": 4_096})
+    trainer.resume(view.run_id, 4_096)
     view = ended(trainer, view.run_id, 120)
     assert (view.outcome, view.global_step) == ("succeeded", 4_096)
     assert env_kwargs_of_checkpoint(view) == ENV_KWARGS
