@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from cleanrl_worker.algorithms.base import AlgorithmConfig
+from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all

@@ -6,10 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
+from pydantic import ValidationError
 from tests.helpers.cli_trainer import call
 
 from cleanrl_worker import registry
 from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms.settings import RolloutConfig
 from cleanrl_worker.registry import ALGORITHMS, AlgorithmSpec
 from mosaic.submission.algorithm_schema import get_algorithm
 
@@ -34,6 +36,24 @@ def test_every_algorithm_offers_the_same_names_and_explains_itself(name: str) ->
     page = get_algorithm(name).help_page()
     for needed in ("# ", "Recommended timesteps", "https://"):
         assert needed in page, needed
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_default_is_valid_where_it_is_stated(name: str) -> None:
+    config = registry.load_algorithm(name).Config
+    assert config.model_validate(config().model_dump()) == config()
+
+
+def test_a_config_can_change_inherited_defaults_and_only_those() -> None:
+    class Config(RolloutConfig, defaults={"env_id": "A-v0", "total_timesteps": 512, "exp_name": "a", "num_envs": 2}):
+        pass
+
+    assert (Config().num_envs, Config().num_steps) == (2, 128)
+    assert RolloutConfig.model_fields["num_envs"].default == 4
+    with pytest.raises(ValidationError, match="less than or equal to 4096"):
+        Config(num_envs=5000)
+    with pytest.raises(TypeError, match="there is no setting 'num_env' to give a default"):
+        type("Misspelled", (RolloutConfig,), {"__module__": __name__}, defaults={"num_env": 2})
 
 
 def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,21 @@
-"""The common settings and interfaces of the algorithms, and functions that all of them share."""
+"""The interfaces of the algorithms, and functions that all of them share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field
 
+from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING, ROLLOUT, RUN, AlgorithmConfig, Backend
 from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
-from mosaic.contracts.model import Contract
-from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName
 from mosaic.envs.factory import family_of
 from mosaic.envs.spaces import describe_space, flat_size, unsupported_parts
 
@@ -26,49 +24,9 @@ if TYPE_CHECKING:
     from mosaic.run.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
-Backend = Literal["auto", "numpy", "torch"]
-Group = dict[str, Any]
-RUN: Group = {"group": "run"}
-COMPUTE: Group = {"group": "compute"}
-ROLLOUT: Group = {"group": "rollout"}
-LEARNING: Group = {"group": "learning"}
+__all__ = ["COMPUTE", "LEARNING", "ROLLOUT", "RUN", "AlgorithmConfig", "Backend"]
 MAX_OBSERVATION_SIZE = 1_000_000
 """The maximum size of a flat observation: a larger one is not a useful input of a fully connected layer."""
-
-
-class AlgorithmConfig(Contract):
-    """The settings that every algorithm has. Names and defaults are CleanRL's if it has the setting."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    env_id: EnvId = Field(json_schema_extra=RUN)
-    """The environment to train in, by its Gymnasium id."""
-    total_timesteps: int = Field(gt=0, json_schema_extra=RUN)
-    """Environment steps to train for, summed over all environments."""
-    seed: int = Field(default=1, ge=0, lt=2**31, json_schema_extra=RUN)
-    """The seed of all random generators: equal settings and seed give equal weights."""
-    env_kwargs: EnvKwargs | None = Field(default=None, json_schema_extra=RUN)
-    """Settings of the environment as JSON, such as {"is_slippery": false}."""
-    exp_name: SafeName = Field(json_schema_extra=RUN)
-    """The name of the experiment; part of the run's name."""
-    checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
-    """Environment steps between checkpoints; unset: a tenth of the run, between 20,000 and 250,000 steps."""
-    backend: Backend = Field(default="auto", json_schema_extra=COMPUTE)
-    """The library that computes updates: numpy (fastest for small networks on a CPU), torch, or auto to choose."""
-    cuda: bool = Field(default=True, json_schema_extra=COMPUTE)
-    """Whether the torch backend uses a GPU if there is one."""
-    torch_deterministic: bool = Field(default=True, json_schema_extra=COMPUTE)
-    """Whether the torch backend uses only deterministic algorithms on a GPU."""
-
-    @property
-    def env_settings(self) -> dict[str, Any]:
-        """What each environment is created with besides its id."""
-        return self.env_kwargs or {}
-
-    @property
-    def checkpoint_interval(self) -> int:
-        """`checkpoint_every`, or its default for a run of this length."""
-        return self.checkpoint_every or min(max(self.total_timesteps // 10, 20_000), 250_000)
 
 
 class TrainedPolicy(Protocol):

@@ -16,15 +16,15 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
 
 from cleanrl_worker import devices, ppo_kernels
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, ppo_atari
+from cleanrl_worker.algorithms.settings import EnvpoolConfig
 from cleanrl_worker.conv_network import (
     ConvNetworkSizes,
     copy_checked,
@@ -35,7 +35,6 @@ from cleanrl_worker.conv_network import (
     trunk_shapes,
 )
 from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
-from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 from mosaic.envs.reproducible import random_state_to_json
 
@@ -54,79 +53,8 @@ make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKIN
 """Makes the environment that `check` gets."""
 
 
-class Config(base.AlgorithmConfig):
+class Config(EnvpoolConfig, ppo_atari.Config, defaults={"exp_name": NAME}):
     """Settings of PPO for Atari games in envpool."""
-
-    env_id: EnvId = Field(default="Breakout-v5", json_schema_extra=base.RUN)
-    """The game to train in, by its id in envpool (`Breakout-v5`) or in Gymnasium."""
-    total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
-    """Steps to train for, summed over all games; a step is four frames."""
-    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment; part of the run's name."""
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """The library that computes: torch."""
-    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
-    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
-    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
-    num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """The number of parallel games."""
-    num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """Steps per game in a rollout."""
-    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls linearly to zero over the run."""
-    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor of future rewards."""
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
-    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Minibatches per rollout; each is one gradient step."""
-    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """Epochs per update: passes over the rollout."""
-    norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
-    clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """The clipping range of the probability ratio in the policy loss."""
-    clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the value loss is clipped in the same way."""
-    ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """The weight of the entropy bonus; a higher value explores more."""
-    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of the value loss."""
-    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The maximum norm of a gradient; a larger one is clipped."""
-    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The KL divergence at which an update stops early; unset: never."""
-
-    @model_validator(mode="after")
-    def _validate_combination(self) -> Config:
-        if self.batch_size % self.num_minibatches:
-            raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
-                f"{self.num_minibatches} equal parts"
-            )
-        if self.norm_adv and self.minibatch_size < 2:
-            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
-        if self.total_timesteps < self.batch_size:
-            raise ValueError(
-                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
-                f"{self.batch_size} steps"
-            )
-        return self
-
-    @property
-    def batch_size(self) -> int:
-        return self.num_envs * self.num_steps
-
-    @property
-    def minibatch_size(self) -> int:
-        return self.batch_size // self.num_minibatches
-
-    @property
-    def num_iterations(self) -> int:
-        return self.total_timesteps // self.batch_size
 
 
 class Agent:

@@ -17,15 +17,16 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cleanrl_worker import devices, ppo_kernels
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, ppo_atari
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, EnvpoolConfig
 from cleanrl_worker.conv_network import (
     ConvNetworkSizes,
     Shapes,
@@ -43,7 +44,7 @@ from cleanrl_worker.envpool_envs import (
     make_envpool_env,
 )
 from cleanrl_worker.normalization import FrameMoments, IntrinsicRewardScaler
-from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.contracts.payload import EnvId
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 from mosaic.envs.reproducible import random_state_to_json
 
@@ -67,89 +68,31 @@ make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKIN
 """Makes the environment that `check` gets."""
 
 
-class Config(base.AlgorithmConfig):
+class Config(EnvpoolConfig, ppo_atari.Config, defaults={
+        "total_timesteps": 2_000_000_000, "exp_name": NAME, "num_envs": 128, "ent_coef": 0.001
+    }):  # fmt: skip
     """Settings of PPO with random network distillation."""
 
-    env_id: EnvId = Field(default="MontezumaRevenge-v5", json_schema_extra=base.RUN)
+    env_id: EnvId = Field(default="MontezumaRevenge-v5", json_schema_extra=RUN)
     """The game to train in, by its id in envpool (`MontezumaRevenge-v5`) or in Gymnasium."""
-    total_timesteps: int = Field(default=2_000_000_000, gt=0, json_schema_extra=base.RUN)
-    """Steps to train for, summed over all games; a step is four frames."""
-    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment; part of the run's name."""
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """The library that computes: torch."""
-    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
-    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
-    learning_rate: float = Field(default=1e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    learning_rate: float = Field(default=1e-4, gt=0, lt=1, json_schema_extra=LEARNING)
     """The learning rate of Adam; 5e-5 to 5e-4 are usual."""
-    num_envs: int = Field(default=128, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """The number of parallel games."""
-    num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """Steps per game in a rollout."""
-    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls linearly to zero over the run."""
-    gamma: float = Field(default=0.999, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    gamma: float = Field(default=0.999, ge=0, le=1, json_schema_extra=ROLLOUT)
     """The discount factor of the game's rewards."""
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole rollout (noisy)."""
-    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Minibatches per rollout; each is one gradient step."""
-    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """Epochs per update: passes over the rollout."""
-    norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
-    clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """The clipping range of the probability ratio in the policy loss."""
-    clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    clip_vloss: bool = Field(default=True, json_schema_extra=LEARNING)
     """Whether the loss of the extrinsic value is clipped in the same way."""
-    ent_coef: float = Field(default=0.001, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """The weight of the entropy bonus; a higher value explores more."""
-    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
+    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=LEARNING)
     """The weight of both value losses."""
-    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The maximum norm of a gradient; a larger one is clipped."""
-    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The KL divergence at which an update stops early; unset: never."""
-    update_proportion: float = Field(default=0.25, gt=0, le=1, json_schema_extra=base.LEARNING)
+    update_proportion: float = Field(default=0.25, gt=0, le=1, json_schema_extra=LEARNING)
     """The fraction of a minibatch that the predictor is trained on; with many games less, or it learns too fast."""
-    int_coef: float = Field(default=1.0, ge=0, le=1000, json_schema_extra=base.ROLLOUT)
+    int_coef: float = Field(default=1.0, ge=0, le=1000, json_schema_extra=ROLLOUT)
     """The weight of the intrinsic advantages."""
-    ext_coef: float = Field(default=2.0, ge=0, le=1000, json_schema_extra=base.ROLLOUT)
+    ext_coef: float = Field(default=2.0, ge=0, le=1000, json_schema_extra=ROLLOUT)
     """The weight of the extrinsic advantages."""
-    int_gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    int_gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=ROLLOUT)
     """The discount factor of intrinsic rewards."""
-    num_iterations_obs_norm_init: int = Field(default=50, ge=1, le=100_000, json_schema_extra=base.ROLLOUT)
+    num_iterations_obs_norm_init: int = Field(default=50, ge=1, le=100_000, json_schema_extra=ROLLOUT)
     """Rollouts with random actions at the start, to initialize the normalization of frames."""
-
-    @model_validator(mode="after")
-    def _validate_combination(self) -> Config:
-        if self.batch_size % self.num_minibatches:
-            raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
-                f"{self.num_minibatches} equal parts"
-            )
-        if self.norm_adv and self.minibatch_size < 2:
-            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
-        if self.total_timesteps < self.batch_size:
-            raise ValueError(
-                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
-                f"{self.batch_size} steps"
-            )
-        return self
-
-    @property
-    def batch_size(self) -> int:
-        return self.num_envs * self.num_steps
-
-    @property
-    def minibatch_size(self) -> int:
-        return self.batch_size // self.num_minibatches
-
-    @property
-    def num_iterations(self) -> int:
-        return self.total_timesteps // self.batch_size
 
 
 class Agent:

@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
 
 from cleanrl_worker import value_kernels
 from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms.settings import PqnConfig
 from cleanrl_worker.flat_network import NumpyRAdam
 from cleanrl_worker.learners import ValueLearner
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.value_kernels import ReturnBatch, ReturnsKernel
 from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic import envs
-from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
@@ -41,75 +40,8 @@ HIDDEN = (120, 84)
 METRIC_NAMES = ("td_loss", "q_values")
 
 
-class Config(base.AlgorithmConfig):
+class Config(PqnConfig, defaults={"env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME}):
     """Settings of parallelized Q-learning."""
-
-    env_id: EnvId = Field(default="CartPole-v1", json_schema_extra=base.RUN)
-    """The environment to train in, by its Gymnasium id."""
-    total_timesteps: int = Field(default=500_000, gt=0, json_schema_extra=base.RUN)
-    """Environment steps to train for, summed over all environments."""
-    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment; part of the run's name."""
-    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
-    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
-    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The learning rate of RAdam; 1e-4 to 1e-3 are usual."""
-    num_envs: int = Field(default=4, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """The number of parallel environments."""
-    num_steps: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """Steps per environment in a rollout."""
-    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Minibatches per rollout; each is one gradient step."""
-    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """Epochs per update: passes over the rollout."""
-    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls linearly to zero over the run."""
-    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor of future rewards."""
-    start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The initial epsilon: the probability of a random action."""
-    end_e: float = Field(default=0.05, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The final epsilon."""
-    exploration_fraction: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The fraction of the run over which epsilon falls from `start_e` to `end_e`."""
-    max_grad_norm: float = Field(default=10.0, gt=0, json_schema_extra=base.LEARNING)
-    """The maximum norm of a gradient; a larger one is clipped."""
-    q_lambda: float = Field(default=0.65, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The lambda of the returns: 0 uses one step (biased), 1 the whole rollout (noisy)."""
-
-    @model_validator(mode="after")
-    def _validate_combination(self) -> Config:
-        if self.batch_size % self.num_minibatches:
-            raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
-                f"{self.num_minibatches} equal parts"
-            )
-        if self.total_timesteps < self.batch_size:
-            raise ValueError(
-                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
-                f"{self.batch_size} steps"
-            )
-        return self
-
-    @property
-    def batch_size(self) -> int:
-        return self.num_envs * self.num_steps
-
-    @property
-    def minibatch_size(self) -> int:
-        return self.batch_size // self.num_minibatches
-
-    @property
-    def num_iterations(self) -> int:
-        return self.total_timesteps // self.batch_size
-
-    def epsilons(self, steps: Array) -> Array:
-        """Return epsilon at these environment steps."""
-        duration = max(1.0, self.exploration_fraction * self.total_timesteps)
-        progress = np.minimum(steps / duration, 1.0)
-        return np.asarray(self.start_e + (self.end_e - self.start_e) * progress)
 
 
 class Agent:

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cleanrl_worker import ppo_kernels
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, ppo_continuous_action
+from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.learners import PpoLearner, PpoSettings
 from cleanrl_worker.normalization import ObservationNormalizer, RewardNormalizer
 from cleanrl_worker.ppo_kernels import PpoLosses, RolloutBatch
 from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic import envs
-from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
@@ -44,79 +44,11 @@ NAME = "rpo_continuous_action"
 HIDDEN = (64, 64)
 
 
-class Config(base.AlgorithmConfig):
+class Config(ppo_continuous_action.Config, defaults={"total_timesteps": 8_000_000, "exp_name": NAME}):
     """Settings of RPO for continuous actions."""
 
-    env_id: EnvId = Field(default="HalfCheetah-v5", json_schema_extra=base.RUN)
-    """The environment to train in, by its Gymnasium id."""
-    total_timesteps: int = Field(default=8_000_000, gt=0, json_schema_extra=base.RUN)
-    """Environment steps to train for, summed over all environments."""
-    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment; part of the run's name."""
-    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
-    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
-    learning_rate: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
-    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """The number of parallel environments."""
-    num_steps: int = Field(default=2048, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """Steps per environment in a rollout."""
-    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls linearly to zero over the run."""
-    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor of future rewards."""
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
-    num_minibatches: int = Field(default=32, ge=1, json_schema_extra=base.LEARNING)
-    """Minibatches per rollout; each is one gradient step."""
-    update_epochs: int = Field(default=10, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """Epochs per update: passes over the rollout."""
-    norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
-    clip_coef: float = Field(default=0.2, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """The clipping range of the probability ratio in the policy loss."""
-    clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the value loss is clipped in the same way."""
-    ent_coef: float = Field(default=0.0, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """The weight of the entropy bonus; a higher value explores more."""
-    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of the value loss."""
-    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The maximum norm of a gradient; a larger one is clipped."""
-    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The KL divergence at which an update stops early; unset: never."""
-    rpo_alpha: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
+    rpo_alpha: float = Field(default=0.5, ge=0, le=100, json_schema_extra=LEARNING)
     """The range of the uniform noise on action means in updates; 0.5 is usual, 0.01 for tasks with precise actions."""
-
-    @model_validator(mode="after")
-    def _validate_combination(self) -> Config:
-        if self.batch_size % self.num_minibatches:
-            raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
-                f"{self.num_minibatches} equal parts"
-            )
-        if self.norm_adv and self.minibatch_size < 2:
-            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
-        if self.total_timesteps < self.batch_size:
-            raise ValueError(
-                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
-                f"{self.batch_size} steps"
-            )
-        return self
-
-    @property
-    def batch_size(self) -> int:
-        return self.num_envs * self.num_steps
-
-    @property
-    def minibatch_size(self) -> int:
-        return self.batch_size // self.num_minibatches
-
-    @property
-    def num_iterations(self) -> int:
-        return self.total_timesteps // self.batch_size
 
 
 class Agent:

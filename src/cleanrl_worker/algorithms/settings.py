@@ -1,0 +1,285 @@
+"""The settings of the algorithms, each stated once. An algorithm's `Config` inherits them and states what differs.
+
+Names and defaults are CleanRL's if it has the setting. Another default of an inherited setting goes into the table
+`defaults`; a setting with another text or limit is stated again:
+
+    class Config(PpoConfig, defaults={"env_id": "HalfCheetah-v5", "exp_name": NAME, "learning_rate": 3e-4}):
+        rpo_alpha: float = Field(default=0.5, ge=0, json_schema_extra=LEARNING)
+        '''The range of the noise on action means.'''
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, Field, model_validator
+
+from mosaic.contracts.model import Contract
+from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName
+
+Array = npt.NDArray[Any]
+Backend = Literal["auto", "numpy", "torch"]
+Group = dict[str, Any]
+RUN: Group = {"group": "run"}
+COMPUTE: Group = {"group": "compute"}
+ROLLOUT: Group = {"group": "rollout"}
+LEARNING: Group = {"group": "learning"}
+
+
+class AlgorithmConfig(Contract):
+    """The settings that every algorithm has."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    def __init_subclass__(cls, defaults: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, defaults: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        """Give inherited settings other defaults. Models are built on first use, so that this is in time."""
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, default in (defaults or {}).items():
+            if name not in cls.model_fields:
+                known = ", ".join(cls.model_fields)
+                raise TypeError(f"{cls.__module__}: there is no setting {name!r} to give a default. Known: {known}.")
+            field = copy.copy(cls.model_fields[name])
+            field.default = default
+            cls.model_fields[name] = field
+
+    env_id: EnvId = Field(default=..., json_schema_extra=RUN)
+    """The environment to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=..., gt=0, json_schema_extra=RUN)
+    """Environment steps to train for, summed over all environments."""
+    seed: int = Field(default=1, ge=0, lt=2**31, json_schema_extra=RUN)
+    """The seed of all random generators: equal settings and seed give equal weights."""
+    env_kwargs: EnvKwargs | None = Field(default=None, json_schema_extra=RUN)
+    """Settings of the environment as JSON, such as {"is_slippery": false}."""
+    exp_name: SafeName = Field(default=..., json_schema_extra=RUN)
+    """The name of the experiment; part of the run's name."""
+    checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
+    """Environment steps between checkpoints; unset: a tenth of the run, between 20,000 and 250,000 steps."""
+    backend: Backend = Field(default="auto", json_schema_extra=COMPUTE)
+    """The library that computes updates: numpy (fastest for small networks on a CPU), torch, or auto to choose."""
+    cuda: bool = Field(default=True, json_schema_extra=COMPUTE)
+    """Whether the torch backend uses a GPU if there is one."""
+    torch_deterministic: bool = Field(default=True, json_schema_extra=COMPUTE)
+    """Whether the torch backend uses only deterministic algorithms on a GPU."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=COMPUTE)
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
+    compile: bool = Field(default=False, json_schema_extra=COMPUTE)
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
+
+    @property
+    def env_settings(self) -> dict[str, Any]:
+        """What each environment is created with besides its id."""
+        return self.env_kwargs or {}
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """`checkpoint_every`, or its default for a run of this length."""
+        return self.checkpoint_every or min(max(self.total_timesteps // 10, 20_000), 250_000)
+
+
+class AtariConfig(AlgorithmConfig):
+    """Of algorithms for Atari games. Comes first among the bases, so that it replaces their environment."""
+
+    env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=RUN)
+    """The game to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=RUN)
+    """Steps to train for, summed over all games; a step is four frames."""
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
+    """The library that computes: torch."""
+
+
+class EnvpoolConfig(AtariConfig):
+    """Of algorithms for Atari games that run in envpool."""
+
+    env_id: EnvId = Field(default="Breakout-v5", json_schema_extra=RUN)
+    """The game to train in, by its id in envpool (`Breakout-v5`) or in Gymnasium."""
+
+
+class EpsilonGreedyConfig(AlgorithmConfig):
+    """Of algorithms that select a random action with probability epsilon, else the best one."""
+
+    start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=ROLLOUT)
+    """The initial epsilon: the probability of a random action."""
+    end_e: float = Field(default=0.05, ge=0, le=1, json_schema_extra=ROLLOUT)
+    """The final epsilon."""
+    exploration_fraction: float = Field(default=0.5, ge=0, le=1, json_schema_extra=ROLLOUT)
+    """The fraction of the run over which epsilon falls from `start_e` to `end_e`."""
+
+    def epsilons(self, steps: Array) -> Array:
+        """Return epsilon at these environment steps."""
+        duration = max(1.0, self.exploration_fraction * self.total_timesteps)
+        progress = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * progress)
+
+
+# --- on-policy
+
+
+class RolloutConfig(AlgorithmConfig):
+    """Of algorithms that collect a rollout, learn from it in minibatches and discard it."""
+
+    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=LEARNING)
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
+    num_envs: int = Field(default=4, ge=1, le=4096, json_schema_extra=ROLLOUT)
+    """The number of parallel environments."""
+    num_steps: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=ROLLOUT)
+    """Steps per environment in a rollout."""
+    anneal_lr: bool = Field(default=True, json_schema_extra=LEARNING)
+    """Whether the learning rate falls linearly to zero over the run."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=ROLLOUT)
+    """The discount factor of future rewards."""
+    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=LEARNING)
+    """Minibatches per rollout; each is one gradient step."""
+    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=LEARNING)
+    """Epochs per update: passes over the rollout."""
+    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=LEARNING)
+    """The maximum norm of a gradient; a larger one is clipped."""
+
+    @model_validator(mode="after")
+    def _validate_rollout(self) -> Self:
+        self._validate_minibatches()
+        if self.total_timesteps < self.batch_size:
+            raise ValueError(
+                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
+                f"{self.batch_size} steps"
+            )
+        return self
+
+    def _validate_minibatches(self) -> None:
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
+                f"{self.num_minibatches} equal parts"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+
+class PpoConfig(RolloutConfig):
+    """Of proximal policy optimization."""
+
+    num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=ROLLOUT)
+    """Steps per environment in a rollout."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=ROLLOUT)
+    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
+    norm_adv: bool = Field(default=True, json_schema_extra=LEARNING)
+    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
+    clip_coef: float = Field(default=0.2, gt=0, le=10, json_schema_extra=LEARNING)
+    """The clipping range of the probability ratio in the policy loss."""
+    clip_vloss: bool = Field(default=True, json_schema_extra=LEARNING)
+    """Whether the value loss is clipped in the same way."""
+    ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=LEARNING)
+    """The weight of the entropy bonus; a higher value explores more."""
+    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=LEARNING)
+    """The weight of the value loss."""
+    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=LEARNING)
+    """The KL divergence at which an update stops early; unset: never."""
+
+    def _validate_minibatches(self) -> None:
+        super()._validate_minibatches()
+        if self.norm_adv and self.minibatch_size < 2:
+            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
+
+
+class PqnConfig(EpsilonGreedyConfig, RolloutConfig, defaults={"max_grad_norm": 10.0}):
+    """Of parallelized Q-learning."""
+
+    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=LEARNING)
+    """The learning rate of RAdam; 1e-4 to 1e-3 are usual."""
+    q_lambda: float = Field(default=0.65, ge=0, le=1, json_schema_extra=ROLLOUT)
+    """The lambda of the returns: 0 uses one step (biased), 1 the whole rollout (noisy)."""
+
+
+# --- with a replay buffer
+
+
+class ReplayConfig(AlgorithmConfig):
+    """Of algorithms that learn from a replay buffer."""
+
+    checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=RUN)
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
+    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=ROLLOUT)
+    """The capacity of the replay buffer in transitions."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=LEARNING)
+    """The discount factor of future rewards."""
+    batch_size: int = Field(default=256, ge=1, le=1_000_000, json_schema_extra=LEARNING)
+    """Transitions per gradient step."""
+    learning_starts: int = Field(default=10_000, ge=0, json_schema_extra=LEARNING)
+    """Environment steps before the first gradient step."""
+
+
+class ValueReplayConfig(ReplayConfig, defaults={"buffer_size": 10_000, "batch_size": 128}):
+    """Of algorithms that learn action values: DQN and its successors."""
+
+    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=LEARNING)
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
+    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=ROLLOUT)
+    """The number of parallel environments."""
+    target_network_frequency: int = Field(default=500, ge=1, json_schema_extra=LEARNING)
+    """Environment steps between updates of the target network."""
+    train_frequency: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=LEARNING)
+    """Steps per environment between gradient steps."""
+
+    @model_validator(mode="after")
+    def _validate_buffer(self) -> Self:
+        if self.buffer_size < self.num_envs:
+            raise ValueError(
+                f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
+            )
+        return self
+
+    @property
+    def buffer_capacity(self) -> int:
+        """The capacity that is allocated: no more than the run's number of steps."""
+        return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
+
+
+class DistributionalConfig(AlgorithmConfig):
+    """Of algorithms that learn a distribution of returns over fixed atoms."""
+
+    n_atoms: int = Field(default=51, ge=2, le=10_000, json_schema_extra=LEARNING)
+    """The number of atoms of a distribution; 51 and 101 are usual."""
+    v_min: float = Field(default=-10.0, json_schema_extra=LEARNING)
+    """The return of the lowest atom."""
+    v_max: float = Field(default=10.0, json_schema_extra=LEARNING)
+    """The return of the highest atom."""
+
+    @model_validator(mode="after")
+    def _validate_atoms(self) -> Self:
+        if not self.v_min < self.v_max:
+            raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
+        return self
+
+
+class ActorCriticReplayConfig(ReplayConfig):
+    """Of algorithms for continuous actions that learn an actor and critics."""
+
+    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=ROLLOUT)
+    """The number of parallel environments; one update follows each step of all of them."""
+    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=ROLLOUT)
+    """The capacity of the replay buffer in transitions; 100,000 to 1,000,000 are usual."""
+    batch_size: int = Field(default=256, ge=1, le=1_000_000, json_schema_extra=LEARNING)
+    """Transitions per update; 64 to 512 are usual."""
+    learning_starts: int = Field(default=25_000, ge=0, json_schema_extra=LEARNING)
+    """Environment steps with random actions before the first update; 1,000 to 25,000 are usual."""
+    tau: float = Field(default=0.005, gt=0, le=1, json_schema_extra=LEARNING)
+    """The fraction by which each target update moves the target networks; 0.001 to 0.02 are usual."""
+    policy_frequency: int = Field(default=2, ge=1, le=1000, json_schema_extra=LEARNING)
+    """Updates of the critics per update of the actor and the target networks."""
