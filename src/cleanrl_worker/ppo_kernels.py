@@ -48,6 +48,13 @@ def gae_advantages(
     return advantages
 
 
+def categorical_log_probs(logits: Array, actions: Integers) -> Array:
+    """Return the log-probabilities of actions [rows] under the softmax distribution of logits [rows, actions]."""
+    shifted = logits - logits.max(1, keepdims=True)
+    log_probs: Array = shifted[np.arange(len(actions)), actions] - np.log(np.exp(shifted).sum(1))
+    return log_probs
+
+
 def gaussian_log_probs(noise: Array, log_std: Array) -> Array:
     """Return the log-probabilities of samples μ + σ z for noise z [rows, size]; they do not depend on μ."""
     # log N(μ + σ z; μ, σ²) = -Σ_j (z_j² / 2 + log σ_j + log(2π) / 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
@@ -20,6 +20,8 @@ from mosaic.envs.factory import family_of
 from mosaic.envs.spaces import describe_space, flat_size, unsupported_parts
 
 if TYPE_CHECKING:
+    import torch
+
     from mosaic.run import Checkpoint, Run
     from mosaic.run.checkpoints import CheckpointPart
 
@@ -55,6 +57,28 @@ class ObservationEncoder:
             vectors[np.arange(len(observations)), observations - self._discrete_start] = 1
             return vectors
         return np.asarray(observations).reshape(len(observations), self.size)
+
+
+class FlatAgent:
+    """An agent whose weights are one flat vector, in numpy."""
+
+    def __init__(self, network: Any) -> None:
+        self.network = network
+        self.parameters = network.flat
+
+    def initialize(self, rng: np.random.Generator) -> None:
+        self.network.initialize(rng)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the weights under CleanRL's keys, in torch's layout."""
+        return dict(self.network.named_arrays(self.network.parameters))
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.network.assign(self.network.parameters, state)
+
+    def module(self) -> torch.nn.Module:
+        """Return the same network as a torch module with these weights."""
+        raise NotImplementedError
 
 
 def replay_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
@@ -130,6 +154,43 @@ def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
             f"{algorithm} flattens observations to a vector; that of {env_name(env)} would have {size:,} numbers, more "
             f"than the maximum of {MAX_OBSERVATION_SIZE:,}. Add a wrapper that gives smaller observations."
         )
+
+
+def check_discrete(
+    algorithm: str, config: AlgorithmConfig, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, int], FlatAgent]
+) -> dict[str, Any]:
+    """Raise unless the algorithm fits an environment with discrete actions; return the sizes and backend of the run."""
+    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
+        raise unsupported_actions_error(algorithm, "a discrete action space", env)
+    count = int(env.action_space.n)
+    return {**_check_vectors(algorithm, config, env, count, make_agent), "actions": count}
+
+
+def check_continuous(
+    algorithm: str, config: AlgorithmConfig, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, int], FlatAgent]
+) -> dict[str, Any]:
+    """Raise unless the algorithm fits an environment with continuous actions; return the same."""
+    space: Any = env.action_space
+    if not is_continuous(space):
+        raise unsupported_actions_error(algorithm, "a continuous (Box) action space", env)
+    return {**_check_vectors(algorithm, config, env, math.prod(space.shape), make_agent), "actions": list(space.shape)}
+
+
+def _check_vectors(
+    algorithm: str,
+    config: AlgorithmConfig,
+    env: gymnasium.Env[Any, Any],
+    actions: int,
+    make_agent: Callable[[int, int], FlatAgent],
+) -> dict[str, Any]:
+    check_observations(algorithm, env)
+    size = ObservationEncoder.describe(env.observation_space)["size"]
+    return {
+        "observations": list(env.observation_space.shape or (size,)),
+        "actions": actions,
+        "parameters": make_agent(size, actions).network.size,
+        "backend": resolve_backend(config.backend),
+    }
 
 
 def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:

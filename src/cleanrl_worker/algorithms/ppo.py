@@ -11,24 +11,19 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig
-from cleanrl_worker.learners import PpoLearner, PpoSettings
-from cleanrl_worker.ppo_kernels import PpoLosses, RolloutBatch
+from cleanrl_worker.learners import PpoSettings
+from cleanrl_worker.loops.on_policy import PpoTraining, open_environments
+from cleanrl_worker.ppo_kernels import CategoricalKernel, PpoLosses, categorical_log_probs
 from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.vector_envs import VectorEnvs
-from mosaic import envs
-from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     import torch
@@ -44,36 +39,30 @@ class Config(PpoConfig, defaults={"env_id": "CartPole-v1", "total_timesteps": 50
     """Settings of PPO for discrete actions."""
 
 
-class Agent:
+class Agent(base.FlatAgent):
     """A categorical actor and a critic with two hidden layers each."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = PpoNetwork(observation_size, action_count, hidden, actor="actor")
-        self.parameters = self.network.flat
-
-    def state_dict(self) -> dict[str, Array]:
-        """Return the weights under CleanRL's keys, in torch's layout."""
-        return dict(self.network.named_arrays(self.network.parameters))
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.network.assign(self.network.parameters, state)
+        super().__init__(PpoNetwork(observation_size, action_count, hidden, actor="actor"))
 
     def module(self) -> torch.nn.Module:
-        """Return the same network as a torch module with these weights."""
         import torch
 
-        def layers(outputs: int) -> torch.nn.Sequential:
-            sizes = (self.network.inputs, *self.network.hidden)
-            stack: list[torch.nn.Module] = []
-            for before, after in zip(sizes, self.network.hidden, strict=False):
-                stack += [torch.nn.Linear(before, after), torch.nn.Tanh()]
-            return torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], outputs))
-
         module = torch.nn.Module()
-        module.critic = layers(1)
-        module.actor = layers(self.network.outputs)
+        module.critic = tanh_layers(self.network, 1)
+        module.actor = tanh_layers(self.network, self.network.outputs)
         module.load_state_dict({name: torch.from_numpy(part) for name, part in self.state_dict().items()})
         return module
+
+
+def tanh_layers(network: PpoNetwork, outputs: int) -> torch.nn.Sequential:
+    import torch
+
+    sizes = (network.inputs, *network.hidden)
+    stack: list[torch.nn.Module] = []
+    for before, after in zip(sizes, network.hidden, strict=False):
+        stack += [torch.nn.Linear(before, after), torch.nn.Tanh()]
+    return torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], outputs))
 
 
 def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
@@ -82,7 +71,17 @@ def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, Pp
 
     log_probs = torch.log_softmax(module.actor(batch.observations), dim=1)
     entropy = -(log_probs.exp() * log_probs).sum(1).mean()
-    log_ratio = log_probs.gather(1, batch.actions[:, None])[:, 0] - batch.log_probs
+    taken_log_probs = log_probs.gather(1, batch.actions[:, None])[:, 0]
+    return clipped_loss(taken_log_probs, entropy, module.critic(batch.observations)[:, 0], batch, config)
+
+
+def clipped_loss(
+    log_probs: torch.Tensor, entropy: torch.Tensor, values: torch.Tensor, batch: Any, config: PpoSettings
+) -> tuple[torch.Tensor, PpoLosses]:
+    """Return PPO's loss from the new log-probabilities of the actions, the mean entropy, and the new values."""
+    import torch
+
+    log_ratio = log_probs - batch.log_probs
     ratio = log_ratio.exp()
 
     advantages = batch.advantages
@@ -91,7 +90,6 @@ def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, Pp
     clipped_ratio = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
     policy_loss = torch.max(-advantages * ratio, -advantages * clipped_ratio).mean()
 
-    values = module.critic(batch.observations)[:, 0]
     squares = (values - batch.returns) ** 2
     if config.clip_vloss:
         clipped_values = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
@@ -106,183 +104,57 @@ def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, Pp
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise base.unsupported_actions_error(NAME, "a discrete action space", env)
-    base.check_observations(NAME, env)
-    inputs = base.ObservationEncoder.describe(env.observation_space)
-    return {
-        "observations": list(env.observation_space.shape or (inputs["size"],)),
-        "actions": int(env.action_space.n),
-        "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
-        "backend": base.resolve_backend(config.backend),
-    }
+    return base.check_discrete(NAME, config, env, Agent)
 
 
-def _learner(config: Config, agent: Agent) -> PpoLearner:
-    if base.resolve_backend(config.backend) == "numpy":
-        return ppo_kernels.CategoricalKernel(agent.network, config.minibatch_size, config)
-    from cleanrl_worker.autograd_learners import PpoAutogradLearner
-    from cleanrl_worker.torch_backend import TorchContext
+class Training(PpoTraining):
+    """Draws actions from the softmax distribution of the actor's logits."""
 
-    # One thread: more make small networks slower, and results would depend on their number.
-    compute = TorchContext.set_up(
-        cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
-        compiles=config.compile, seed=config.seed,
-    )  # fmt: skip
-    return PpoAutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
+    name = NAME
+    kernel = CategoricalKernel
+    loss = staticmethod(loss)
+
+    def __init__(self, config: Config, run: Run, environments: VectorEnvs) -> None:
+        space: Any = environments.action_space
+        self.first_action, count = int(space.start), int(space.n)
+        super().__init__(config, run, environments, Agent(environments.observation_size, count))
+        # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
+        self._env_actions = [space.dtype.type(self.first_action + index) for index in range(count)]
+        self._logits = np.zeros((config.num_steps, config.num_envs, count), np.float32)
+        self._scores = np.zeros((config.num_envs, count), np.float32)
+        self._actions = np.zeros((config.num_steps, config.num_envs), np.intp)
+
+    def begin_rollout(self) -> None:
+        self.actor.refresh()
+        # The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
+        self._noise = base.sample_exponentials(self.rng, self._logits.shape)
+        np.log(self._noise, out=self._noise)
+
+    def act(self, t: int) -> list[Any]:
+        logits, actions = self._logits[t], self._actions[t]
+        self.actor(self.observations[t], logits)
+        np.subtract(logits, self._noise[t], out=self._scores)
+        self._scores.argmax(1, out=actions)
+        env_actions = self._env_actions
+        return [env_actions[index] for index in actions.tolist()]
+
+    def env_actions(self) -> Array:
+        return np.array(self._env_actions)[self._actions]
+
+    def rollout_actions(self) -> Array:
+        return self._actions.reshape(-1)
+
+    def log_probs(self) -> Array:
+        return categorical_log_probs(self._logits.reshape(-1, len(self._env_actions)), self.rollout_actions())
+
+    def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        return {}, {"first_action": self.first_action}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
-    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
-    try:
-        _train(config, run, resume, environments)
-    finally:
-        environments.close()
-
-
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
-    action_space: Any = environments.action_space
-    first_action, action_count = int(action_space.start), int(action_space.n)
-    # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
-    env_actions = [action_space.dtype.type(first_action + index) for index in range(action_count)]
-    size, steps, num_envs, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
-    shape = {
-        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": num_envs,
-        "num_steps": steps,
-    }  # fmt: skip
-    rng = np.random.default_rng(config.seed)
-    agent = Agent(size, action_count)
-
-    observations = np.zeros((steps + 1, num_envs, size), np.float32)
-    logits = np.zeros((steps, num_envs, action_count), np.float32)
-    scores = np.zeros((num_envs, action_count), np.float32)
-    actions = np.zeros((steps, num_envs), np.intp)
-    dones = np.zeros((steps, num_envs), np.bool_)
-
-    if resume is None:
-        iteration = global_step = 0
-        agent.network.initialize(rng)
-        learner = _learner(config, agent)
-        environments.start()
-    else:
-        base.check_resumable(NAME, shape, resume)
-        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
-        if global_step + total > config.total_timesteps:
-            return
-        agent.load_state_dict(resume.weights)
-        learner = _learner(config, agent)
-        base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
-        rng.bit_generator.state = resume.facts["rng"]
-        base.restore_environments(run, environments, resume)
-    environments.observe(observations[-1])
-    actor = learner.actor(num_envs)
-    learning_rate = config.learning_rate
-
-    def save() -> None:
-        arrays, environment_facts = environments.checkpoint_state()
-        base.save_checkpoint(
-            NAME,
-            run,
-            global_step,
-            weights=agent.state_dict(),
-            arrays={**arrays, **base.optimizer_arrays(agent.network, learner)},
-            facts={
-                "algorithm": NAME,
-                "shape": shape,
-                "config": config.model_dump(mode="json"),
-                "backend": base.resolve_backend(config.backend),
-                "inputs": base.ObservationEncoder.describe(environments.observation_space),
-                "first_action": first_action,
-                "iteration": iteration,
-                "global_step": global_step,
-                "learning_rate": learning_rate,
-                "adam_count": learner.count,
-                "rng": random_state_to_json(rng.bit_generator.state),
-                "environments": environment_facts,
-            },
-        )
-
-    started_at, started_step = time.time(), global_step
-    saved_step = -1 if resume is None else global_step
-    while global_step + total <= config.total_timesteps and not run.stop_requested:
-        iteration += 1
-        if config.anneal_lr:
-            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
-
-        # Collect a rollout. Only logits are computed at each step; values and log-probabilities follow in one batch.
-        actor.refresh()
-        observations[0] = observations[-1]
-        dones[...] = False
-        truncated: list[tuple[int, int, Array]] = []
-        # The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
-        noise = base.sample_exponentials(rng, logits.shape)
-        np.log(noise, out=noise)
-        for t in range(steps):
-            actor(observations[t], logits[t])
-            np.subtract(logits[t], noise[t], out=scores)
-            scores.argmax(1, out=actions[t])
-            global_step += num_envs
-            for episode_end in environments.step(
-                [env_actions[index] for index in actions[t].tolist()], observations[t + 1]
-            ):
-                dones[t, episode_end.env] = True
-                if not episode_end.is_terminal:
-                    truncated.append((t, episode_end.env, episode_end.observation))
-                run.episode(
-                    env=episode_end.env,
-                    step=global_step,
-                    episodic_return=episode_end.episodic_return,
-                    length=episode_end.length,
-                )
-            run.update(global_step)
-        rewards = environments.finish_rollout(np.array(env_actions)[actions])
-        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
-
-        # Estimate advantages. A truncated episode is bootstrapped with the value of its final observation; otherwise
-        # the agent would learn that reaching the time limit is as bad as failing.
-        values = agent.network.critic_values(observations.reshape(-1, size)).reshape(steps + 1, num_envs)
-        if truncated:
-            final_values = agent.network.critic_values(
-                np.array([observation for _, _, observation in truncated], np.float32)
-            )
-            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
-                rewards[t, env] += config.gamma * value
-        advantages = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        returns = (advantages + values[:-1]).reshape(total)
-        flat_logits = logits.reshape(total, action_count)
-        flat_logits -= flat_logits.max(1, keepdims=True)
-        batch = RolloutBatch(
-            observations=observations[:-1].reshape(total, size),
-            actions=actions.reshape(total),
-            log_probs=flat_logits[np.arange(total), actions.reshape(total)] - np.log(np.exp(flat_logits).sum(1)),
-            advantages=advantages.reshape(total),
-            returns=returns,
-            values=values[:-1].reshape(total),
-        )
-
-        # Update.
-        learner.begin_update(learning_rate)
-        for _ in range(config.update_epochs):
-            learner.run_epoch(batch, rng.permutation(total))
-            if config.target_kl is not None and learner.losses().approx_kl > config.target_kl:
-                break
-        learner.sync_networks()
-
-        # Report.
-        losses = {f"losses/{name}": value for name, value in learner.losses()._asdict().items()}
-        base.abort_if_not_finite(NAME, run, global_step, losses)
-        variance = float(returns.var())
-        if variance > 0:
-            losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / variance
-        sps = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
-        if run.checkpoint_due(global_step):
-            save()
-            saved_step = global_step
-    if saved_step != global_step:
-        save()
+    with open_environments(config, run, VectorEnvs) as environments:
+        Training(config, run, environments).train(resume)
 
 
 class CategoricalPolicy:

@@ -9,9 +9,6 @@ Paper: Gallici et al., "Simplifying Deep Temporal Difference Learning", arXiv:24
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -23,11 +20,10 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PqnConfig
 from cleanrl_worker.flat_network import NumpyRAdam
 from cleanrl_worker.learners import ValueLearner
+from cleanrl_worker.loops.on_policy import OnPolicyTraining, open_environments
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.value_kernels import ReturnBatch, ReturnsKernel
 from cleanrl_worker.vector_envs import VectorEnvs
-from mosaic import envs
-from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     import torch
@@ -44,22 +40,16 @@ class Config(PqnConfig, defaults={"env_id": "CartPole-v1", "total_timesteps": 50
     """Settings of parallelized Q-learning."""
 
 
-class Agent:
+class Agent(base.FlatAgent):
     """A Q-network with two hidden layers and layer norm."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = Perceptron(observation_size, action_count, hidden, has_layer_norm=True)
-        self.parameters = self.network.flat
+        super().__init__(Perceptron(observation_size, action_count, hidden, has_layer_norm=True))
 
-    def state_dict(self) -> dict[str, Array]:
-        """Return the weights under CleanRL's keys, in torch's layout."""
-        return dict(self.network.named_arrays(self.network.parameters))
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.network.assign(self.network.parameters, state)
+    def initialize(self, rng: np.random.Generator) -> None:
+        self.network.initialize_orthogonal(rng)
 
     def module(self) -> torch.nn.Module:
-        """Return the same network as a torch module with these weights."""
         import torch
 
         sizes = (self.network.inputs, *self.network.hidden)
@@ -83,16 +73,7 @@ def loss(module: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise base.unsupported_actions_error(NAME, "a discrete action space", env)
-    base.check_observations(NAME, env)
-    inputs = base.ObservationEncoder.describe(env.observation_space)
-    return {
-        "observations": list(env.observation_space.shape or (inputs["size"],)),
-        "actions": int(env.action_space.n),
-        "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
-        "backend": base.resolve_backend(config.backend),
-    }
+    return base.check_discrete(NAME, config, env, Agent)
 
 
 def _learner(config: Config, agent: Agent) -> ValueLearner:
@@ -106,138 +87,73 @@ def _learner(config: Config, agent: Agent) -> ValueLearner:
     return ValueAutogradLearner(agent, loss, config, METRIC_NAMES, max_norm=config.max_grad_norm, optimizer=TorchRAdam)
 
 
-def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
-    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
-    try:
-        _train(config, run, resume, environments)
-    finally:
-        environments.close()
+class Training(OnPolicyTraining):
+    """Acts epsilon-greedily and fits the Q-values of the rollout's actions to their λ-returns."""
 
+    name = NAME
+    config: Config
+    agent: Agent
+    learner: ValueLearner
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
-    action_space: Any = environments.action_space
-    first_action, action_count = int(action_space.start), int(action_space.n)
-    # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
-    env_actions = [action_space.dtype.type(first_action + index) for index in range(action_count)]
-    size, steps, num_envs, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
-    shape = {
-        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": num_envs,
-        "num_steps": steps,
-    }  # fmt: skip
-    rng = np.random.default_rng(config.seed)
-    agent = Agent(size, action_count)
+    def __init__(self, config: Config, run: Run, environments: VectorEnvs) -> None:
+        space: Any = environments.action_space
+        self.first_action, count = int(space.start), int(space.n)
+        super().__init__(config, run, environments, Agent(environments.observation_size, count))
+        # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
+        self._env_actions = [space.dtype.type(self.first_action + index) for index in range(count)]
+        self._values = np.zeros((config.num_steps + 1, count, config.num_envs), np.float32)
+        """The Q-values that select the actions; the returns need them too."""
 
-    observations = np.zeros((steps + 1, num_envs, size), np.float32)
-    values = np.zeros((steps + 1, action_count, num_envs), np.float32)
-    dones = np.zeros((steps, num_envs), np.bool_)
+    def make_learner(self) -> None:
+        self.learner = _learner(self.config, self.agent)
+        self._forward = self.learner.forward(self.config.num_envs)
 
-    if resume is None:
-        iteration = global_step = 0
-        agent.network.initialize_orthogonal(rng)
-        learner = _learner(config, agent)
-        environments.start()
-    else:
-        base.check_resumable(NAME, shape, resume)
-        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
-        if global_step + total > config.total_timesteps:
-            return
-        agent.load_state_dict(resume.weights)
-        learner = _learner(config, agent)
-        base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
-        rng.bit_generator.state = resume.facts["rng"]
-        base.restore_environments(run, environments, resume)
-    environments.observe(observations[-1])
-    compute_values = learner.forward(num_envs)
-    learning_rate = config.learning_rate
+    def begin_rollout(self) -> None:
+        config, shape = self.config, (self.config.num_steps, self.config.num_envs)
+        epsilons = config.epsilons(self.global_step + config.num_envs * np.arange(1, config.num_steps + 1))
+        self._is_greedy = self.rng.random(shape) >= epsilons[:, None]
+        self._actions = self.rng.integers(len(self._env_actions), size=shape)
 
-    def save() -> None:
-        arrays, environment_facts = environments.checkpoint_state()
-        base.save_checkpoint(
-            NAME,
-            run,
-            global_step,
-            weights=agent.state_dict(),
-            arrays={**arrays, **base.optimizer_arrays(agent.network, learner)},
-            facts={
-                "algorithm": NAME,
-                "shape": shape,
-                "config": config.model_dump(mode="json"),
-                "backend": base.resolve_backend(config.backend),
-                "inputs": base.ObservationEncoder.describe(environments.observation_space),
-                "first_action": first_action,
-                "iteration": iteration,
-                "global_step": global_step,
-                "learning_rate": learning_rate,
-                "adam_count": learner.count,
-                "rng": random_state_to_json(rng.bit_generator.state),
-                "environments": environment_facts,
-            },
+    def act(self, t: int) -> list[Any]:
+        values, actions = self._values[t], self._actions[t]
+        values[...] = self._forward(self.observations[t])
+        np.copyto(actions, values.argmax(0), where=self._is_greedy[t])
+        return [self._env_actions[index] for index in actions.tolist()]
+
+    def env_actions(self) -> Array:
+        return np.array(self._env_actions)[self._actions]
+
+    def state_values(self, observations: Array) -> Array:
+        return np.asarray(self.agent.network(observations).max(1))
+
+    def estimate(self, rewards: Array) -> ReturnBatch:
+        config, total = self.config, self.config.batch_size
+        self._values[-1] = self._forward(self.observations[-1])
+        self.bootstrap_truncated(rewards)
+        next_values = self._values[1:].max(1)
+        returns = value_kernels.q_lambda_returns(rewards, next_values, self.dones, config.gamma, config.q_lambda)
+        return ReturnBatch(
+            self.observations[:-1].reshape(total, -1), self._actions.reshape(total), returns.reshape(total)
         )
 
-    started_at, started_step = time.time(), global_step
-    saved_step = -1 if resume is None else global_step
-    while global_step + total <= config.total_timesteps and not run.stop_requested:
-        iteration += 1
-        if config.anneal_lr:
-            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
-
-        # Collect a rollout. The Q-values that select the actions are stored, because the returns need them.
-        observations[0] = observations[-1]
-        dones[...] = False
-        truncated: list[tuple[int, int, Array]] = []
-        epsilons = config.epsilons(global_step + num_envs * np.arange(1, steps + 1))
-        is_greedy = rng.random((steps, num_envs)) >= epsilons[:, None]
-        actions = rng.integers(action_count, size=(steps, num_envs))
-        for t in range(steps):
-            values[t] = compute_values(observations[t])
-            np.copyto(actions[t], values[t].argmax(0), where=is_greedy[t])
-            global_step += num_envs
-            for episode_end in environments.step(
-                [env_actions[index] for index in actions[t].tolist()], observations[t + 1]
-            ):
-                dones[t, episode_end.env] = True
-                if not episode_end.is_terminal:
-                    truncated.append((t, episode_end.env, episode_end.observation))
-                run.episode(
-                    env=episode_end.env,
-                    step=global_step,
-                    episodic_return=episode_end.episodic_return,
-                    length=episode_end.length,
-                )
-            run.update(global_step)
-        rewards = environments.finish_rollout(np.array(env_actions)[actions])
-        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
-
-        # Compute returns. A truncated episode is bootstrapped with the value of its final observation; otherwise
-        # the agent would learn that reaching the time limit is as bad as failing.
-        values[-1] = compute_values(observations[-1])
-        if truncated:
-            final_values = agent.network(np.array([observation for _, _, observation in truncated], np.float32)).max(1)
-            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
-                rewards[t, env] += config.gamma * value
-        returns = value_kernels.q_lambda_returns(rewards, values[1:].max(1), dones, config.gamma, config.q_lambda)
-        batch = ReturnBatch(observations[:-1].reshape(total, size), actions.reshape(total), returns.reshape(total))
-
-        # Update.
-        orders = [rng.permutation(total) for _ in range(config.update_epochs)]
-        minibatches = np.concatenate(orders).reshape(-1, config.minibatch_size)
+    def update(self, batch: ReturnBatch) -> tuple[dict[str, float], bool]:
+        config, learner = self.config, self.learner
+        orders = [self.rng.permutation(config.batch_size) for _ in range(config.update_epochs)]
         is_finite = all(
-            learner.update(ReturnBatch(*(part.take(rows, 0) for part in batch)), learning_rate) for rows in minibatches
+            learner.update(ReturnBatch(*(part.take(rows, 0) for part in batch)), self.learning_rate)
+            for rows in np.concatenate(orders).reshape(-1, config.minibatch_size)
         )
         learner.sync_networks()
+        return learner.losses(), is_finite
 
-        # Report.
-        losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        sps = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
-        if run.checkpoint_due(global_step):
-            save()
-            saved_step = global_step
-    if saved_step != global_step:
-        save()
+    def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        return {}, {"first_action": self.first_action}
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    with open_environments(config, run, VectorEnvs) as environments:
+        Training(config, run, environments).train(resume)
 
 
 class GreedyPolicy:

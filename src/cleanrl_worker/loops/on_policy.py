@@ -1,0 +1,288 @@
+"""The on-policy loop for observations that are vectors: collect a rollout, estimate, update, report, checkpoint.
+
+An algorithm derives from `PpoTraining` and supplies how actions are drawn; one that is not PPO derives from
+`OnPolicyTraining` and supplies its own estimate and update.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker import ppo_kernels
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms.settings import PpoConfig, RolloutConfig
+from cleanrl_worker.learners import ActorForward, AdamState, PpoLearner
+from cleanrl_worker.ppo_kernels import PpoKernel, RolloutBatch
+from cleanrl_worker.vector_envs import VectorEnvs
+from mosaic import envs
+from mosaic.envs.reproducible import random_state_to_json
+
+if TYPE_CHECKING:
+    from cleanrl_worker.autograd_learners import PpoLoss
+    from cleanrl_worker.ppo_network import PpoNetwork
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+AnyEnvs = TypeVar("AnyEnvs", bound=VectorEnvs)
+
+
+@contextmanager
+def open_environments(config: RolloutConfig, run: Run, kind: Callable[..., AnyEnvs]) -> Iterator[AnyEnvs]:
+    make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
+    environments = kind(make_env, config.num_envs, config.seed, run.frames)
+    try:
+        yield environments
+    finally:
+        environments.close()
+
+
+class OnPolicyTraining:
+    """A training that learns from one rollout of all environments at a time."""
+
+    name: str
+    learner: AdamState
+
+    def __init__(self, config: RolloutConfig, run: Run, environments: VectorEnvs, agent: base.FlatAgent) -> None:
+        self.config, self.run, self.environments, self.agent = config, run, environments, agent
+        self.rng = np.random.default_rng(config.seed)
+        self.iteration = self.global_step = 0
+        self.learning_rate = config.learning_rate
+        steps, num_envs = config.num_steps, config.num_envs
+        self.observations = np.zeros((steps + 1, num_envs, environments.observation_size), np.float32)
+        """The observation before each step of the rollout, and the one after its last step."""
+        self.dones = np.zeros((steps, num_envs), np.bool_)
+        self.truncated: list[tuple[int, int, Array]] = []
+        """Step, environment and final observation of each episode of the rollout that was truncated."""
+
+    # --- supplied by each algorithm
+
+    def make_learner(self) -> None:
+        """Make the learner, from the agent's current weights, and what acts by it."""
+        raise NotImplementedError
+
+    def begin_rollout(self) -> None:
+        """Draw the random numbers of a rollout."""
+        raise NotImplementedError
+
+    def act(self, t: int) -> Iterable[Any]:
+        """Return the actions of step `t` of the rollout for the environments."""
+        raise NotImplementedError
+
+    def env_actions(self) -> Array:
+        """Return the actions of the whole rollout as the environments received them, [steps, environments, …]."""
+        raise NotImplementedError
+
+    def state_values(self, observations: Array) -> Array:
+        """Return the values of any number of observations."""
+        raise NotImplementedError
+
+    def estimate(self, rewards: Array) -> Any:
+        """Return the batch that is learned from, with the estimated returns of each step."""
+        raise NotImplementedError
+
+    def update(self, batch: Any) -> tuple[dict[str, float], bool]:
+        """Update on the batch; return the losses, and whether every gradient was finite."""
+        raise NotImplementedError
+
+    def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return what a checkpoint contains of this algorithm alone: arrays and facts."""
+        raise NotImplementedError
+
+    def restore_own_state(self, resume: Checkpoint) -> None:
+        """Restore it, before the environments."""
+
+    # --- the loop
+
+    def train(self, resume: Checkpoint | None) -> None:
+        """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+        config, run, environments, total = self.config, self.run, self.environments, self.config.batch_size
+        if resume is None:
+            self.agent.initialize(self.rng)
+            self.make_learner()
+            environments.start()
+        else:
+            base.check_resumable(self.name, self._shape(), resume)
+            self.iteration, self.global_step = resume.facts["iteration"], resume.facts["global_step"]
+            if self.global_step + total > config.total_timesteps:
+                return
+            self.agent.load_state_dict(resume.weights)
+            self.make_learner()
+            base.restore_optimizer(self.agent.network, self.learner, resume.arrays, resume.facts["adam_count"])
+            self.rng.bit_generator.state = resume.facts["rng"]
+            self.restore_own_state(resume)
+            base.restore_environments(run, environments, resume)
+        environments.observe(self.observations[-1])
+
+        started_at, started_step = time.time(), self.global_step
+        saved_step = -1 if resume is None else self.global_step
+        while self.global_step + total <= config.total_timesteps and not run.stop_requested:
+            self.iteration += 1
+            if config.anneal_lr:
+                self.learning_rate = config.learning_rate * (1 - (self.iteration - 1) / config.num_iterations)
+
+            rewards = self._collect_rollout()
+            batch = self.estimate(rewards)
+            metrics, is_finite = self.update(batch)
+
+            losses = {f"losses/{name}": value for name, value in metrics.items()}
+            base.abort_if_not_finite(self.name, run, self.global_step, losses, is_finite)
+            sps = int((self.global_step - started_step) / (time.time() - started_at))
+            charts = {"charts/learning_rate": self.learning_rate, **losses, "charts/SPS": sps}
+            run.scalars(self.global_step, charts)
+            if run.checkpoint_due(self.global_step):
+                self._save()
+                saved_step = self.global_step
+        if saved_step != self.global_step:
+            self._save()
+
+    def _collect_rollout(self) -> Array:
+        """Step all environments `num_steps` times; return the rewards [steps, environments]."""
+        run, environments, observations, dones = self.run, self.environments, self.observations, self.dones
+        num_envs = self.config.num_envs
+        observations[0] = observations[-1]
+        dones[...] = False
+        self.truncated.clear()
+        self.begin_rollout()
+        for t in range(self.config.num_steps):
+            actions = self.act(t)
+            self.global_step += num_envs
+            for episode_end in environments.step(actions, observations[t + 1]):
+                dones[t, episode_end.env] = True
+                if not episode_end.is_terminal:
+                    self.truncated.append((t, episode_end.env, episode_end.observation))
+                run.episode(
+                    env=episode_end.env,
+                    step=self.global_step,
+                    episodic_return=episode_end.episodic_return,
+                    length=episode_end.length,
+                )
+            run.update(self.global_step)
+        rewards = environments.finish_rollout(self.env_actions())
+        base.abort_if_rewards_not_finite(self.name, run, rewards, self.global_step - self.config.batch_size)
+        return rewards
+
+    def bootstrap_truncated(self, rewards: Array) -> None:
+        """Add the discounted value of its final observation to the last reward of each truncated episode.
+
+        Otherwise the agent would learn that reaching the time limit is as bad as failing.
+        """
+        if self.truncated:
+            values = self.state_values(np.array([observation for _, _, observation in self.truncated], np.float32))
+            for (t, env, _), value in zip(self.truncated, values.tolist(), strict=True):
+                rewards[t, env] += self.config.gamma * value
+
+    def _shape(self) -> dict[str, Any]:
+        """Return what must be equal for a checkpoint to be resumed."""
+        return {
+            "env_id": self.config.env_id, "observation_size": self.environments.observation_size,
+            "actions": self.agent.network.outputs, "num_envs": self.config.num_envs,
+            "num_steps": self.config.num_steps,
+        }  # fmt: skip
+
+    def _save(self) -> None:
+        arrays, environment_facts = self.environments.checkpoint_state()
+        own_arrays, own_facts = self.own_state()
+        base.save_checkpoint(
+            self.name,
+            self.run,
+            self.global_step,
+            weights=self.agent.state_dict(),
+            arrays={**arrays, **own_arrays, **base.optimizer_arrays(self.agent.network, self.learner)},
+            facts={
+                "algorithm": self.name,
+                "shape": self._shape(),
+                "config": self.config.model_dump(mode="json"),
+                "backend": base.resolve_backend(self.config.backend),
+                "inputs": base.ObservationEncoder.describe(self.environments.observation_space),
+                "iteration": self.iteration,
+                "global_step": self.global_step,
+                "learning_rate": self.learning_rate,
+                "adam_count": self.learner.count,
+                "rng": random_state_to_json(self.rng.bit_generator.state),
+                "environments": environment_facts,
+                **own_facts,
+            },
+        )
+
+
+class PpoTraining(OnPolicyTraining):
+    """Learns by PPO from generalized advantage estimates.
+
+    Only the actor's outputs are computed at each step; values and log-probabilities follow in one batch.
+    """
+
+    config: PpoConfig
+    learner: PpoLearner
+    network: PpoNetwork
+    actor: ActorForward
+    kernel: type[PpoKernel]
+    """The update in numpy."""
+    loss: PpoLoss
+    """The loss of which autograd computes the gradient in torch."""
+
+    def log_probs(self) -> Array:
+        """Return the log-probabilities of the rollout's actions, [rows]."""
+        raise NotImplementedError
+
+    def rollout_actions(self) -> Array:
+        """Return the rollout's actions as the loss takes them, [rows, …]."""
+        raise NotImplementedError
+
+    def make_learner(self) -> None:
+        config, self.network = self.config, self.agent.network
+        if base.resolve_backend(config.backend) == "numpy":
+            self.learner = self.kernel(self.network, config.minibatch_size, config)
+        else:
+            from cleanrl_worker.autograd_learners import PpoAutogradLearner
+            from cleanrl_worker.torch_backend import TorchContext
+
+            # One thread: more make small networks slower, and results would depend on their number.
+            compute = TorchContext.set_up(
+                cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
+                compiles=config.compile, seed=config.seed,
+            )  # fmt: skip
+            module = self.agent.module()
+            self.learner = PpoAutogradLearner(self.network, module, self.loss, config.minibatch_size, config, compute)
+        self.actor = self.learner.actor(config.num_envs)
+
+    def state_values(self, observations: Array) -> Array:
+        return self.network.critic_values(observations)
+
+    def estimate(self, rewards: Array) -> RolloutBatch:
+        config, observations, total = self.config, self.observations, self.config.batch_size
+        size = observations.shape[-1]
+        values = self.state_values(observations.reshape(-1, size)).reshape(observations.shape[:-1])
+        self.bootstrap_truncated(rewards)
+        advantages = ppo_kernels.gae_advantages(rewards, values, self.dones, config.gamma, config.gae_lambda)
+        return RolloutBatch(
+            observations=observations[:-1].reshape(total, size),
+            actions=self.rollout_actions(),
+            log_probs=self.log_probs(),
+            advantages=advantages.reshape(total),
+            returns=(advantages + values[:-1]).reshape(total),
+            values=values[:-1].reshape(total),
+        )
+
+    def update(self, batch: RolloutBatch) -> tuple[dict[str, float], bool]:
+        config, learner = self.config, self.learner
+        learner.begin_update(self.learning_rate)
+        for _ in range(config.update_epochs):
+            self.run_epoch(batch)
+            if config.target_kl is not None and learner.losses().approx_kl > config.target_kl:
+                break
+        learner.sync_networks()
+        losses = learner.losses()._asdict()
+        variance = float(batch.returns.var())
+        if variance > 0:
+            losses["explained_variance"] = 1 - float((batch.returns - batch.values).var()) / variance
+        return losses, True
+
+    def run_epoch(self, batch: RolloutBatch) -> None:
+        self.learner.run_epoch(batch, self.rng.permutation(self.config.batch_size))
