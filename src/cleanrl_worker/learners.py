@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from cleanrl_worker.ppo_kernels import Integers, PpoLosses, RolloutBatch
-    from cleanrl_worker.replay import Replay
 
 Array = Any
 
@@ -100,7 +99,7 @@ class ActorCriticLearner(NonFiniteDetector, Protocol):
     def act(self, observations: Array) -> Array:
         """Return the actor's outputs [environments, outputs] for one observation per environment."""
 
-    def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
+    def update(self, replay: Any, is_policy_due: bool, is_target_due: bool) -> bool:
         """Update the critics on a new sample, and the policy and targets where due; False if a loss is not finite."""
 
     def losses(self) -> dict[str, float]:

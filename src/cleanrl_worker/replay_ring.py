@@ -79,6 +79,11 @@ class ReplayRing:
     def __len__(self) -> int:
         return self._step_count * self.num_envs
 
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """The shape of one action."""
+        return self._actions.shape[2:]
+
     def _draw_uniform(self, batch: TransitionBatch) -> None:
         """Draw the indices of transitions uniformly; a draw of 0 is the oldest transition."""
         uniform, count = batch._uniform, self._step_count

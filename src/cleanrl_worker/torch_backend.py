@@ -4,7 +4,7 @@ On a GPU most of a small network's update is spent launching kernels. A `Graphed
 reads and writes fixed tensors: captured once as a CUDA graph, then replayed with one launch. Nothing in it may wait for
 the device (no `.item()`), and the caller must not replace the tensors between replays.
 
-Needs torch (2.11 and up) and nothing else.
+Needs torch (2.11 and up) and modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.radam import radam
+
+from cleanrl_worker.devices import thread_count
+from cleanrl_worker.learners import TorchSettings
 
 CAPTURE_WARM_UP_CALLS = 3
 """Calls before a capture, in which libraries allocate their workspaces and choose kernels."""
@@ -51,6 +54,18 @@ class TorchContext:
         torch.manual_seed(seed)
         is_cuda = cuda and torch.cuda.is_available()
         return cls(torch.device("cuda" if is_cuda else "cpu"), is_cuda and cuda_graphs, compiles)
+
+    @classmethod
+    def from_settings(cls, settings: TorchSettings) -> TorchContext:
+        """Configure torch by an algorithm's settings, with the run's number of threads."""
+        return cls.set_up(
+            cuda=settings.cuda,
+            deterministic=settings.torch_deterministic,
+            threads=thread_count(),
+            cuda_graphs=settings.cuda_graphs,
+            compiles=settings.compile,
+            seed=settings.seed,
+        )
 
     def random_state(self) -> Tensor:
         """Return the state of the device's random generator as bytes."""

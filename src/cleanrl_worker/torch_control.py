@@ -1,4 +1,4 @@
-"""The updates of SAC, TD3 and DDPG in torch: the losses of the papers, differentiated by autograd.
+"""The updates of SAC, TD3 and DDPG in torch: the losses of each algorithm's file, differentiated by autograd.
 
 They are the reference for the numpy kernels in control_kernels.py, and the implementation for GPUs. Critics are
 stacked: one batched product evaluates all of them. Imports only torch, numpy and modules that need nothing else.
@@ -7,15 +7,14 @@ stacked: one batched product evaluates all of them. Imports only torch, numpy an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
-from cleanrl_worker.control_kernels import LOG_EPSILON, LOG_STD_MAX, LOG_STD_MIN
-from cleanrl_worker.flat_network import HALF_LOG_TWO_PI, select_by_prefix
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.torch_backend import (
     GraphedStep,
     InferenceStep,
@@ -59,8 +58,13 @@ class StackedNetworks:
             layers.append((weight.requires_grad_(is_learned), bias.requires_grad_(is_learned)))
         return cls(layers)
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the outputs [networks, rows, outputs] for inputs [rows, inputs]."""
+    def first(self) -> StackedNetworks:
+        """Return the first network alone."""
+        return StackedNetworks([(weight[:1], bias[:1]) for weight, bias in self.layers])
+
+    def __call__(self, *parts: Tensor) -> Tensor:
+        """Return the outputs [networks, rows, outputs] for inputs [rows, inputs], which may be given in parts."""
+        inputs = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         if inputs.device.type == "cpu":
             return self._forward_one_by_one(inputs)
         hidden = inputs.expand(len(self.layers[0][0]), -1, -1)
@@ -96,63 +100,16 @@ def copy_parameters(tensors: Sequence[Tensor], vectors: Sequence[Any], *, to_vec
                     bias[number, 0] = matrix[:, -1].to(bias.device)
 
 
-# --- the losses
+class ActorCriticLosses(NamedTuple):
+    """The losses of an algorithm. Each gets the learner, whose networks, bounds and noise it uses."""
 
-
-def concat_actions(observations: Tensor, actions: Tensor) -> Tensor:
-    return torch.cat([observations, actions], 1)
-
-
-def sample_squashed_gaussian(outputs: Tensor, noise: Tensor, scale: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions of a squashed Gaussian for an actor's outputs [rows, 2 × actions], and their log-probabilities."""
-    mean, log_std = outputs.chunk(2, 1)
-    log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(log_std) + 1)
-    squashed = torch.tanh(mean + log_std.exp() * noise)
-    density = -0.5 * noise**2 - log_std - HALF_LOG_TWO_PI
-    # Change of variables for a = scale * tanh(x) + bias: log p(a) = log p(x) - log |da/dx|.
-    density = density - torch.log(scale * (1 - squashed**2) + LOG_EPSILON)
-    return squashed * scale + bias, density.sum(1)
-
-
-def squash_to_bounds(outputs: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Return the action of a deterministic actor."""
-    return torch.tanh(outputs) * scale + bias
-
-
-def critic_loss(
-    critics: StackedNetworks, batch: TransitionTensors, td_targets: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum of the critics' mean squared errors, and each critic's error and mean value."""
-    values = critics(concat_actions(batch.observations, batch.actions)).squeeze(2)
-    errors = ((values - td_targets) ** 2).mean(1)
-    return errors.sum(), errors.detach(), values.detach().mean(1)
-
-
-def compute_td_targets(batch: TransitionTensors, next_values: Tensor, gamma: float) -> Tensor:
-    return batch.rewards + (1 - batch.terminals) * gamma * next_values
-
-
-def sac_actor_loss(
-    outputs: Tensor,
-    critics: StackedNetworks,
-    observations: Tensor,
-    noise: Tensor,
-    alpha: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-) -> Tensor:
-    """Return SAC's policy loss: E[alpha * log pi(a|s) - min_i Q_i(s, a)]."""
-    actions, log_probs = sample_squashed_gaussian(outputs, noise, scale, bias)
-    values = critics(concat_actions(observations, actions)).squeeze(2).amin(0)
-    return (alpha * log_probs - values).mean()
-
-
-def deterministic_actor_loss(
-    outputs: Tensor, critics: StackedNetworks, observations: Tensor, scale: Tensor, bias: Tensor
-) -> Tensor:
-    """Return the policy loss of TD3 and DDPG: -E[Q_1(s, pi(s))]."""
-    first_critic = StackedNetworks([(weight[:1], bias_part[:1]) for weight, bias_part in critics.layers])
-    return -first_critic(concat_actions(observations, squash_to_bounds(outputs, scale, bias))).mean()
+    td_targets: Callable[[Any, TransitionTensors], Tensor]
+    """Returns the regression targets of the critics."""
+    critic_loss: Callable[[Any, TransitionTensors, Tensor], tuple[Tensor, Tensor, Tensor]]
+    """Returns the loss for these targets, and each critic's error and mean value."""
+    actor_loss: Callable[..., Tensor]
+    alpha_loss: Callable[[Any, Tensor], Tensor] | None = None
+    """Returns the loss of SAC's temperature for the actor's outputs."""
 
 
 # --- the learners
@@ -173,8 +130,10 @@ class TorchActorCriticLearner:
         scale: Any,
         bias: Any,
         compute: TorchContext,
+        losses: ActorCriticLosses,
     ) -> None:
         rows, device = settings.batch_size, compute.device
+        self._losses = losses
         self.networks = networks
         self.compute = compute
         self._stacks: list[tuple[StackedNetworks, Sequence[Any]]] = []
@@ -192,9 +151,9 @@ class TorchActorCriticLearner:
         """The tensors that the target tensors follow."""
         self.actor_adam = TorchAdam(self.actor.tensors, learning_rates[0], compute)
         self.critic_adam = TorchAdam(self.critics.tensors, learning_rates[1], compute)
-        self._gamma, self._tau = settings.gamma, settings.tau
-        self._scale = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(-1)
-        self._bias = torch.as_tensor(bias, dtype=torch.float32, device=device).reshape(-1)
+        self._tau = settings.tau
+        self.scale = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(-1)
+        self.bias = torch.as_tensor(bias, dtype=torch.float32, device=device).reshape(-1)
         self._noise_shape = (rows, networks.action_size)
 
         self._host_batch = compute.host_buffer(rows, replay.window_bytes, dtype=torch.uint8)
@@ -213,19 +172,12 @@ class TorchActorCriticLearner:
             lambda observations: self.actor(observations)[0], compute,
         )  # fmt: skip
 
-    # --- implemented by each algorithm
-
-    def _td_targets(self, batch: TransitionTensors) -> Tensor:
-        """Return the regression targets of the critics."""
-        raise NotImplementedError
-
     def _update_actor(self, batch: TransitionTensors) -> None:
         """Update the actor and, for SAC, the temperature. Fills `_policy_metrics`."""
         raise NotImplementedError
 
-    # --- learning
-
-    def _sample_noise(self) -> Tensor:
+    def sample_noise(self) -> Tensor:
+        """Return standard normal noise [rows, actions]."""
         return torch.randn(self._noise_shape, device=self.compute.device)
 
     def update(self, replay: Any, is_policy_due: bool, is_target_due: bool) -> bool:
@@ -264,8 +216,8 @@ class TorchActorCriticLearner:
             fields["next_observation"].float(),
         )
         with torch.no_grad():
-            td_targets = self._td_targets(batch)
-        loss, errors, values = critic_loss(self.critics, batch, td_targets)
+            td_targets = self._losses.td_targets(self, batch)
+        loss, errors, values = self._losses.critic_loss(self, batch, td_targets)
         self.critic_adam.step(loss)
         self._critic_metrics.copy_(torch.stack([errors, values]))
         if is_policy_due:
@@ -331,33 +283,21 @@ class ContinuousSacLearner(TorchActorCriticLearner):
         self._policy_steps = policy_steps
         self._saved_log_alpha = log_alpha
         first = math.log(alpha) if log_alpha is None else float(log_alpha[0])
-        self._log_alpha = torch.full((1,), first, device=device, requires_grad=log_alpha is not None)
+        self.log_alpha = torch.full((1,), first, device=device, requires_grad=log_alpha is not None)
         if log_alpha is not None:
-            self._alpha_adam = TorchAdam([self._log_alpha], args[3][1], self.compute)
-        self._target_entropy = -float(self.networks.action_size)
-
-    def _td_targets(self, batch: TransitionTensors) -> Tensor:
-        actions, log_probs = sample_squashed_gaussian(
-            self.actor(batch.next_observations)[0], self._sample_noise(), self._scale, self._bias
-        )
-        next_values = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
-        return compute_td_targets(batch, next_values - self._log_alpha.exp() * log_probs, self._gamma)
+            self._alpha_adam = TorchAdam([self.log_alpha], args[3][1], self.compute)
 
     def _update_actor(self, batch: TransitionTensors) -> None:
         outputs = self.actor(batch.observations)[0]
         for step in range(self._policy_steps):
-            alpha = self._log_alpha.detach().exp()
-            loss = sac_actor_loss(
-                outputs, self.critics, batch.observations, self._sample_noise(), alpha, self._scale, self._bias
-            )
+            loss = self._losses.actor_loss(self, batch, outputs)
             self.actor_adam.step(loss)
             self._policy_metrics[0] = loss.detach()
             # One forward pass serves the temperature and the next step, which uses the same observations.
             if self._alpha_adam is not None or step + 1 < self._policy_steps:
                 outputs = self.actor(batch.observations)[0]
-            if self._alpha_adam is not None:
-                _, log_probs = sample_squashed_gaussian(outputs.detach(), self._sample_noise(), self._scale, self._bias)
-                alpha_loss = (-self._log_alpha.exp() * (log_probs + self._target_entropy)).mean()
+            if self._alpha_adam is not None and self._losses.alpha_loss is not None:
+                alpha_loss = self._losses.alpha_loss(self, outputs)
                 self._alpha_adam.step(alpha_loss)
                 self._policy_metrics[1] = alpha_loss.detach()
 
@@ -365,12 +305,12 @@ class ContinuousSacLearner(TorchActorCriticLearner):
         return super()._state_tensors() + ([] if self._alpha_adam is None else self._alpha_adam.state_tensors())
 
     def losses(self) -> dict[str, float]:
-        return super().losses() | {"alpha": self._log_alpha.exp().item()}
+        return super().losses() | {"alpha": self.log_alpha.exp().item()}
 
     def sync_networks(self) -> None:
         super().sync_networks()
         if self._saved_log_alpha is not None:
-            self._saved_log_alpha[0] = self._log_alpha.item()
+            self._saved_log_alpha[0] = self.log_alpha.item()
 
     def optimizer_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, facts = super().optimizer_state()
@@ -393,23 +333,7 @@ class ContinuousSacLearner(TorchActorCriticLearner):
 class DeterministicActorLearner(TorchActorCriticLearner):
     """The learner of TD3 and DDPG."""
 
-    def __init__(self, *args: Any, policy_noise: float, noise_clip: float) -> None:
-        super().__init__(*args)
-        self._policy_noise, self._noise_clip = policy_noise, noise_clip
-        self._low, self._high = self._bias - self._scale, self._bias + self._scale
-
-    def _td_targets(self, batch: TransitionTensors) -> Tensor:
-        assert self.target_actor is not None
-        actions = squash_to_bounds(self.target_actor(batch.next_observations)[0], self._scale, self._bias)
-        if self._policy_noise:
-            noise = self._sample_noise() * self._policy_noise
-            actions = actions + noise.clamp(-self._noise_clip, self._noise_clip) * self._scale
-            actions = actions.clamp(self._low, self._high)
-        next_values = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
-        return compute_td_targets(batch, next_values, self._gamma)
-
     def _update_actor(self, batch: TransitionTensors) -> None:
-        outputs = self.actor(batch.observations)[0]
-        loss = deterministic_actor_loss(outputs, self.critics, batch.observations, self._scale, self._bias)
+        loss = self._losses.actor_loss(self, batch)
         self.actor_adam.step(loss)
         self._policy_metrics[0] = loss.detach()

@@ -1,18 +1,17 @@
 """The update of soft actor-critic for discrete actions and images in torch: on a CPU, or as a CUDA graph on a GPU.
 
-Expectations over the few discrete actions are computed exactly, without sampling. Imports only torch, numpy and modules
-that need nothing else.
+Its losses are those of the algorithm's file. Imports only torch, numpy and modules that need nothing else.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, log_softmax, mse_loss
+from torch.nn.functional import linear, log_softmax
 
 from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import DiscreteSacSettings
@@ -36,9 +35,12 @@ class DiscreteSacNetwork:
         return linear(conv_features(self._weights, images), self._weights["head.weight"], self._weights["head.bias"])
 
 
-def soft_values(log_probs: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
-    """Return the soft state values [rows]: V(s) = sum_a pi(a|s) (Q(s, a) - alpha * log pi(a|s))."""
-    return (log_probs.exp() * (values - alpha * log_probs)).sum(1)
+class DiscreteSacLosses(NamedTuple):
+    """The losses of the algorithm; the first two get the learner, whose networks they use."""
+
+    critic_losses: Callable[[Any, Any, float], tuple[list[Tensor], list[Tensor]]]
+    actor_loss: Callable[[Any, Any, Tensor], Tensor]
+    alpha_loss: Callable[[Tensor, Tensor, float], Tensor]
 
 
 class DiscreteSacLearner(ReplayLearner):
@@ -49,6 +51,7 @@ class DiscreteSacLearner(ReplayLearner):
         parameters: Mapping[str, Array],
         targets: Mapping[str, Array],
         feed: ReplayFeed,
+        losses: DiscreteSacLosses,
         settings: DiscreteSacSettings,
         compute: TorchContext,
     ) -> None:
@@ -60,13 +63,15 @@ class DiscreteSacLearner(ReplayLearner):
         self._actor = TorchLearner(actor, settings.policy_lr, ADAM_EPSILON, compute)
         self._alpha_learner = TorchLearner({"log_alpha": parameters["log_alpha"]}, settings.q_lr, ADAM_EPSILON, compute)
         self._other_learners = [self._actor] + ([self._alpha_learner] if settings.autotune else [])
-        self._alpha = torch.full((), settings.alpha, device=compute.device)
+        self.alpha = torch.full((), settings.alpha, device=compute.device)
         if settings.autotune:
-            self._alpha.copy_(self._log_alpha.detach().exp()[0])
+            self.alpha.copy_(self._log_alpha.detach().exp()[0])
 
         self.actor = DiscreteSacNetwork(self._actor.weights, "actor")
-        self._qf1, self._qf2 = (DiscreteSacNetwork(self.weights, name) for name in ("qf1", "qf2"))
-        self._target1, self._target2 = (DiscreteSacNetwork(self.target, name) for name in ("qf1", "qf2"))
+        self.critics, self.targets = (
+            [DiscreteSacNetwork(weights, name) for name in ("qf1", "qf2")] for weights in (self.weights, self.target)
+        )
+        self._losses = losses
         self._settings = settings
         self._target_entropy = settings.target_entropy_scale * math.log(len(actor["actor.head.bias"]))
 
@@ -75,38 +80,25 @@ class DiscreteSacLearner(ReplayLearner):
         return self._alpha_learner.weights["log_alpha"]
 
     def _gradient_step(self) -> None:
-        batch, alpha = self._feed.batch_tensors(), self._alpha
-        with torch.no_grad():
-            next_observations = batch.next_observations
-            min_values = torch.min(self._target1(next_observations), self._target2(next_observations))
-            next_values = soft_values(log_softmax(self.actor(next_observations), 1), min_values, alpha)
-            td_targets = batch.rewards + self._settings.gamma * (1 - batch.terminals) * next_values
-        values1, values2 = (
-            critic(batch.observations).gather(1, batch.actions[:, None])[:, 0] for critic in (self._qf1, self._qf2)
-        )
-        loss1, loss2 = mse_loss(values1, td_targets), mse_loss(values2, td_targets)
+        batch = self._feed.batch_tensors()
+        (loss1, loss2), (values1, values2) = self._losses.critic_losses(self, batch, self._settings.gamma)
         self.adam.step(loss1 + loss2)
-
-        with torch.no_grad():
-            min_values = torch.min(self._qf1(batch.observations), self._qf2(batch.observations))
         log_probs = log_softmax(self.actor(batch.observations), 1)
-        # The mean over rows and actions, as in CleanRL, whose learning rates are meant for it.
-        actor_loss = -soft_values(log_probs, min_values, alpha).mean() / log_probs.shape[1]
+        actor_loss = self._losses.actor_loss(self, batch, log_probs)
         self._actor.adam.step(actor_loss)
-
-        alpha_loss = torch.zeros_like(alpha)
+        alpha_loss = torch.zeros_like(self.alpha)
         if self._settings.autotune:
-            log_probs = log_probs.detach()
-            entropy_gap = (log_probs.exp() * (log_probs + self._target_entropy)).mean()
-            alpha_loss = -self._log_alpha.exp()[0] * entropy_gap
+            alpha_loss = self._losses.alpha_loss(self._log_alpha, log_probs.detach(), self._target_entropy)
             self._alpha_learner.adam.step(alpha_loss)
-            alpha.copy_(self._log_alpha.detach().exp()[0])
-        metrics = [values1.mean(), values2.mean(), loss1, loss2, (loss1 + loss2) / 2, actor_loss, alpha, alpha_loss]
+            self.alpha.copy_(self._log_alpha.detach().exp()[0])
+        metrics = [
+            values1.mean(), values2.mean(), loss1, loss2, (loss1 + loss2) / 2, actor_loss, self.alpha, alpha_loss
+        ]  # fmt: skip
         self._metrics.values.copy_(torch.stack(metrics).detach())
 
     def _state_tensors(self) -> list[Tensor]:
         others = [part for learner in self._other_learners for part in learner.adam.state_tensors()]
-        return [*super()._state_tensors(), *others, self._alpha]
+        return [*super()._state_tensors(), *others, self.alpha]
 
     def losses(self) -> dict[str, float]:
         metrics = super().losses()

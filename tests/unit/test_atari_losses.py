@@ -14,7 +14,7 @@ from cleanrl_worker.algorithms import c51_atari, rainbow_atari, sac_atari
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_conv import as_tensors, channels_last
-from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner, DiscreteSacNetwork
+from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner, DiscreteSacLosses, DiscreteSacNetwork
 from cleanrl_worker.torch_replay import PrioritizedLearner, ReplayFeed
 from cleanrl_worker.torch_value_heads import FactorizedNoise, project_onto_atoms
 
@@ -23,6 +23,7 @@ COMPUTE = TorchContext(CPU, uses_graphs=False, is_compiled=False)
 SIZES = ConvNetworkSizes((2, 3, 4), 5)
 ACTIONS, ATOMS, ROWS, GAMMA = 3, 7, 6, 0.9
 SHAPE = (84, 84)
+SAC_LOSSES = DiscreteSacLosses(sac_atari.critic_losses, sac_atari.actor_loss, sac_atari.alpha_loss)
 
 
 @pytest.fixture(autouse=True)
@@ -229,8 +230,9 @@ def test_sac_updates_equal_those_of_plain_torch(autotune: bool) -> None:
     )
     replay = FakeReplay()
     learner = DiscreteSacLearner(
-        agent.parameters, other.critics(other.parameters), ReplayFeed(replay, ROWS, 5, COMPUTE), settings, COMPUTE
-    )
+        agent.parameters, other.critics(other.parameters), ReplayFeed(replay, ROWS, 5, COMPUTE), SAC_LOSSES, settings,
+        COMPUTE,
+    )  # fmt: skip
 
     plain, targets = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
     actor, first, second = (DiscreteSacNetwork(plain, name) for name in ("actor", "qf1", "qf2"))
@@ -290,7 +292,9 @@ def test_sacs_targets_follow_the_critics() -> None:
     second.initialize(np.random.default_rng(9))
     settings = sac_atari.Config()
     feed = ReplayFeed(FakeReplay(), ROWS, 5, COMPUTE)
-    learner = DiscreteSacLearner(agent.parameters, second.critics(second.parameters), feed, settings, COMPUTE)
+    learner = DiscreteSacLearner(
+        agent.parameters, second.critics(second.parameters), feed, SAC_LOSSES, settings, COMPUTE
+    )
     learner.update_target(0.25)
     name = "qf2.head.weight"
     expected = 0.75 * second.parameters[name] + 0.25 * agent.parameters[name]

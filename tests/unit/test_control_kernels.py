@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,23 +8,20 @@ import numpy as np
 import pytest
 import torch
 
+from cleanrl_worker.algorithms import ddpg_continuous_action as ddpg
+from cleanrl_worker.algorithms import sac_continuous_action as sac
+from cleanrl_worker.algorithms import td3_continuous_action as td3
 from cleanrl_worker.control_kernels import ActorCriticKernel, DeterministicKernel, SacKernel, ScalarAdam
 from cleanrl_worker.perceptron import ActorCriticNetworks
 from cleanrl_worker.replay import Replay
 from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_control import (
+    ActorCriticLosses,
     ContinuousSacLearner,
     DeterministicActorLearner,
     StackedNetworks,
     TorchActorCriticLearner,
     TransitionTensors,
-    compute_td_targets,
-    concat_actions,
-    critic_loss,
-    deterministic_actor_loss,
-    sac_actor_loss,
-    sample_squashed_gaussian,
-    squash_to_bounds,
 )
 
 OBSERVATIONS, ACTIONS, ROWS = 5, 3, 32
@@ -85,6 +83,21 @@ def batch_tensors(kernel: ActorCriticKernel) -> TransitionTensors:
     )
 
 
+def as_stacks(networks: ActorCriticNetworks, draws: list[torch.Tensor]) -> SimpleNamespace:
+    """Return what a torch learner gives to its losses; noise is taken from `draws`."""
+    waiting = iter(draws)
+    actors = {"actor": networks.actor, "target_actor": networks.target_actor}
+    return SimpleNamespace(
+        **{name: StackedNetworks.from_networks([part], CPU, name == "actor") for name, part in actors.items() if part},
+        critics=StackedNetworks.from_networks(networks.critics, CPU, True),
+        targets=StackedNetworks.from_networks(networks.targets, CPU, False),
+        scale=torch.tensor(SCALE),
+        bias=torch.tensor(BIAS),
+        log_alpha=torch.tensor([-0.5]),
+        sample_noise=lambda: next(waiting),
+    )
+
+
 def assert_gradient(loss: torch.Tensor, stack: StackedNetworks, gradients: list[Any]) -> None:
     slopes = torch.autograd.grad(loss, stack.tensors, retain_graph=True)
     for index in range(len(stack.layers)):
@@ -99,22 +112,15 @@ def test_hand_written_gradients_of_sac_equal_autograd() -> None:
     kernel = sac_kernel(networks, (0.0, 0.0), rng)
     assert kernel.update(make_replay(), True, False)
     rows, alpha = batch_tensors(kernel), torch.tensor(-0.5).exp()
-    scale, bias = torch.tensor(SCALE), torch.tensor(BIAS)
-    actor, critics = (
-        StackedNetworks.from_networks([networks.actor], CPU, True),
-        StackedNetworks.from_networks(networks.critics, CPU, True),
-    )
-    targets = StackedNetworks.from_networks(networks.targets, CPU, False)
+    stacks = as_stacks(networks, rng.draws)
     with torch.no_grad():
-        actions, log_probs = sample_squashed_gaussian(actor(rows.next_observations)[0], rng.draws[0], scale, bias)
-        next_values = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-        td_targets = compute_td_targets(rows, next_values - alpha * log_probs, 0.9)
-    loss, errors, values = critic_loss(critics, rows, td_targets)
-    assert_gradient(loss, critics, [critic.views for critic in kernel.critics])
-    outputs = actor(rows.observations)[0]
-    actor_loss = sac_actor_loss(outputs, critics, rows.observations, rng.draws[1], alpha, scale, bias)
-    assert_gradient(actor_loss, actor, [kernel.actor.views])
-    _, log_probs = sample_squashed_gaussian(outputs.detach(), rng.draws[2], scale, bias)
+        td_targets = sac.td_targets(stacks, rows, 0.9)
+    loss, errors, values = ddpg.critic_loss(stacks, rows, td_targets)
+    assert_gradient(loss, stacks.critics, [critic.views for critic in kernel.critics])
+    outputs = stacks.actor(rows.observations)[0]
+    actor_loss = sac.actor_loss(stacks, rows, outputs)
+    assert_gradient(actor_loss, stacks.actor, [kernel.actor.views])
+    alpha_loss = sac.alpha_loss(stacks, outputs)
     metrics = kernel.losses()
     assert metrics == pytest.approx(
         {
@@ -125,7 +131,7 @@ def test_hand_written_gradients_of_sac_equal_autograd() -> None:
             "qf2_values": values[1].item(),
             "actor_loss": actor_loss.item(),
             "alpha": alpha.item(),
-            "alpha_loss": (-alpha * (log_probs - ACTIONS)).mean().item(),
+            "alpha_loss": alpha_loss.item(),
         },
         rel=1e-4,
     )
@@ -134,7 +140,8 @@ def test_hand_written_gradients_of_sac_equal_autograd() -> None:
 def test_the_log_probabilities_are_those_of_torchs_distributions() -> None:
     torch.manual_seed(1)
     outputs, noise = 0.3 * torch.randn(7, 2 * ACTIONS), 0.5 * torch.randn(7, ACTIONS)
-    actions, log_probs = sample_squashed_gaussian(outputs, noise, torch.tensor(SCALE), torch.tensor(BIAS))
+    stacks = SimpleNamespace(scale=torch.tensor(SCALE), bias=torch.tensor(BIAS), sample_noise=lambda: noise)
+    actions, log_probs = sac.sample_squashed_gaussian(stacks, outputs)
     mean, spread = outputs.chunk(2, 1)
     normal = torch.distributions.Normal(mean, (-5 + 3.5 * (torch.tanh(spread) + 1)).exp())
     transforms: Any = [
@@ -151,25 +158,25 @@ def test_hand_written_gradients_of_td3_and_ddpg_equal_autograd(critics: int, noi
     networks, rng = make_networks(("fc_mu",), critics, True), RecordingGenerator()
     kernel = td3_kernel(networks, (0.0, 0.0), rng, noise)
     assert kernel.update(make_replay(), True, False)
-    rows, scale, bias = batch_tensors(kernel), torch.tensor(SCALE), torch.tensor(BIAS)
-    actor, target_actor = (
-        StackedNetworks.from_networks([networks.actor], CPU, True),
-        StackedNetworks.from_networks([networks.target_actor], CPU, False),
-    )
-    stack, targets = (
-        StackedNetworks.from_networks(networks.critics, CPU, True),
-        StackedNetworks.from_networks(networks.targets, CPU, False),
-    )
+    rows, stacks = batch_tensors(kernel), as_stacks(networks, rng.draws)
+    scale, bias = stacks.scale, stacks.bias
     with torch.no_grad():
-        actions = squash_to_bounds(target_actor(rows.next_observations)[0], scale, bias)
+        actions = torch.tanh(stacks.target_actor(rows.next_observations)[0]) * scale + bias
         if noise:
             actions = actions + (rng.draws[0] * noise).clamp(-0.3, 0.3) * scale
             actions = actions.clamp(bias - scale, bias + scale)
-        next_values = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-    loss, errors, values = critic_loss(stack, rows, compute_td_targets(rows, next_values, 0.9))
-    assert_gradient(loss, stack, [critic.views for critic in kernel.critics])
-    actor_loss = deterministic_actor_loss(actor(rows.observations)[0], stack, rows.observations, scale, bias)
-    assert_gradient(actor_loss, actor, [kernel.actor.views])
+        next_values = stacks.targets(torch.cat([rows.next_observations, actions], 1)).squeeze(2).amin(0)
+        expected = rows.rewards + (1 - rows.terminals) * 0.9 * next_values
+        if noise:
+            config = td3.Config(gamma=0.9, policy_noise=noise, noise_clip=0.3)
+            td_targets = td3.td_targets(stacks, rows, config)
+        else:
+            td_targets = ddpg.td_targets(stacks, rows, 0.9)
+    torch.testing.assert_close(td_targets, expected)
+    loss, errors, values = ddpg.critic_loss(stacks, rows, td_targets)
+    assert_gradient(loss, stacks.critics, [critic.views for critic in kernel.critics])
+    actor_loss = ddpg.actor_loss(stacks, rows)
+    assert_gradient(actor_loss, stacks.actor, [kernel.actor.views])
     metrics = kernel.losses()
     assert metrics["qf1_loss"] == pytest.approx(errors[0].item(), rel=1e-4)
     assert metrics["qf1_values"] == pytest.approx(values[0].item(), rel=1e-4)
@@ -190,12 +197,18 @@ def test_several_updates_in_torch_and_numpy_agree(name: str, monkeypatch: pytest
     if name == "sac":
         kernel = sac_kernel(ours, (1e-2, 1e-2), rng, policy_steps=2)
         more = {"policy_steps": 2, "alpha": 0.2, "log_alpha": np.full(1, -0.5, np.float32)}
-        learner = ContinuousSacLearner(theirs, make_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
+        targets = functools.partial(sac.td_targets, gamma=SETTINGS.gamma)
+        losses = ActorCriticLosses(targets, ddpg.critic_loss, sac.actor_loss, sac.alpha_loss)
+        learner = ContinuousSacLearner(
+            theirs, make_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, losses, **more
+        )
     else:
         noise = 0.2 if name == "td3" else 0.0
         kernel = td3_kernel(ours, (1e-2, 1e-2), rng, noise)
-        more = {"policy_noise": noise, "noise_clip": 0.3}
-        learner = DeterministicActorLearner(theirs, make_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
+        config = td3.Config(gamma=SETTINGS.gamma, policy_noise=noise, noise_clip=0.3)
+        targets = functools.partial(td3.td_targets, config=config)
+        losses = ActorCriticLosses(targets, ddpg.critic_loss, ddpg.actor_loss)
+        learner = DeterministicActorLearner(theirs, make_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, losses)
     first, second = make_replay(), make_replay()
     for index in range(6):
         assert kernel.update(first, index % 2 == 0, index % 3 > 0)

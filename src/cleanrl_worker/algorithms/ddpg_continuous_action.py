@@ -10,8 +10,6 @@ Paper: Lillicrap et al., "Continuous control with deep reinforcement learning", 
 from __future__ import annotations
 
 import functools
-import math
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,69 +18,46 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, ActorCriticReplayConfig
 from cleanrl_worker.control_kernels import DeterministicKernel
-from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import ActorCriticLearner
+from cleanrl_worker.loops import actor_critic_replay
 from cleanrl_worker.perceptron import ActorCriticNetworks
-from cleanrl_worker.replay import Replay, check_memory, restore_replay
-from cleanrl_worker.vector_envs import VectorEnvs
-from mosaic import envs
-from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.reproducible import random_state_to_json
+from cleanrl_worker.policies import Sample
+from cleanrl_worker.replay import Replay
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "ddpg_continuous_action"
 HIDDEN = (256, 256)
 HEADS = ("fc_mu",)
-REPORT_EVERY = 100
-"""Updates between reports."""
 
 
-class Config(base.AlgorithmConfig):
-    """Settings of DDPG."""
+class DeterministicConfig(ActorCriticReplayConfig, defaults={"env_id": "Hopper-v5", "total_timesteps": 1_000_000}):
+    """Settings of DDPG and of what builds on it."""
 
-    env_id: EnvId = Field(default="Hopper-v5", json_schema_extra=base.RUN)
-    """The environment to train in, by its Gymnasium id."""
-    total_timesteps: int = Field(default=1_000_000, gt=0, json_schema_extra=base.RUN)
-    """Environment steps to train for, summed over all environments."""
-    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment; part of the run's name."""
-    checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
-    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
-    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
-    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """The number of parallel environments; one update follows each step of all of them."""
-    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """The capacity of the replay buffer in transitions; 100,000 to 1,000,000 are usual."""
-    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor of future rewards."""
-    tau: float = Field(default=0.005, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """The fraction by which each target update moves the target networks; 0.001 to 0.02 are usual."""
-    batch_size: int = Field(default=256, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """Transitions per update; 64 to 512 are usual."""
-    learning_starts: int = Field(default=25_000, ge=0, json_schema_extra=base.LEARNING)
-    """Environment steps with random actions before the first update; 1,000 to 25,000 are usual."""
-    learning_rate: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The learning rate of actor and critic; 1e-4 to 1e-3 are usual."""
-    exploration_noise: float = Field(default=0.1, ge=0, le=10, json_schema_extra=base.ROLLOUT)
+    learning_rate: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=LEARNING)
+    """The learning rate of actor and critics; 1e-4 to 1e-3 are usual."""
+    exploration_noise: float = Field(default=0.1, ge=0, le=10, json_schema_extra=ROLLOUT)
     """The standard deviation of the exploration noise, relative to half an action's range; 0.1 to 0.3 are usual."""
-    policy_frequency: int = Field(default=2, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """Updates of the critic per update of the actor and the target networks."""
+
+
+class Config(DeterministicConfig, defaults={"exp_name": NAME}):
+    """Settings of DDPG."""
 
 
 class Agent:
     """A deterministic actor, one critic, and target networks of both."""
 
+    critics = 1
+
     def __init__(self, observation_size: int, low: Array, high: Array) -> None:
-        self.networks = ActorCriticNetworks(observation_size, low.size, HIDDEN, HEADS, critics=1, has_target_actor=True)
+        self.networks = ActorCriticNetworks(observation_size, low.size, HIDDEN, HEADS, self.critics, True)
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
 
@@ -94,229 +69,95 @@ class Agent:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.networks.load_state_dict(state)
 
-    def noisy_actions(self, outputs: Array, noise: Array | float) -> Array:
-        """Return actions [rows, actions] for the actor's outputs, with noise relative to half their range."""
-        return np.asarray((np.tanh(outputs) + noise) * self.scale.ravel() + self.bias.ravel())
+
+def exploration(agent: Agent, deviation: float) -> Sample:
+    """Return the function from the actor's outputs to actions with Gaussian noise, relative to half their range."""
+    scale, bias = agent.scale.ravel(), agent.bias.ravel()
+
+    def sample(outputs: Array, rng: np.random.Generator | None) -> Array:
+        noise = 0.0 if rng is None else deviation * rng.standard_normal(outputs.shape, np.float32)
+        return np.asarray((np.tanh(outputs) + noise) * scale + bias)
+
+    return sample
 
 
-def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    space: Any = env.action_space
-    if not base.is_continuous(space):
-        raise base.unsupported_actions_error(NAME, "a continuous (Box) action space", env)
-    if not base.is_bounded(space):
-        raise base.unsupported_actions_error(NAME, "a continuous (Box) action space with bounds", env)
-    base.check_observations(NAME, env)
-    inputs = base.ObservationEncoder.describe(env.observation_space)
-    capacity = min(config.buffer_size, config.total_timesteps)
-    size_bytes = Replay.size_bytes(capacity, *_replay_layout(env.observation_space, space))
-    check_memory(NAME, capacity, size_bytes)
-    return {
-        "observations": list(env.observation_space.shape or (inputs["size"],)),
-        "actions": list(space.shape),
-        "parameters": Agent(inputs["size"], space.low, space.high).networks.size,
-        "replay_bytes": size_bytes,
-        "backend": devices.choose_backend(config.backend, config.cuda),
-    }
+# --- the losses in torch; the numpy kernel implements their gradients by hand
 
 
-def _replay_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Return size and type of an observation and of an action in the replay buffer."""
-    seen = base.ObservationEncoder.describe(observations)["size"], base.replay_dtype(observations)
-    return seen, (math.prod(actions.shape), np.float32)
+def squash_to_bounds(outputs: Tensor, networks: Any) -> Tensor:
+    """Return the actions of an actor's outputs."""
+    return outputs.tanh() * networks.scale + networks.bias  # type: ignore[no-any-return]
+
+
+def td_targets(networks: Any, batch: Any, gamma: float) -> Tensor:
+    """Return the critic's targets: r + γ (1 - d) Q_target(s', μ_target(s'))."""
+    actions = squash_to_bounds(networks.target_actor(batch.next_observations)[0], networks)
+    next_values = networks.targets(batch.next_observations, actions)[0, :, 0]
+    return batch.rewards + (1 - batch.terminals) * gamma * next_values  # type: ignore[no-any-return]
+
+
+def critic_loss(networks: Any, batch: Any, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sum of the critics' mean squared errors, and each critic's error and mean value."""
+    values = networks.critics(batch.observations, batch.actions).squeeze(2)
+    errors = ((values - targets) ** 2).mean(1)
+    return errors.sum(), errors.detach(), values.detach().mean(1)
+
+
+def actor_loss(networks: Any, batch: Any) -> Tensor:
+    """Return the policy loss: -E[Q_1(s, μ(s))]."""
+    actions = squash_to_bounds(networks.actor(batch.observations)[0], networks)
+    return -networks.critics.first()(batch.observations, actions).mean()  # type: ignore[no-any-return]
 
 
 def _learner(
     config: Config, agent: Agent, replay: Replay, rng: np.random.Generator, backend: str
 ) -> ActorCriticLearner:
-    learning_rates = (config.learning_rate, config.learning_rate)
+    return make_learner(config, agent, replay, rng, backend, functools.partial(td_targets, gamma=config.gamma))
+
+
+def make_learner(
+    config: Any,
+    agent: Agent,
+    replay: Replay,
+    rng: np.random.Generator,
+    backend: str,
+    td_targets: Any,
+    policy_noise: float = 0.0,
+    noise_clip: float = 0.0,
+) -> ActorCriticLearner:
+    """Make the learner in numpy, or in torch with these targets of the critics."""
+    rates = (config.learning_rate, config.learning_rate)
     if backend == "numpy":
         return DeterministicKernel(
-            agent.networks, replay, config, learning_rates, agent.scale, agent.bias, rng,
-            policy_noise=0.0, noise_clip=0.0,
+            agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
+            policy_noise=policy_noise, noise_clip=noise_clip,
         )  # fmt: skip
     from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_control import DeterministicActorLearner
+    from cleanrl_worker.torch_control import ActorCriticLosses, DeterministicActorLearner
 
-    compute = TorchContext.set_up(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
-        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
-    )  # fmt: skip
-    return DeterministicActorLearner(
-        agent.networks, replay, config, learning_rates, agent.scale, agent.bias, compute,
-        policy_noise=0.0, noise_clip=0.0,
-    )  # fmt: skip
+    compute, losses = TorchContext.from_settings(config), ActorCriticLosses(td_targets, critic_loss, actor_loss)
+    return DeterministicActorLearner(agent.networks, replay, config, rates, agent.scale, agent.bias, compute, losses)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
+    return actor_critic_replay.check(NAME, config, env, Agent)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
-    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
-    try:
-        _train(config, run, resume, environments)
-    finally:
-        environments.close()
-
-
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
-    action_space: Any = environments.action_space
-    low, high = action_space.low.ravel(), action_space.high.ravel()
-    size, num_envs = environments.observation_size, config.num_envs
-    shape = {"env_id": config.env_id, "observation_size": size, "actions": low.size, "num_envs": num_envs}
-    rng = np.random.default_rng(config.seed)
-    agent = Agent(size, action_space.low, action_space.high)
-    capacity = min(config.buffer_size, config.total_timesteps)
-    replay = Replay(capacity, num_envs, *_replay_layout(environments.observation_space, action_space), seed=config.seed)
-    replay.enable_block_files(run, config.checkpoint_replay_mb)
-    observations = np.zeros((num_envs, size), base.replay_dtype(environments.observation_space))
-    rewards = np.zeros(num_envs)
-    learning_starts = config.learning_starts
-
-    if resume is None:
-        global_step = 0
-        backend = devices.choose_backend(config.backend, config.cuda)
-        agent.networks.initialize(rng)
-        learner = _learner(config, agent, replay, rng, backend)
-        environments.start()
-        environments.observe(observations)
-        replay.start(observations)
-    else:
-        base.check_resumable(NAME, shape, resume)
-        global_step = resume.facts["global_step"]
-        if global_step + num_envs > config.total_timesteps:
-            return
-        backend = devices.choose_backend(config.backend, config.cuda, resume.facts["backend"])
-        agent.load_state_dict(resume.weights)
-        learner = _learner(config, agent, replay, rng, backend)
-        learner.restore(resume.arrays, resume.facts["optimizer"])
-        rng.bit_generator.state = resume.facts["rng"]
-        is_exact = base.restore_environments(run, environments, resume)
-        environments.observe(observations)
-        if not restore_replay(run, replay, resume):
-            replay.start(observations)
-            learning_starts += global_step
-        elif not is_exact:
-            replay.mark_truncated(observations)
-
-    def save() -> None:
-        base.check_async_losses(NAME, run, global_step, num_envs, learner)
-        learner.sync_networks()
-        arrays, environment_facts = environments.checkpoint_state()
-        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
-        moments, optimizer_facts = learner.optimizer_state()
-        base.save_checkpoint(
-            NAME,
-            run,
-            global_step,
-            weights=agent.state_dict(),
-            arrays={
-                **arrays,
-                **replay_arrays,
-                **moments,
-                "action.low": action_space.low,
-                "action.high": action_space.high,
-            },
-            facts={
-                "algorithm": NAME,
-                "shape": shape,
-                "config": config.model_dump(mode="json"),
-                "backend": backend,
-                "threads": devices.thread_count(),
-                "inputs": base.ObservationEncoder.describe(environments.observation_space),
-                "global_step": global_step,
-                "optimizer": optimizer_facts,
-                "rng": random_state_to_json(rng.bit_generator.state),
-                "replay": replay_facts,
-                "environments": environment_facts,
-            },
-        )
-
-    def losses(is_finite: bool = True) -> dict[str, float]:
-        """Return the metrics to report; end the training if one is not finite."""
-        base.check_async_losses(NAME, run, global_step, num_envs, learner)
-        metrics = {f"losses/{name}": value for name, value in learner.losses().items()}
-        base.abort_if_not_finite(NAME, run, global_step, metrics, is_finite)
-        return metrics
-
-    started_at, started_step = time.time(), global_step
-    saved_step = -1 if resume is None else global_step
-    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
-        # Act.
-        if global_step < config.learning_starts:
-            actions = rng.uniform(low, high, (num_envs, low.size))
-        else:
-            noise = config.exploration_noise * rng.standard_normal((num_envs, low.size), np.float32)
-            actions = agent.noisy_actions(learner.act(observations), noise)
-            base.abort_if_actions_not_finite(NAME, run, actions, global_step, num_envs, learner)
-        clipped_actions = np.clip(actions, low, high).astype(action_space.dtype)
-        episode_ends = environments.advance(
-            clipped_actions.reshape(num_envs, *action_space.shape), observations, rewards
-        )
-        global_step += num_envs
-        for episode_end in episode_ends:
-            run.episode(
-                env=episode_end.env,
-                step=global_step,
-                episodic_return=episode_end.episodic_return,
-                length=episode_end.length,
-            )
-        base.abort_if_rewards_not_finite(NAME, run, rewards[None], global_step - num_envs)
-        replay.add(clipped_actions, rewards, episode_ends, observations)
-        run.update(global_step)
-
-        # Update.
-        updates = global_step // num_envs
-        is_learning = global_step > learning_starts
-        if is_learning:
-            is_policy_due = updates % config.policy_frequency == 0
-            is_finite = learner.update(replay, is_policy_due, is_target_due=is_policy_due)
-            if not is_finite:
-                losses(is_finite)
-
-            # Report.
-            if updates % REPORT_EVERY == 0:
-                sps = int((global_step - started_step) / (time.time() - started_at))
-                run.scalars(global_step, {**losses(), "charts/SPS": sps})
-        if run.checkpoint_due(global_step):
-            if is_learning:
-                losses()
-            save()
-            saved_step = global_step
-    if saved_step != global_step:
-        save()
-
-
-class DeterministicPolicy:
-    """Acts with a checkpoint's weights; needs only numpy."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._agent = _load_agent(checkpoint)
-        self._inputs = base.ObservationEncoder(checkpoint.facts["inputs"])
-        self._noise: float = checkpoint.facts["config"]["exploration_noise"]
-        self._low, self._high = checkpoint.arrays["action.low"], checkpoint.arrays["action.high"]
-
-    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Return the best actions; unless `deterministic`, with the exploration noise of the training."""
-        outputs = self._agent.networks.actor(self._inputs(observations))
-        noise = 0.0 if deterministic else self._noise * rng.standard_normal(outputs.shape, np.float32)
-        actions = self._agent.noisy_actions(outputs, noise).reshape(-1, *self._low.shape)
-        return np.clip(actions, self._low, self._high).astype(self._low.dtype)
-
-
-def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    arrays = checkpoint.arrays
-    agent = Agent(checkpoint.facts["shape"]["observation_size"], arrays["action.low"], arrays["action.high"])
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    explore = functools.partial(exploration, deviation=config.exploration_noise)
+    actor_critic_replay.train(NAME, config, run, resume, Agent, _learner, explore, config.policy_frequency)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return DeterministicPolicy(checkpoint)
+    agent = actor_critic_replay.load_agent(NAME, checkpoint, Agent)
+    return actor_critic_replay.load_policy(
+        checkpoint, agent, exploration(agent, checkpoint.facts["config"]["exploration_noise"])
+    )
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """Return the model that CleanRL's script would save: actor and critic."""
-    state = _load_agent(checkpoint).state_dict()
-    return tuple(select_by_prefix(f"{name}.", state) for name in ("actor", "qf1"))
+    return actor_critic_replay.trained_state_dicts(actor_critic_replay.load_agent(NAME, checkpoint, Agent))

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
+from cleanrl_worker.algorithms.settings import AtariValueConfig, DistributionalConfig
 from cleanrl_worker.conv_network import (
     CONV_LAYERS,
     HIDDEN_LAYER,
@@ -33,12 +31,12 @@ from cleanrl_worker.conv_network import (
     trunk_shapes,
     uniform_weights,
 )
-from cleanrl_worker.flat_network import select_by_prefix
+from cleanrl_worker.loops import value_replay
+from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
+from cleanrl_worker.loops.value_frames import FrameValueLearner
+from cleanrl_worker.policies import image_network
 from cleanrl_worker.prioritized import PrioritizedReplay
-from cleanrl_worker.replay import check_memory, restore_replay
-from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
-from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     import torch
@@ -56,52 +54,24 @@ HEADS = ("value_head", "advantage_head")
 INITIAL_SIGMA = 0.5
 """The initial sigma of the noisy layers."""
 ADAM_EPSILON = 1.5e-4
-REPORT_EVERY = 100
-"""Environment steps between reports of the losses."""
 METRIC_NAMES = ("td_loss", "q_values")
 
 
-class Config(base.AlgorithmConfig):
+class Config(
+    AtariValueConfig,
+    DistributionalConfig,
+    defaults={"exp_name": NAME, "learning_rate": 6.25e-5, "target_network_frequency": 8_000},
+):
     """Settings of Rainbow for Atari games."""
 
-    env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=base.RUN)
-    """The game to train in, by its Gymnasium id."""
-    total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
-    """Steps to train for, summed over all games; a step is four frames."""
-    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment; part of the run's name."""
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """The library that computes: torch."""
-    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
-    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
-    checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
-    learning_rate: float = Field(default=6.25e-5, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The learning rate of Adam; 5e-5 to 2.5e-4 are usual."""
-    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """The number of parallel games."""
-    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """The capacity of the replay buffer in transitions; a million take 7 GB of memory."""
-    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor of future rewards."""
     tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
     """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
-    target_network_frequency: int = Field(default=8_000, ge=1, json_schema_extra=base.LEARNING)
-    """Environment steps between updates of the target network."""
-    batch_size: int = Field(default=32, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """Transitions per gradient step."""
     start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
     """Ignored, because noisy layers explore; accepted so that commands for CleanRL's script work unchanged."""
     end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=base.ROLLOUT)
     """Ignored, like `start_e`."""
     exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=base.ROLLOUT)
     """Ignored, like `start_e`."""
-    learning_starts: int = Field(default=80_000, ge=0, json_schema_extra=base.LEARNING)
-    """Environment steps before the first gradient step."""
-    train_frequency: int = Field(default=4, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """Steps per game between gradient steps."""
     n_step: int = Field(default=3, ge=1, le=1000, json_schema_extra=base.LEARNING)
     """The number of steps of n-step returns; 3 to 5 are usual."""
     prioritized_replay_alpha: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.LEARNING)
@@ -110,27 +80,6 @@ class Config(base.AlgorithmConfig):
     """The initial exponent of the importance-sampling weights; it grows to 1 over the run."""
     prioritized_replay_eps: float = Field(default=1e-6, gt=0, le=1, json_schema_extra=base.LEARNING)
     """A small constant that is added to each priority, so that every transition can be sampled."""
-    n_atoms: int = Field(default=51, ge=2, le=10_000, json_schema_extra=base.LEARNING)
-    """The number of atoms of a distribution; 51 is usual."""
-    v_min: float = Field(default=-10.0, json_schema_extra=base.LEARNING)
-    """The return of the lowest atom."""
-    v_max: float = Field(default=10.0, json_schema_extra=base.LEARNING)
-    """The return of the highest atom."""
-
-    @model_validator(mode="after")
-    def _validate_combination(self) -> Config:
-        if self.buffer_size < self.num_envs:
-            raise ValueError(
-                f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
-            )
-        if not self.v_min < self.v_max:
-            raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
-        return self
-
-    @property
-    def buffer_capacity(self) -> int:
-        """The capacity that is allocated: no more than the run's number of steps."""
-        return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
 
     def beta(self, step: int) -> float:
         """Return the exponent of the importance-sampling weights at this environment step."""
@@ -225,6 +174,15 @@ def distributions(
     return torch.softmax(value + advantages - advantages.mean(1, keepdim=True), 2)
 
 
+def q_values(
+    weights: Mapping[str, torch.Tensor], noise: FactorizedNoise | None, atoms: torch.Tensor, images: torch.Tensor
+) -> torch.Tensor:
+    """Return the mean return of each action [rows, actions]."""
+    from cleanrl_worker.torch_value_heads import mean_returns
+
+    return mean_returns(distributions(weights, noise, images, len(atoms)), atoms)
+
+
 def loss(
     weights: Any, target: Any, batch: Any, noise: FactorizedNoise, target_noise: FactorizedNoise, atoms: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -235,12 +193,12 @@ def loss(
     """
     import torch
 
-    from cleanrl_worker.torch_value_heads import cross_entropies, mean_returns, project_onto_atoms, select_actions
+    from cleanrl_worker.torch_value_heads import cross_entropies, project_onto_atoms, select_actions
 
     noise.resample()
     target_noise.resample()
     with torch.no_grad():
-        next_actions = mean_returns(distributions(weights, noise, batch.next_observations, len(atoms)), atoms).argmax(1)
+        next_actions = q_values(weights, noise, atoms, batch.next_observations).argmax(1)
         next_pmfs = select_actions(
             distributions(target, target_noise, batch.next_observations, len(atoms)), next_actions
         )
@@ -260,12 +218,9 @@ def _learner(
 
     from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_replay import BATCH_COLUMNS, PrioritizedLearner, ReplayFeed, make_inference_step
-    from cleanrl_worker.torch_value_heads import FactorizedNoise, mean_returns
+    from cleanrl_worker.torch_value_heads import FactorizedNoise
 
-    compute = TorchContext.set_up(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
-        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
-    )  # fmt: skip
+    compute = TorchContext.from_settings(config)
     atoms = torch.as_tensor(agent.atoms, device=compute.device)
     noise, target_noise = (FactorizedNoise(agent.noisy, compute.device) for _ in range(2))
     noise.resample()
@@ -275,171 +230,77 @@ def _learner(
         config.learning_rate, ADAM_EPSILON, METRIC_NAMES, compute, state_tensors=[noise.flat, target_noise.flat],
     )  # fmt: skip
 
-    def values(images: torch.Tensor) -> torch.Tensor:
-        return mean_returns(distributions(learner.weights, noise, images, len(atoms)), atoms)
-
-    return learner, make_inference_step(replay, agent.action_count, values, compute), noise
+    forward = functools.partial(q_values, learner.weights, noise, atoms)
+    return learner, make_inference_step(replay, agent.action_count, forward, compute), noise
 
 
 # --- training
 
 
+class RainbowLearner(FrameValueLearner):
+    """Explores by the noise of its layers and samples by priority."""
+
+    def _restore(self, resume: Checkpoint) -> None:
+        super()._restore(resume)
+        self.noise.copy_from(resume.arrays["noise"])
+
+    @property
+    def noise(self) -> FactorizedNoise:
+        noise: FactorizedNoise = self.more[0]
+        return noise
+
+    def update(self, replay: PrioritizedReplay, step: int) -> bool:
+        self._beta = replay.beta = self.config.beta(step)
+        return super().update(replay, step)
+
+    def skip_update(self) -> None:
+        """Resample the noise, as a gradient step would."""
+        self.noise.resample()
+
+    def metrics(self) -> dict[str, float]:
+        return {**super().metrics(), "charts/beta": self._beta}
+
+    def checkpoint_state(self, replay: PrioritizedReplay) -> tuple[dict[str, Array], dict[str, Array], int]:
+        _, arrays, count = super().checkpoint_state(replay)
+        return {"support": self.agent.atoms, **self.agent.parameters}, {**arrays, "noise": self.noise.to_array()}, count
+
+
+class NoisyExploration:
+    """Chooses the best action: the noise of the network explores."""
+
+    def __init__(self, config: Config, learner: RainbowLearner, action_count: int, rng: np.random.Generator) -> None:
+        self._values = learner.values
+
+    def begin(self, steps: Array) -> None:
+        """Draw nothing."""
+
+    def choose(self, t: int, observations: Array) -> Array:
+        return np.asarray(self._values(observations).argmax(1))
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    actions = check_atari_env(NAME, env)
-    size_bytes = PrioritizedReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
-    check_memory(NAME, config.buffer_capacity, size_bytes)
-    return {
-        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
-        "actions": actions,
-        "parameters": parameter_count(_agent(config, actions).shapes),
-        "replay_bytes": size_bytes,
-        "backend": "torch",
-    }
-
-
-def _agent(config: Config, action_count: int) -> Agent:
-    return Agent(action_count, config.n_atoms, config.v_min, config.v_max, SIZES)
+    facts = check_atari(NAME, config, env, PrioritizedReplay)
+    return {**facts, "parameters": parameter_count(Agent(facts["actions"], **config.atoms, sizes=SIZES).shapes)}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames, settings=config.env_settings)
-    try:
-        _train(config, run, resume, games)
-    finally:
-        games.close()
 
+    def learner(world: ReplayWorld, rng: np.random.Generator) -> RainbowLearner:
+        agent = Agent(int(world.action_space.n), **config.atoms, sizes=SIZES)
+        return RainbowLearner(config, agent, _learner, world, rng, resume)
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
-    action_space: Any = games.action_space
-    action_count, num_envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
-    shape = {
-        "env_id": config.env_id, "actions": action_count, "num_envs": num_envs,
-        "n_atoms": config.n_atoms, "v_min": config.v_min, "v_max": config.v_max,
-    }  # fmt: skip
-    rng = np.random.default_rng(config.seed)
-    agent = _agent(config, action_count)
-    replay = PrioritizedReplay(
-        config.buffer_capacity, num_envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed,
-        n_step=config.n_step, gamma=config.gamma, alpha=config.prioritized_replay_alpha, beta=config.beta(0),
-        epsilon=config.prioritized_replay_eps,
+    replay = functools.partial(
+        PrioritizedReplay, n_step=config.n_step, gamma=config.gamma, alpha=config.prioritized_replay_alpha,
+        beta=config.beta(0), epsilon=config.prioritized_replay_eps,
     )  # fmt: skip
-    replay.enable_block_files(run, config.checkpoint_replay_mb)
-    observations = np.zeros((num_envs, *games.shape), np.uint8)
-    latest_frames = observations[:, -1]
-    actions = np.zeros((frequency, num_envs), np.int64)
-    rewards = np.zeros((frequency, num_envs))
-    learning_starts = config.learning_starts
-
-    if resume is None:
-        global_step = 0
-        agent.initialize(rng)
-        learner, compute_values, noise = _learner(config, agent, agent.parameters, replay)
-        games.start()
-        games.observe(observations)
-        replay.start(latest_frames)
-    else:
-        base.check_resumable(NAME, shape, resume)
-        global_step = resume.facts["global_step"]
-        if global_step + num_envs > config.total_timesteps:
-            return
-        agent.load_state_dict(resume.weights)
-        target = copy_checked(agent.shapes, select_by_prefix("target.", resume.arrays))
-        learner, compute_values, noise = _learner(config, agent, target, replay)
-        learner.restore(resume.arrays, resume.facts["adam_count"])
-        noise.copy_from(resume.arrays["noise"])
-        rng.bit_generator.state = resume.facts["rng"]
-        is_exact = base.restore_environments(run, games, resume)
-        games.observe(observations)
-        if not restore_replay(run, replay, resume):
-            replay.start(latest_frames)
-            learning_starts += global_step
-        elif not is_exact:
-            replay.mark_truncated(latest_frames)
-
-    def save() -> None:
-        base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
-        learner.synchronize(replay)
-        weights = learner.arrays()
-        arrays, environment_facts = games.checkpoint_state()
-        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
-        base.save_checkpoint(
-            NAME,
-            run,
-            global_step,
-            weights={"support": agent.atoms, **weights},
-            arrays={**arrays, **replay_arrays, **learner.optimizer_state(), "noise": noise.to_array()},
-            facts={
-                "algorithm": NAME,
-                "shape": shape,
-                "config": config.model_dump(mode="json"),
-                "backend": "torch",
-                "threads": devices.thread_count(),
-                "first_action": int(action_space.start),
-                "global_step": global_step,
-                "adam_count": learner.adam.count,
-                "rng": random_state_to_json(rng.bit_generator.state),
-                "replay": replay_facts,
-                "environments": environment_facts,
-            },
-        )
-
-    started_at, started_step = time.time(), global_step
-    saved_step = -1 if resume is None else global_step
-    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
-        # Act until the next gradient step, which also resamples the noise.
-        start_step = global_step
-        step_count = min(
-            frequency - start_step // num_envs % frequency, (config.total_timesteps - start_step) // num_envs
-        )
-        for t in range(step_count):
-            actions[t] = compute_values(observations).argmax(1)
-            global_step += num_envs
-            episode_ends = games.advance(actions[t], observations, rewards[t])
-            replay.add(actions[t], rewards[t], episode_ends, latest_frames)
-            for episode_end in episode_ends:
-                if episode_end.is_full_episode:
-                    run.episode(
-                        env=episode_end.env,
-                        step=global_step,
-                        episodic_return=episode_end.episodic_return,
-                        length=episode_end.length,
-                    )
-            run.update(global_step)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[:step_count], start_step)
-
-        # Update. If target updates were due between two gradient steps, they are done first, combined into one.
-        if global_step > learning_starts:
-            target_interval = config.target_network_frequency
-            is_target_due = global_step % target_interval == 0
-            missed_updates = (
-                global_step // target_interval - max(start_step, learning_starts) // target_interval - is_target_due
-            )
-            if missed_updates > 0:
-                learner.update_target(1 - (1 - config.tau) ** missed_updates)
-            if global_step // num_envs % frequency == 0:
-                replay.beta = config.beta(global_step)
-                learner.update(replay)
-                # Report.
-                if global_step // REPORT_EVERY > start_step // REPORT_EVERY:
-                    base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
-                    losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    sps = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**losses, "charts/SPS": sps, "charts/beta": replay.beta})
-            if is_target_due:
-                learner.update_target(config.tau)
-        else:
-            noise.resample()
-        if run.checkpoint_due(global_step):
-            save()
-            saved_step = global_step
-    if saved_step != global_step:
-        save()
+    with atari_world(config, run, replay, num_envs=config.num_envs, **config.atoms) as world:
+        value_replay.train(NAME, config, run, resume, world, learner, NoisyExploration)
 
 
-class GreedyPolicy:
-    """Selects the action with the highest mean return for images [rows, 4, 84, 84]; needs torch."""
+class NoisyPolicy:
+    """Selects the best action by the mean weights; unless `deterministic`, with the noise that training ended with."""
 
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
@@ -447,29 +308,18 @@ class GreedyPolicy:
         from cleanrl_worker.torch_conv import as_tensors
         from cleanrl_worker.torch_value_heads import FactorizedNoise
 
-        torch.set_num_threads(devices.thread_count())
-        self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
-        self._atoms = torch.as_tensor(agent.atoms)
-        self._noise = FactorizedNoise(agent.noisy, torch.device("cpu"))
-        self._noise.copy_from(agent.noise)
+        weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
+        noise = FactorizedNoise(agent.noisy, torch.device("cpu"))
+        noise.copy_from(agent.noise)
+        atoms = torch.as_tensor(agent.atoms)
+        self._noisy, self._mean = (
+            image_network(functools.partial(q_values, weights, part, atoms)) for part in (noise, None)
+        )
         self._first_action = first_action
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """By the mean weights; unless `deterministic`, with the noise that training ended with."""
-        import torch
-
-        from cleanrl_worker.torch_conv import channels_last
-        from cleanrl_worker.torch_value_heads import mean_returns
-
-        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
-            raise ValueError(
-                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
-            )
-        noise = None if deterministic else self._noise
-        with torch.no_grad():
-            images = channels_last(torch.as_tensor(observations))
-            values = mean_returns(distributions(self._weights, noise, images, len(self._atoms)), self._atoms)
-        return np.asarray(values.argmax(1).numpy() + self._first_action)
+        values = (self._mean if deterministic else self._noisy)(observations)
+        return np.asarray(values.argmax(1) + self._first_action)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -485,7 +335,7 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return GreedyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
+    return NoisyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

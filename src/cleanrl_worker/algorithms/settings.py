@@ -251,6 +251,19 @@ class ValueReplayConfig(ReplayConfig, defaults={"buffer_size": 10_000, "batch_si
         return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
 
 
+class AtariValueConfig(AtariConfig, ValueReplayConfig, defaults={"batch_size": 32, "learning_starts": 80_000}):
+    """Of algorithms that learn action values of Atari games."""
+
+    learning_rate: float = Field(default=1e-4, gt=0, lt=1, json_schema_extra=LEARNING)
+    """The learning rate of Adam; 5e-5 to 5e-4 are usual."""
+    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=ROLLOUT)
+    """The number of parallel games."""
+    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=ROLLOUT)
+    """The capacity of the replay buffer in transitions; a million take 7 GB of memory."""
+    train_frequency: int = Field(default=4, ge=1, le=1_000_000, json_schema_extra=LEARNING)
+    """Steps per game between gradient steps."""
+
+
 class DistributionalConfig(AlgorithmConfig):
     """Of algorithms that learn a distribution of returns over fixed atoms."""
 
@@ -266,6 +279,11 @@ class DistributionalConfig(AlgorithmConfig):
         if not self.v_min < self.v_max:
             raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
         return self
+
+    @property
+    def atoms(self) -> dict[str, Any]:
+        """The settings of the atoms alone."""
+        return {"n_atoms": self.n_atoms, "v_min": self.v_min, "v_max": self.v_max}
 
 
 class ActorCriticReplayConfig(ReplayConfig):

@@ -1,0 +1,93 @@
+"""The learner of value_replay.py for vector observations: a network, its target network, and a numpy or torch core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.flat_network import select_by_prefix
+from cleanrl_worker.learners import TargetValueLearner
+from cleanrl_worker.loops.replay_world import ReplayWorld, check_vectors, vector_world
+from cleanrl_worker.policies import GreedyPolicy
+
+if TYPE_CHECKING:
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+
+
+class VectorValueLearner:
+    def __init__(
+        self,
+        config: Any,
+        agent: Any,
+        target: Any,
+        make_core: Callable[[Any, Any, Any], TargetValueLearner],
+        world: ReplayWorld,
+        rng: np.random.Generator,
+        resume: Checkpoint | None,
+    ) -> None:
+        if resume is None:
+            agent.network.initialize(rng)
+            target.load_state_dict(agent.state_dict())
+        else:
+            agent.load_state_dict(resume.weights)
+            target.load_state_dict(select_by_prefix("target.", resume.arrays))
+        core = make_core(config, agent, target)
+        if resume is not None:
+            base.restore_optimizer(agent.network, core, resume.arrays, resume.facts["adam_count"])
+        self._agent, self._target, self._core = agent, target, core
+        self._batch = world.replay.allocate_batch(config.batch_size)
+        self._learning_rate = config.learning_rate
+        self._forward = core.forward(config.num_envs)
+        self.update_target = core.update_target
+        self.first_non_finite = core.first_non_finite
+
+    def values(self, observations: Array) -> Array:
+        return np.asarray(self._agent.q_values(self._forward(observations)).T)
+
+    def update(self, replay: Any, step: int) -> bool:
+        replay.sample(self._batch)
+        return self._core.update(self._batch, self._learning_rate)
+
+    def skip_update(self) -> None:
+        """Do nothing."""
+
+    def metrics(self) -> dict[str, float]:
+        return {f"losses/{name}": value for name, value in self._core.losses().items()}
+
+    def checkpoint_state(self, replay: Any) -> tuple[dict[str, Array], dict[str, Array], int]:
+        self._core.sync_networks()
+        targets = {f"target.{name}": part for name, part in self._target.state_dict().items()}
+        arrays = {**base.optimizer_arrays(self._agent.network, self._core), **targets}
+        return self._agent.state_dict(), arrays, self._core.count
+
+
+def discrete_world(config: Any, run: Run, **shape: Any) -> ReplayWorld:
+    world = vector_world(config, run, config.buffer_size)
+    world.shape |= shape
+    world.facts["backend"] = base.resolve_backend(config.backend)
+    return world
+
+
+def check_discrete(name: str, config: Any, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
+    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
+        raise base.unsupported_actions_error(name, "a discrete action space", env)
+    sizes = check_vectors(name, config.buffer_size, env)
+    return {**sizes, "actions": int(env.action_space.n), "backend": base.resolve_backend(config.backend)}
+
+
+def load_greedy_policy(agent: Any, checkpoint: Checkpoint) -> GreedyPolicy:
+    facts = checkpoint.facts
+    inputs = base.ObservationEncoder(facts["inputs"])
+    return GreedyPolicy(
+        lambda observations: np.asarray(agent.q_values(agent.network(inputs(observations)).T).T),
+        facts["first_action"],
+        facts["config"]["end_e"],
+    )
