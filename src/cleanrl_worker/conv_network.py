@@ -75,3 +75,22 @@ def infer_sizes(state: Mapping[str, Array]) -> ConvNetworkSizes:
     """Return the network sizes that these weights have."""
     first, second, third = (len(state[f"{name}.bias"]) for name in CONV_LAYERS)
     return ConvNetworkSizes((first, second, third), len(state[f"{HIDDEN_LAYER}.bias"]))
+
+
+class ConvAgent:
+    """An agent whose weights are arrays by name, for networks in torch."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = shapes
+        self.parameters: dict[str, Array] = {}
+
+    def initialize(self, rng: np.random.Generator) -> None:
+        """Set the initial weights."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the weights under CleanRL's keys, in torch's layout."""
+        return dict(self.parameters)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.parameters = copy_checked(self.shapes, state)

@@ -121,6 +121,12 @@ class VectorEnvs:
     def observation_size(self) -> int:
         return flat_size(self.observation_space)
 
+    @property
+    def action_count(self) -> int:
+        """The number of actions, if they are discrete."""
+        space: Any = self.action_space
+        return int(space.n)
+
     def close(self) -> None:
         for tap in self._taps:
             tap.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events
 
 pytest.importorskip("ale_py")
 
-from cleanrl_worker import atari_envs
+from cleanrl_worker import atari_envs, ppo_kernels
 from cleanrl_worker.algorithms import ppo_atari_lstm
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
@@ -100,10 +101,13 @@ def test_a_stop_during_an_update_finishes_that_update(name: str, place: Path) ->
         def update(self, step: int) -> None:
             self.stop_requested = True
 
-    arguments: Any = (config, Stopping(), Learner(), np.random.default_rng(1))
-    assert not module._run_update_epochs(*arguments, 64)
+    games = SimpleNamespace(action_space=gymnasium.spaces.Discrete(3), shape=(1, 84, 84))
+    training: Any = module.Training(config, Stopping(), games, module.Agent(3))
+    training.learner, training.global_step = Learner(), 64
+    assert not training.update()
     assert len(updates) == 1
-    assert module._run_update_epochs(*arguments, 128)
+    training.global_step = 128
+    assert training.update()
     assert len(updates) == 1 + 2 * 2
 
 
@@ -142,9 +146,8 @@ def test_a_truncated_game_is_bootstrapped_and_a_terminated_one_is_not(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(name, total_timesteps=32, num_envs=2, gamma=1.0, gae_lambda=1.0)
-    module = load_algorithm(name)
     calls: list[Any] = []
-    original = module.ppo_kernels.gae_advantages
+    original = ppo_kernels.gae_advantages
     steps = {"count": 0}
     step = AtariEnv.step
 
@@ -161,7 +164,7 @@ def test_a_truncated_game_is_bootstrapped_and_a_terminated_one_is_not(
         return original(rewards, values, dones, *more)
 
     monkeypatch.setattr(AtariEnv, "step", truncate_sixth_step)
-    monkeypatch.setattr(module.ppo_kernels, "gae_advantages", record_advantages)
+    monkeypatch.setattr(ppo_kernels, "gae_advantages", record_advantages)
     train_run(place / "run", name, config)
     rewards, values, dones = calls[0]
     assert dones[5, 0]

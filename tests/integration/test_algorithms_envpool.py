@@ -10,13 +10,16 @@ import importlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from tests.helpers import fake_envpool
 from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events, latest_checkpoint, train_run
 
+from cleanrl_worker import ppo_kernels, value_kernels
 from cleanrl_worker.algorithms import ppo_rnd_envpool
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.envpool_envs import EnvpoolGame, EnvpoolTask
@@ -156,10 +159,14 @@ def test_a_stop_during_an_update_finishes_that_update(name: str) -> None:
         def update(self, step: int) -> None:
             self.stop_requested = bool(updates)
 
-    arguments: Any = (config_of(name), Stopping(), Learner(), np.random.default_rng(1))
-    assert not load_algorithm(name)._run_update_epochs(*arguments, 64)
+    module = load_algorithm(name)
+    games = SimpleNamespace(action_space=gymnasium.spaces.Discrete(3), shape=(4, 84, 84))
+    training: Any = module.Training(config_of(name), Stopping(), games, module.Agent(3))
+    training.learner, training.global_step = Learner(), 64
+    assert not training.update()
     assert len(updates) == 1
-    assert load_algorithm(name)._run_update_epochs(*arguments, 128)
+    training.global_step = 128
+    assert training.update()
     assert len(updates) == 1 + 2 * 2
 
 
@@ -196,12 +203,9 @@ def test_everything_is_logged_under_cleanrls_tags(name: str, games: str, place: 
 def test_a_truncated_game_is_bootstrapped_and_a_terminated_one_is_not(
     name: str, fake_pools: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = load_algorithm(name)
     calls: list[Any] = []
     kernels, function = (
-        (module.value_kernels, "q_lambda_returns")
-        if name == "pqn_atari_envpool"
-        else (module.ppo_kernels, "gae_advantages")
+        (value_kernels, "q_lambda_returns") if name == "pqn_atari_envpool" else (ppo_kernels, "gae_advantages")
     )
     original = getattr(kernels, function)
 

@@ -11,8 +11,8 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -20,23 +20,24 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker import devices, ppo_kernels
+from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
 from cleanrl_worker.conv_network import (
+    ConvAgent,
     ConvNetworkSizes,
-    copy_checked,
     infer_sizes,
     layer_shapes,
     orthogonal_weights,
-    parameter_count,
     trunk_shapes,
 )
+from cleanrl_worker.loops.on_policy_frames import Columns, FramePpoTraining, describe_run
+from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
-from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
+    from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_recurrent import RecurrentLearner
     from mosaic.run import Checkpoint, Run
 
@@ -64,53 +65,95 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
         super()._validate_minibatches()
 
 
-class Agent:
+class Agent(ConvAgent):
     """Actor and critic on a shared trunk of three convolutions, a fully connected layer and an LSTM."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, units: int = LSTM_UNITS) -> None:
-        self.shapes = {
-            **trunk_shapes(INPUT_FRAMES, FRAME_SIZE_PX, sizes),
-            "lstm.weight_ih_l0": (4 * units, sizes.hidden),
-            "lstm.weight_hh_l0": (4 * units, units),
-            "lstm.bias_ih_l0": (4 * units,),
-            "lstm.bias_hh_l0": (4 * units,),
-            **layer_shapes("actor", action_count, units),
-            **layer_shapes("critic", 1, units),
-        }
-        self.parameters: dict[str, Array] = {}
+        super().__init__(
+            {
+                **trunk_shapes(INPUT_FRAMES, FRAME_SIZE_PX, sizes),
+                "lstm.weight_ih_l0": (4 * units, sizes.hidden),
+                "lstm.weight_hh_l0": (4 * units, units),
+                "lstm.bias_ih_l0": (4 * units,),
+                "lstm.bias_hh_l0": (4 * units,),
+                **layer_shapes("actor", action_count, units),
+                **layer_shapes("critic", 1, units),
+            }
+        )
 
     def initialize(self, rng: np.random.Generator) -> None:
         """Initialize orthogonally; a small last actor layer makes the first policy nearly uniform."""
         self.parameters = orthogonal_weights(self.shapes, rng, {"lstm": 1.0, "actor": 0.01, "critic": 1.0})
 
-    def state_dict(self) -> dict[str, Array]:
-        """Return the weights under CleanRL's keys, in torch's layout."""
-        return dict(self.parameters)
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = copy_checked(self.shapes, state)
-
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    return {
-        "observations": [INPUT_FRAMES, FRAME_SIZE_PX, FRAME_SIZE_PX],
-        "actions": actions,
-        "parameters": parameter_count(Agent(actions).shapes),
-        "backend": "torch",
-    }
+    return describe_run(Agent(actions), actions, INPUT_FRAMES)
 
 
-def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RecurrentLearner:
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_recurrent import RecurrentLearner
+class Training(FramePpoTraining):
+    """PPO with memory: the LSTM's state is carried from step to step and reset where a new episode starts.
 
-    compute = TorchContext.set_up(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
-        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
-    )  # fmt: skip
-    return RecurrentLearner(agent.parameters, shape, config, compute)
+    A minibatch is all steps of some games, because gradients flow back through time.
+    """
+
+    name = NAME
+    learner: RecurrentLearner
+
+    def __init__(self, config: Config, run: Run, games: AtariEnvs, agent: Agent) -> None:
+        super().__init__(config, run, games, agent)
+        self._continue_mask = np.zeros((config.num_steps + 1, config.num_envs), np.float32)
+        """0 where a new episode starts."""
+        self._final_values: list[float] = []
+        """The values of truncated games: computed at once, while the LSTM's state is theirs."""
+
+    def make_learner(self, compute: TorchContext) -> RecurrentLearner:
+        from cleanrl_worker.torch_recurrent import RecurrentLearner
+
+        return RecurrentLearner(self.agent.parameters, self.games.shape, self.config, compute)
+
+    def begin_rollout(self) -> None:
+        super().begin_rollout()
+        self.learner.begin_rollout()
+        self._continue_mask[0] = self._continue_mask[-1]
+        self._final_values.clear()
+
+    def act(self, t: int) -> None:
+        self.learner.set_continue_mask(self._continue_mask[t])
+        super().act(t)
+
+    def after_step(self, t: int, episode_ends: Sequence[EpisodeEnd]) -> None:
+        for end in episode_ends:
+            if not end.is_terminal:
+                value = self.learner.next_values([end.env], end.observation[None], [1.0])
+                self._final_values.append(float(value[0]))
+        self._continue_mask[t + 1] = ~self.dones[t]
+
+    def final_values(self) -> list[float]:
+        return self._final_values
+
+    def last_outputs(self) -> Array:
+        outputs: Array = np.zeros_like(self.outputs[-1])
+        env_indices = np.arange(len(outputs))
+        outputs[:, -1] = self.learner.next_values(env_indices, self.observations[-1], self._continue_mask[-1])
+        return outputs
+
+    def estimate(self, rewards: Array) -> Columns | None:
+        columns = super().estimate(rewards)
+        return columns and {**columns, "continue_mask": self._rows(self._continue_mask[:-1])}
+
+    def minibatches(self) -> Array:
+        return self.rng.permutation(self.config.num_envs).reshape(self.config.num_minibatches, -1)
+
+    def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        state = np.array(self.learner.state.cpu().numpy())
+        return {"memory.state": state, "memory.keeps": np.array(self._continue_mask[-1])}, {}
+
+    def restore_own_state(self, resume: Checkpoint, is_exact: bool) -> None:
+        if is_exact:
+            self.learner.state.copy_(self.learner.state.new_tensor(resume.arrays["memory.state"]))
+            self._continue_mask[-1] = resume.arrays["memory.keeps"]
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -118,175 +161,8 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     games = AtariEnvs(
         config.env_id, config.num_envs, config.seed, run.frames, INPUT_FRAMES, settings=config.env_settings
     )
-    try:
-        _train(config, run, resume, games)
-    finally:
-        games.close()
-
-
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
-    action_space: Any = games.action_space
-    action_count = int(action_space.n)
-    steps, num_envs, total = config.num_steps, config.num_envs, config.batch_size
-    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": num_envs, "num_steps": steps}
-    rng = np.random.default_rng(config.seed)
-    agent = Agent(action_count, SIZES, LSTM_UNITS)
-
-    observations = np.zeros((steps + 1, num_envs, *games.shape), np.uint8)
-    outputs = np.zeros((steps + 1, num_envs, action_count + 1), np.float32)
-    actions = np.zeros((steps, num_envs), np.int64)
-    dones = np.zeros((steps, num_envs), np.bool_)
-    continue_mask = np.zeros((steps + 1, num_envs), np.float32)
-    """0 where a new episode starts: the LSTM state is reset there."""
-
-    if resume is None:
-        iteration = global_step = 0
-        agent.initialize(rng)
-        learner = _learner(config, agent, games.shape)
-        games.start()
-    else:
-        base.check_resumable(NAME, shape, resume)
-        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
-        if global_step + total > config.total_timesteps:
-            return
-        agent.load_state_dict(resume.weights)
-        learner = _learner(config, agent, games.shape)
-        learner.restore(resume.arrays, resume.facts["adam_count"])
-        rng.bit_generator.state = resume.facts["rng"]
-        if base.restore_environments(run, games, resume):
-            learner.state.copy_(learner.state.new_tensor(resume.arrays["memory.state"]))
-            continue_mask[-1] = resume.arrays["memory.keeps"]
-    games.observe(observations[-1])
-    learning_rate = config.learning_rate
-
-    def state() -> dict[str, Any]:
-        """Return copies of everything that a checkpoint contains."""
-        arrays, environment_facts = games.checkpoint_state()
-        return {
-            "step": global_step,
-            "weights": learner.arrays(),
-            "arrays": {
-                **arrays,
-                **learner.optimizer_state(),
-                "memory.state": np.array(learner.state.cpu().numpy()),
-                "memory.keeps": np.array(continue_mask[-1]),
-            },
-            "facts": {
-                "algorithm": NAME,
-                "shape": shape,
-                "config": config.model_dump(mode="json"),
-                "backend": "torch",
-                "threads": devices.thread_count(),
-                "first_action": int(action_space.start),
-                "iteration": iteration,
-                "global_step": global_step,
-                "learning_rate": learning_rate,
-                "adam_count": learner.adam.count,
-                "rng": random_state_to_json(rng.bit_generator.state),
-                "environments": environment_facts,
-            },
-        }
-
-    started_at, started_step = time.time(), global_step
-    saved_step = -1 if resume is None else global_step
-    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile resumes from before them.
-    latest_state = state()
-    while global_step + total <= config.total_timesteps and not run.stop_requested:
-        iteration += 1
-        if config.anneal_lr:
-            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
-
-        # Collect a rollout.
-        observations[0], continue_mask[0] = observations[-1], continue_mask[-1]
-        dones[...] = False
-        truncated: list[tuple[int, int, float]] = []
-        learner.begin_rollout()
-        # The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
-        noise = base.sample_exponentials(rng, (steps, num_envs, action_count))
-        np.log(noise, out=noise)
-        for t in range(steps):
-            learner.set_continue_mask(continue_mask[t])
-            outputs[t] = learner.act(observations[t])
-            actions[t] = (outputs[t, :, :-1] - noise[t]).argmax(1)
-            global_step += num_envs
-            for episode_end in games.step(actions[t].tolist(), observations[t + 1]):
-                dones[t, episode_end.env] = True
-                if not episode_end.is_terminal:
-                    value = learner.next_values([episode_end.env], episode_end.observation[None], [1.0])
-                    truncated.append((t, episode_end.env, float(value[0])))
-                if episode_end.is_full_episode:
-                    run.episode(
-                        env=episode_end.env,
-                        step=global_step,
-                        episodic_return=episode_end.episodic_return,
-                        length=episode_end.length,
-                    )
-            continue_mask[t + 1] = ~dones[t]
-            run.update(global_step)
-            if run.stop_requested:
-                break
-        if run.stop_requested:
-            break
-        rewards = games.finish_rollout(actions)
-        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
-
-        # Estimate advantages. A truncated game is bootstrapped with the value of its final observation; otherwise the
-        # agent would learn that reaching the time limit is as bad as failing.
-        values = outputs[:, :, -1]
-        values[-1] = learner.next_values(np.arange(num_envs), observations[-1], continue_mask[-1])
-        for t, env, value in truncated:
-            rewards[t, env] += config.gamma * value
-        advantages = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        returns = advantages + values[:-1]
-        logits = outputs[:-1, :, :-1].reshape(total, action_count)
-        logits = logits - logits.max(1, keepdims=True)
-        action_logits = logits[np.arange(total), actions.reshape(total)]
-
-        # Update.
-        learner.load_rollout(
-            learning_rate,
-            observations[:-1].reshape(total, *games.shape),
-            actions=actions.reshape(total),
-            log_probs=action_logits - np.log(np.exp(logits).sum(1)),
-            advantages=advantages.reshape(total),
-            returns=returns.reshape(total),
-            values=values[:-1].reshape(total),
-            continue_mask=continue_mask[:-1].reshape(total),
-        )
-        if not _run_update_epochs(config, run, learner, rng, global_step):
-            break
-
-        # Report.
-        metrics, is_finite = learner.losses()
-        losses = {f"losses/{name}": value for name, value in metrics.items()}
-        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        variance = float(returns.var())
-        if variance > 0:
-            losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / variance
-        sps = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
-        latest_state = state()
-        if run.checkpoint_due(global_step):
-            base.save_checkpoint(NAME, run, **latest_state)
-            saved_step = global_step
-    if saved_step != latest_state["step"]:
-        base.save_checkpoint(NAME, run, **latest_state)
-
-
-def _run_update_epochs(
-    config: Config, run: Run, learner: RecurrentLearner, rng: np.random.Generator, global_step: int
-) -> bool:
-    """Run the epochs of an update; return False if the run was asked to stop before their end."""
-    is_end = global_step + config.batch_size > config.total_timesteps
-    for _ in range(config.update_epochs):
-        for games in rng.permutation(config.num_envs).reshape(config.num_minibatches, -1):
-            learner.update(games)
-            run.update(global_step)
-            if run.stop_requested and not is_end:
-                return False
-        if config.target_kl is not None and learner.losses()[0]["approx_kl"] > config.target_kl:
-            break
-    return True
+    with closing(games):
+        Training(config, run, games, Agent(games.action_count, SIZES, LSTM_UNITS)).train(resume)
 
 
 class LstmPolicy:

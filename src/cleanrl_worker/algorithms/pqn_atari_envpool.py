@@ -11,10 +11,7 @@ Games: Weng et al., "EnvPool: A Highly Parallel Reinforcement Learning Environme
 from __future__ import annotations
 
 import functools
-import time
-from collections import deque
-from collections.abc import Mapping
-from statistics import fmean
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -26,18 +23,18 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import EnvpoolConfig, PqnConfig
 from cleanrl_worker.conv_network import (
     KERNEL_SIZES_AND_STRIDES,
+    ConvAgent,
     ConvNetworkSizes,
     Shapes,
-    copy_checked,
     layer_shapes,
     orthogonal_weights,
-    parameter_count,
 )
 from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
+from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, describe_run
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
-from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
+    from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_conv import PqnLearner
     from mosaic.run import Checkpoint, Run
 
@@ -46,8 +43,6 @@ NAME = "pqn_atari_envpool"
 SIZES = ConvNetworkSizes()
 STICKINESS = 0.0
 """The probability of repeating the previous action, unless the game's id determines it."""
-RECENT_EPISODES = 20
-"""The number of games over which the average return is reported."""
 make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKINESS)
 """Makes the environment that `check` gets."""
 
@@ -58,11 +53,11 @@ class Config(EnvpoolConfig, PqnConfig, defaults={
     """Settings of parallelized Q-learning for Atari games in envpool."""
 
 
-class Agent:
+class Agent(ConvAgent):
     """A Q-network of three convolutions and a fully connected layer, each with layer norm before its ReLU."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
-        self.shapes: Shapes = {}
+        super().__init__({})
         self._norms: Shapes = {}
         seen, side = FRAME_STACK, FRAME_SIZE_PX
         for number, ((kernel, stride), channels) in enumerate(
@@ -75,7 +70,6 @@ class Agent:
         self.shapes |= layer_shapes("network.10", sizes.hidden, seen * side * side)
         self._add_norm("network.11", sizes.hidden)
         self.shapes |= layer_shapes("network.13", action_count, sizes.hidden)
-        self.parameters: dict[str, Array] = {}
 
     def _add_norm(self, name: str, *shape: int) -> None:
         norm = {f"{name}.weight": shape, f"{name}.bias": shape}
@@ -91,188 +85,50 @@ class Agent:
         }  # fmt: skip
         self.parameters = {name: found[name] for name in self.shapes}
 
-    def state_dict(self) -> dict[str, Array]:
-        """Return the weights under CleanRL's keys, in torch's layout."""
-        return dict(self.parameters)
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = copy_checked(self.shapes, state)
-
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
-    return {
-        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
-        "actions": actions,
-        "parameters": parameter_count(Agent(actions).shapes),
-        "backend": "torch",
-    }
+    return describe_run(Agent(actions), actions)
 
 
-def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PqnLearner:
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import PqnLearner
+class Training(AverageReturn):
+    """Acts epsilon-greedily and fits the Q-values of the rollout's actions to their λ-returns."""
 
-    compute = TorchContext.set_up(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
-        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
-    )  # fmt: skip
-    return PqnLearner(agent.parameters, shape, config, compute)
+    name = NAME
+    config: Config
+
+    def make_learner(self, compute: TorchContext) -> PqnLearner:
+        from cleanrl_worker.torch_conv import PqnLearner
+
+        return PqnLearner(self.agent.parameters, self.games.shape, self.config, compute)
+
+    def begin_rollout(self) -> None:
+        config, shape = self.config, self.actions.shape
+        epsilons = config.epsilons(self.global_step + config.num_envs * np.arange(1, config.num_steps + 1))
+        self._is_greedy = self.rng.random(shape) >= epsilons[:, None]
+        self.actions = self.rng.integers(self.action_count, size=shape)
+
+    def act(self, t: int) -> None:
+        # The Q-values that select the actions are stored, because the returns need them.
+        self.outputs[t] = self.learner.act(self.observations[t])
+        np.copyto(self.actions[t], self.outputs[t].argmax(1), where=self._is_greedy[t])
+
+    def estimate(self, rewards: Array) -> Columns:
+        config = self.config
+        self.outputs[-1] = self.last_outputs()
+        self.bootstrap_truncated(rewards)
+        next_values = self.outputs[1:].max(2)
+        returns = value_kernels.q_lambda_returns(rewards, next_values, self.dones, config.gamma, config.q_lambda)
+        return {"actions": self._rows(self.actions), "returns": self._rows(returns)}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
-    try:
-        _train(config, run, resume, games)
-    finally:
-        games.close()
-
-
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEnvs) -> None:
-    action_space: Any = games.action_space
-    action_count = int(action_space.n)
-    steps, num_envs, total = config.num_steps, config.num_envs, config.batch_size
-    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": num_envs, "num_steps": steps}
-    rng = np.random.default_rng(config.seed)
-    agent = Agent(action_count, SIZES)
-
-    observations = np.zeros((steps + 1, num_envs, *games.shape), np.uint8)
-    values = np.zeros((steps + 1, num_envs, action_count), np.float32)
-    dones = np.zeros((steps, num_envs), np.bool_)
-    recent: deque[float] = deque(maxlen=RECENT_EPISODES)
-
-    if resume is None:
-        iteration = global_step = 0
-        agent.initialize(rng)
-        learner = _learner(config, agent, games.shape)
-        games.start()
-    else:
-        base.check_resumable(NAME, shape, resume)
-        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
-        if global_step + total > config.total_timesteps:
-            return
-        agent.load_state_dict(resume.weights)
-        learner = _learner(config, agent, games.shape)
-        learner.restore(resume.arrays, resume.facts["adam_count"])
-        rng.bit_generator.state = resume.facts["rng"]
-        recent.extend(resume.facts["recent"])
-        base.restore_environments(run, games, resume)
-    games.observe(observations[-1])
-    learning_rate = config.learning_rate
-
-    def state() -> dict[str, Any]:
-        """Return copies of everything that a checkpoint contains."""
-        arrays, environment_facts = games.checkpoint_state()
-        return {
-            "step": global_step,
-            "weights": learner.arrays(),
-            "arrays": {**arrays, **learner.optimizer_state()},
-            "facts": {
-                "algorithm": NAME,
-                "shape": shape,
-                "config": config.model_dump(mode="json"),
-                "backend": "torch",
-                "threads": devices.thread_count(),
-                "first_action": int(action_space.start),
-                "iteration": iteration,
-                "global_step": global_step,
-                "learning_rate": learning_rate,
-                "adam_count": learner.adam.count,
-                "rng": random_state_to_json(rng.bit_generator.state),
-                "recent": list(recent),
-                "environments": environment_facts,
-            },
-        }
-
-    started_at, started_step = time.time(), global_step
-    saved_step = -1 if resume is None else global_step
-    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile resumes from before them.
-    latest_state = state()
-    while global_step + total <= config.total_timesteps and not run.stop_requested:
-        iteration += 1
-        if config.anneal_lr:
-            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
-
-        # Collect a rollout. The Q-values that select the actions are stored, because the returns need them.
-        observations[0] = observations[-1]
-        dones[...] = False
-        truncated: list[tuple[int, int, Array]] = []
-        epsilons = config.epsilons(global_step + num_envs * np.arange(1, steps + 1))
-        is_greedy = rng.random((steps, num_envs)) >= epsilons[:, None]
-        actions = rng.integers(action_count, size=(steps, num_envs))
-        for t in range(steps):
-            values[t] = learner.act(observations[t])
-            np.copyto(actions[t], values[t].argmax(1), where=is_greedy[t])
-            global_step += num_envs
-            for episode_end in games.step(actions[t], observations[t + 1]):
-                dones[t, episode_end.env] = True
-                if not episode_end.is_terminal:
-                    truncated.append((t, episode_end.env, episode_end.observation))
-                if episode_end.is_full_episode:
-                    run.episode(
-                        env=episode_end.env,
-                        step=global_step,
-                        episodic_return=episode_end.episodic_return,
-                        length=episode_end.length,
-                    )
-                    recent.append(episode_end.episodic_return)
-                    run.scalar("charts/avg_episodic_return", fmean(recent), global_step)
-            run.update(global_step)
-            if run.stop_requested:
-                break
-        if run.stop_requested:
-            break
-        rewards = games.finish_rollout(actions)
-        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
-
-        # Compute returns. A truncated game is bootstrapped with the value of its final observation; otherwise the
-        # agent would learn that reaching the time limit is as bad as failing.
-        values[-1] = learner.act(observations[-1])
-        if truncated:
-            final_values = learner.values(np.array([observation for _, _, observation in truncated]))
-            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
-                rewards[t, env] += config.gamma * value
-        returns = value_kernels.q_lambda_returns(rewards, values[1:].max(2), dones, config.gamma, config.q_lambda)
-
-        # Update.
-        learner.load_rollout(
-            learning_rate,
-            observations[:-1].reshape(total, *games.shape),
-            actions=actions.reshape(total),
-            returns=returns.reshape(total),
-        )
-        if not _run_update_epochs(config, run, learner, rng, global_step):
-            break
-
-        # Report.
-        metrics, is_finite = learner.losses()
-        losses = {f"losses/{name}": value for name, value in metrics.items()}
-        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        sps = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
-        latest_state = state()
-        if run.checkpoint_due(global_step):
-            base.save_checkpoint(NAME, run, **latest_state)
-            saved_step = global_step
-    if saved_step != latest_state["step"]:
-        base.save_checkpoint(NAME, run, **latest_state)
-
-
-def _run_update_epochs(
-    config: Config, run: Run, learner: PqnLearner, rng: np.random.Generator, global_step: int
-) -> bool:
-    """Run the epochs of an update; return False if the run was asked to stop before their end."""
-    is_end = global_step + config.batch_size > config.total_timesteps
-    for _ in range(config.update_epochs):
-        for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
-            learner.update(rows)
-            run.update(global_step)
-            if run.stop_requested and not is_end:
-                return False
-    return True
+    with closing(games):
+        Training(config, run, games, Agent(games.action_count, SIZES)).train(resume)
 
 
 class GreedyPolicy:
