@@ -37,6 +37,18 @@ class GreedyPolicy:
         return np.asarray(actions + self._first_action)
 
 
+class CategoricalPolicy:
+    """Samples actions from the softmax distribution of the logits, or returns the most likely ones."""
+
+    def __init__(self, logits: Outputs, first_action: int) -> None:
+        self._logits, self._first_action = logits, first_action
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        logits = self._logits(observations)
+        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+        return np.asarray(scores.argmax(1) + self._first_action)
+
+
 class BoundedPolicy:
     """Samples continuous actions within their bounds, or returns the best ones if `deterministic`."""
 

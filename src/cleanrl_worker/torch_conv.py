@@ -1,4 +1,4 @@
-"""The convolutional networks for Atari frames in torch, and the learners of PPO and PQN: on a CPU, or as CUDA graphs.
+"""The convolutional network for Atari frames in torch, and learners from rollouts: on a CPU, or as CUDA graphs.
 
 Images are bytes with channels last, [rows, 84, 84, channels]: this halves the time of the first convolution on a CPU,
 and bytes are converted to floats in one pass. The scaling to 0..1 is folded into the first layer's weights. Imports
@@ -14,14 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, relu_
-from torch.nn.functional import conv2d, layer_norm, linear, mse_loss
+from torch.nn.functional import conv2d, linear
 
 from cleanrl_worker.conv_network import CONV_LAYERS, HIDDEN_LAYER, KERNEL_SIZES_AND_STRIDES
-from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings, RolloutSettings
-from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext, TorchRAdam
+from cleanrl_worker.learners import RolloutSettings
+from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
 
 Weights = dict[str, Tensor]
 Array = Any
+Forward = Callable[[Weights, Tensor], Tensor]
+"""A network: its outputs [rows, outputs] for images [rows, 84, 84, channels]."""
+Loss = Callable[..., tuple[Tensor, Sequence[Any]]]
+"""The loss of a minibatch and its metrics, from the weights and the batch."""
 
 
 def as_tensors(arrays: Mapping[str, Array], device: torch.device, is_learned: bool = True) -> Weights:
@@ -107,13 +111,15 @@ class ImageInferenceStep(InferenceStep):
 
 
 class RolloutLearner(TorchLearner):
-    """Acts, estimates values, and learns from a rollout of images, minibatch by minibatch."""
+    """Acts, and learns from a rollout of images, minibatch by minibatch."""
 
     def __init__(
         self,
         arrays: Mapping[str, Array],
         shape: tuple[int, ...],
         outputs: int,
+        forward: Forward,
+        loss: Loss,
         columns: Sequence[str],
         metric_names: Sequence[str],
         settings: RolloutSettings,
@@ -124,6 +130,7 @@ class RolloutLearner(TorchLearner):
         """`columns` are the numbers per row that the loss needs; `metric_names` the metrics that it returns."""
         super().__init__(arrays, settings.learning_rate, epsilon, compute, optimizer)
         self._settings = settings
+        self._network, self._loss_function = forward, loss
         self._metric_names = metric_names
         device, total = compute.device, settings.batch_size
         self.act = ImageInferenceStep(
@@ -142,31 +149,25 @@ class RolloutLearner(TorchLearner):
         self._updates = 0
         self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
 
-    # --- implemented by each algorithm
+    # --- overridden by learners with a state of their own
 
     def _inference_options(self) -> dict[str, Any]:
         """Return the options of the inference step: tensors that acting changes, and inputs besides images."""
         return {}
 
     def _forward(self, images: Tensor) -> Tensor:
-        """Return the network's outputs [rows, outputs] for images [rows, 84, 84, channels]."""
-        raise NotImplementedError
+        return self._network(self.weights, images)
 
-    def _values(self, outputs: Tensor) -> Tensor:
-        """Return the values [rows] among the outputs."""
-        raise NotImplementedError
-
-    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
-        """Return the loss of a minibatch and its metrics."""
-        raise NotImplementedError
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Sequence[Any]]:
+        return self._loss_function(self.weights, batch)
 
     # --- the update
 
-    def values(self, observations: Array) -> Array:
-        """Return the values of any number of observations [rows, channels, 84, 84]."""
+    def outputs(self, observations: Array) -> Array:
+        """Return the network's outputs for any number of observations [rows, channels, 84, 84]."""
         with torch.no_grad():
             images = channels_last(torch.as_tensor(observations, device=self.compute.device))
-            return self._values(self._forward(images)).cpu().numpy()
+            return self._forward(images).cpu().numpy()
 
     def load_rollout(self, learning_rate: float, images: Array, **columns: Array) -> None:
         """Start an update on a rollout: images [rows, channels, 84, 84], `actions`, `returns` etc. [rows]."""
@@ -185,8 +186,9 @@ class RolloutLearner(TorchLearner):
 
     def _gradient_step(self) -> None:
         batch = SimpleNamespace(**{name: part[self._order] for name, part in vars(self._batch).items()})
-        loss, metrics = self._loss(batch)
+        loss, parts = self._loss(batch)
         norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
+        metrics = torch.stack(list(parts)).detach()
         self._metrics.copy_(metrics)
         self._sums += torch.stack([metrics[-1], norm])
 
@@ -199,106 +201,29 @@ class RolloutLearner(TorchLearner):
         return metrics, self._sums[1].item() < float("inf")
 
 
-# --- PPO
-
 PPO_COLUMNS = ("log_probs", "advantages", "returns", "values")
 PPO_METRIC_NAMES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")
 ADAM_EPSILON = 1e-5
 """Adam's epsilon in CleanRL's PPO."""
 
 
-def ppo_loss(outputs: Tensor, batch: Any, config: PpoSettings) -> tuple[Tensor, Tensor]:
-    """Return PPO's loss of one minibatch from logits and values [rows, actions + 1], and the reported metrics."""
-    log_probs = torch.log_softmax(outputs[:, :-1], dim=1)
-    entropy = -(log_probs.exp() * log_probs).sum(1).mean()
-    log_ratio = log_probs.gather(1, batch.actions[:, None])[:, 0] - batch.log_probs
-    ratio = log_ratio.exp()
-
-    advantages = batch.advantages
-    if config.norm_adv:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    clipped_ratio = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
-    surrogate = torch.max(-advantages * ratio, -advantages * clipped_ratio).mean()
-
-    values = outputs[:, -1]
-    squares = (values - batch.returns) ** 2
-    if config.clip_vloss:
-        clipped_values = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
-        squares = torch.max(squares, (clipped_values - batch.returns) ** 2)
-    value_loss = 0.5 * squares.mean()
-
-    kl = ((ratio - 1) - log_ratio).mean()
-    clipfrac = ((ratio - 1).abs() > config.clip_coef).float().mean()
-    metrics = torch.stack([value_loss, surrogate, entropy, -log_ratio.mean(), kl, clipfrac]).detach()
-    return surrogate - config.ent_coef * entropy + config.vf_coef * value_loss, metrics
-
-
 class PpoImageLearner(RolloutLearner):
-    """Acts, estimates values, and trains the policy by PPO."""
+    """A learner of PPO; `clipfrac` is the mean over the update."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PpoRolloutSettings, compute: TorchContext
+        self,
+        arrays: Mapping[str, Array],
+        shape: tuple[int, ...],
+        forward: Forward,
+        loss: Loss,
+        settings: RolloutSettings,
+        compute: TorchContext,
     ) -> None:
         outputs = len(arrays["actor.bias"]) + 1
-        super().__init__(arrays, shape, outputs, PPO_COLUMNS, PPO_METRIC_NAMES, settings, compute, ADAM_EPSILON)
-        self._ppo_settings = settings
-
-    def _forward(self, images: Tensor) -> Tensor:
-        return actor_critic_heads(self.weights, conv_features(self.weights, images))
-
-    def _values(self, outputs: Tensor) -> Tensor:
-        return outputs[:, -1]
-
-    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
-        return ppo_loss(self._forward(batch.images), batch, self._ppo_settings)
+        super().__init__(
+            arrays, shape, outputs, forward, loss, PPO_COLUMNS, PPO_METRIC_NAMES, settings, compute, ADAM_EPSILON
+        )
 
     def losses(self) -> tuple[dict[str, float], bool]:
         metrics, is_finite = super().losses()
         return metrics | {"clipfrac": self._sums[0].item() / self._updates}, is_finite
-
-
-# --- PQN
-
-PQN_ADAM_EPSILON = 1e-8
-"""torch's default for RAdam."""
-PQN_METRIC_NAMES = ("td_loss", "q_values")
-
-
-def pqn_action_values(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """Return the Q-values [rows, actions] for images [rows, 84, 84, channels]; a layer norm follows every layer."""
-    features = images.permute(0, 3, 1, 2).float()
-    for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
-        name, norm = f"network.{3 * number}", f"network.{3 * number + 1}"
-        weight = weights[f"{name}.weight"]
-        features = conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride)
-        channels_last_features = features.permute(0, 2, 3, 1)
-        scale, shift = (weights[f"{norm}.{part}"].permute(1, 2, 0) for part in ("weight", "bias"))
-        features = relu_(layer_norm(channels_last_features, channels_last_features.shape[1:], scale, shift)).permute(
-            0, 3, 1, 2
-        )
-    hidden = linear(features.flatten(1), weights["network.10.weight"], weights["network.10.bias"])
-    hidden = relu_(layer_norm(hidden, hidden.shape[1:], weights["network.11.weight"], weights["network.11.bias"]))
-    return linear(hidden, weights["network.13.weight"], weights["network.13.bias"])
-
-
-class PqnLearner(RolloutLearner):
-    """Acts, estimates values, and fits the Q-values of a rollout's actions to their returns."""
-
-    def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: TorchContext
-    ) -> None:
-        outputs = len(arrays["network.13.bias"])
-        super().__init__(
-            arrays, shape, outputs, ("returns",), PQN_METRIC_NAMES, settings, compute, PQN_ADAM_EPSILON, TorchRAdam
-        )
-
-    def _forward(self, images: Tensor) -> Tensor:
-        return pqn_action_values(self.weights, images)
-
-    def _values(self, outputs: Tensor) -> Tensor:
-        return outputs.amax(1)
-
-    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
-        values = self._forward(batch.images).gather(1, batch.actions[:, None])[:, 0]
-        loss = mse_loss(values, batch.returns)
-        return loss, torch.stack([loss.detach(), values.detach().mean()])

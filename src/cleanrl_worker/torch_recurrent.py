@@ -1,4 +1,4 @@
-"""The recurrent network for Atari frames (convolutions and an LSTM) in torch, and PPO's learner for it.
+"""An LSTM whose state is reset where an episode starts, in torch, and PPO's learner for networks with it.
 
 The input products of the LSTM are computed for all steps at once; only the small recurrent products remain per step.
 Imports only torch, numpy and modules that need nothing else.
@@ -6,7 +6,7 @@ Imports only torch, numpy and modules that need nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,17 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from cleanrl_worker.learners import PpoRolloutSettings
+from cleanrl_worker.learners import RolloutSettings
 from cleanrl_worker.torch_backend import TorchContext
-from cleanrl_worker.torch_conv import (
-    PpoImageLearner,
-    actor_critic_heads,
-    channels_last,
-    conv_features,
-    ppo_loss,
-)
+from cleanrl_worker.torch_conv import Loss, PpoImageLearner, Weights, channels_last
 
 Array = Any
+RecurrentForward = Callable[[Weights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A network with an LSTM: outputs and new state from weights, images, state and continue mask [steps, rows]."""
 
 
 def lstm_forward(
@@ -56,8 +52,16 @@ class RecurrentLearner(PpoImageLearner):
     """PPO's learner with backpropagation through time: a minibatch is all steps of some environments."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PpoRolloutSettings, compute: TorchContext
+        self,
+        arrays: Mapping[str, Array],
+        shape: tuple[int, ...],
+        forward: RecurrentForward,
+        loss: Loss,
+        settings: RolloutSettings,
+        compute: TorchContext,
     ) -> None:
+        """`loss` also gets the state of each environment at the start of the rollout."""
+        self._recurrent_network = forward
         device, envs = compute.device, settings.num_envs
         units = len(arrays["lstm.bias_ih_l0"]) // 4
         self.state = torch.zeros(2, envs, units, device=device)
@@ -68,7 +72,7 @@ class RecurrentLearner(PpoImageLearner):
         self._mask_buffers = (self._continue_mask, mask_host)
         self._rollout_start_state = torch.zeros_like(self.state)
         """The state at the start of the rollout."""
-        super().__init__(arrays, shape, settings, compute)
+        super().__init__(arrays, shape, self._step_network, loss, settings, compute)
         self._batch.continue_mask = torch.zeros(settings.batch_size, device=device)
         self._env_indices = torch.zeros(
             settings.minibatch_size * envs // settings.batch_size, dtype=torch.int64, device=device
@@ -79,12 +83,11 @@ class RecurrentLearner(PpoImageLearner):
     def _inference_options(self) -> dict[str, Any]:
         return {"state_tensors": lambda: (self.state,), "extra_inputs": [self._mask_buffers]}
 
-    def _forward(self, images: Tensor) -> Tensor:
+    def _step_network(self, weights: Weights, images: Tensor) -> Tensor:
         """Run one step of the network and update the state."""
-        features = conv_features(self.weights, images)
-        hidden, state = lstm_forward(self.weights, features[None], self.state, self._continue_mask[None])
+        outputs, state = self._recurrent_network(weights, images, self.state, self._continue_mask[None])
         self.state.copy_(state)
-        return actor_critic_heads(self.weights, hidden[0])
+        return outputs
 
     def set_continue_mask(self, continue_mask: Array) -> None:
         """Set before acting which environments continue their episode (1) and which start a new one (0)."""
@@ -98,25 +101,16 @@ class RecurrentLearner(PpoImageLearner):
         """Return the values of next observations [rows, channels, 84, 84] of some environments; keeps the state."""
         device = self.compute.device
         with torch.no_grad():
-            features = conv_features(self.weights, channels_last(torch.as_tensor(observations, device=device)))
+            images = channels_last(torch.as_tensor(observations, device=device))
             state = self.state[:, torch.as_tensor(env_indices, device=device)]
             mask = torch.as_tensor(continue_mask, dtype=torch.float32, device=device)
-            hidden, _ = lstm_forward(self.weights, features[None], state, mask[None])
-            return actor_critic_heads(self.weights, hidden[0])[:, -1].cpu().numpy()
+            outputs, _ = self._recurrent_network(self.weights, images, state, mask[None])
+            return outputs[:, -1].cpu().numpy()
 
     def update(self, rows: Array) -> None:
         """Do one gradient step on all rows of the environments with these indices."""
         self.compute.copy_to_device(self._env_indices, rows)
         super().update((self._first_rows + rows).ravel())
 
-    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
-        num_envs = len(self._env_indices)
-        features = conv_features(self.weights, batch.images)
-        continue_mask = batch.continue_mask.view(-1, num_envs)
-        hidden, _ = lstm_forward(
-            self.weights,
-            features.view(-1, num_envs, features.shape[1]),
-            self._rollout_start_state[:, self._env_indices],
-            continue_mask,
-        )
-        return ppo_loss(actor_critic_heads(self.weights, hidden.flatten(0, 1)), batch, self._ppo_settings)
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Sequence[Any]]:
+        return self._loss_function(self.weights, batch, self._rollout_start_state[:, self._env_indices])

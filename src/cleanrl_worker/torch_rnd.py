@@ -1,30 +1,29 @@
-"""Random network distillation for Atari frames in torch: PPO with two value heads, a predictor and a target network.
+"""The learner of random network distillation in torch: PPO with two value heads, a predictor and a target network.
 
 Imports only torch, numpy and modules that need nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, relu_
-from torch.nn.functional import conv2d, leaky_relu_, linear
+from torch import Tensor
 
-from cleanrl_worker.conv_network import KERNEL_SIZES_AND_STRIDES
-from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners import RolloutSettings
 from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_conv import (
     ADAM_EPSILON,
     PPO_COLUMNS,
     PPO_METRIC_NAMES,
+    Forward,
+    Loss,
     RolloutLearner,
+    Weights,
     as_arrays,
     as_tensors,
-    conv_features,
-    ppo_loss,
 )
 
 Array = Any
@@ -35,43 +34,28 @@ TARGET_CHUNK_ROWS = 512
 """Frames per forward pass of the target network: more would only take more memory."""
 
 
-def rnd_heads(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """Return the actor's logits, the extrinsic and the intrinsic value: [rows, actions + 2]."""
-    hidden = relu_(_linear_layer(weights, "network.9", conv_features(weights, images)))
-    logits = _linear_layer(weights, "actor.2", relu_(_linear_layer(weights, "actor.0", hidden)))
-    features = relu_(_linear_layer(weights, "extra_layer.0", hidden)) + hidden
-    heads = torch.cat([weights["critic_ext.weight"], weights["critic_int.weight"]])
-    values = linear(features, heads, torch.cat([weights["critic_ext.bias"], weights["critic_int.bias"]]))
-    return torch.cat([logits, values], 1)
-
-
-def rnd_features(weights: Mapping[str, Tensor], name: str, frames: Tensor) -> Tensor:
-    """Return the features [rows, features] of the predictor or the target for normalized frames [rows, 1, 84, 84]."""
-    features = frames
-    for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
-        layer = f"{name}.{2 * number}"
-        features = leaky_relu_(conv2d(features, weights[f"{layer}.weight"], weights[f"{layer}.bias"], stride=stride))
-    features = _linear_layer(weights, f"{name}.7", features.flatten(1))
-    for layer in (f"{name}.9", f"{name}.11") if name == PREDICTOR else ():
-        features = _linear_layer(weights, layer, relu_(features))
-    return features
-
-
-def _linear_layer(weights: Mapping[str, Tensor], layer: str, inputs: Tensor) -> Tensor:
-    return linear(inputs, weights[f"{layer}.weight"], weights[f"{layer}.bias"])
-
-
 class RndLearner(RolloutLearner):
-    """Acts, estimates extrinsic values and intrinsic rewards, and trains policy and predictor."""
+    """Acts, estimates intrinsic rewards, and trains policy and predictor."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PpoRolloutSettings, compute: TorchContext
+        self,
+        arrays: Mapping[str, Array],
+        shape: tuple[int, ...],
+        forward: Forward,
+        features: Callable[[Weights, str, Tensor], Tensor],
+        loss: Loss,
+        settings: RolloutSettings,
+        compute: TorchContext,
     ) -> None:
+        """`features` are those of the predictor or the target, by its name, for normalized frames [rows, 1, 84, 84].
+
+        `loss` also gets the predictor's features and the mask of the rows that the predictor is trained on.
+        """
         learned = {name: part for name, part in arrays.items() if not name.startswith(f"{TARGET}.")}
         outputs = len(arrays["actor.2.bias"]) + 2
         columns, metric_names = (*PPO_COLUMNS, "int_returns"), (*PPO_METRIC_NAMES, "fwd_loss")
-        super().__init__(learned, shape, outputs, columns, metric_names, settings, compute, ADAM_EPSILON)
-        self._ppo_settings = settings
+        super().__init__(learned, shape, outputs, forward, loss, columns, metric_names, settings, compute, ADAM_EPSILON)
+        self._features = features
         fixed = {name: part for name, part in arrays.items() if name not in learned}
         self._target = as_tensors(fixed, compute.device, is_learned=False)
         device, total, sides = compute.device, settings.batch_size, shape[1:]
@@ -84,12 +68,6 @@ class RndLearner(RolloutLearner):
 
     def arrays(self) -> dict[str, Array]:
         return {**super().arrays(), **as_arrays(self._target)}
-
-    def _forward(self, images: Tensor) -> Tensor:
-        return rnd_heads(self.weights, images)
-
-    def _values(self, outputs: Tensor) -> Tensor:
-        return outputs[:, -2]
 
     # --- intrinsic rewards
 
@@ -105,7 +83,7 @@ class RndLearner(RolloutLearner):
         """Return half the squared error of the predictor for the latest frames [rows, 84, 84]."""
         with torch.no_grad():
             frames = self._normalize_frames(torch.from_numpy(next_frames).to(self.compute.device))
-            error = rnd_features(self._target, TARGET, frames) - rnd_features(self.weights, PREDICTOR, frames)
+            error = self._features(self._target, TARGET, frames) - self._features(self.weights, PREDICTOR, frames)
             return (error.square().sum(1) / 2).cpu().numpy()
 
     def compute_target_features(self, first_row: int) -> None:
@@ -113,26 +91,13 @@ class RndLearner(RolloutLearner):
         rows = slice(first_row, first_row + TARGET_CHUNK_ROWS)
         with torch.no_grad():
             frames = self._normalize_frames(self._batch.next_frames[rows])
-            self._batch.features[rows] = rnd_features(self._target, TARGET, frames)
+            self._batch.features[rows] = self._features(self._target, TARGET, frames)
 
     def update(self, rows: Array, predictor_mask: Array) -> None:  # type: ignore[override]
         """Do one gradient step on a minibatch without waiting for it; the predictor is trained on the masked rows."""
         self.compute.copy_to_device(self._predictor_mask, predictor_mask)
         super().update(rows)
 
-    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
-        predicted = rnd_features(self.weights, PREDICTOR, self._normalize_frames(batch.next_frames))
-        return rnd_loss(self._forward(batch.images), predicted, batch, self._predictor_mask, self._ppo_settings)
-
-
-def rnd_loss(
-    outputs: Tensor, predicted: Tensor, batch: Any, predictor_mask: Tensor, settings: PpoSettings
-) -> tuple[Tensor, Tensor]:
-    """Return PPO's loss with both value losses plus the predictor's loss, and PPO's metrics with the latter."""
-    loss, metrics = ppo_loss(outputs[:, :-1], batch, settings)
-    intrinsic_value_loss = 0.5 * (outputs[:, -1] - batch.int_returns).square().mean()
-    errors = (predicted - batch.features).square().mean(1)
-    forward_loss = (errors * predictor_mask).sum() / predictor_mask.sum().clamp(min=1)
-    value_loss = metrics[:1] + intrinsic_value_loss.detach()
-    metrics = torch.cat([value_loss, metrics[1:], forward_loss.detach()[None]])
-    return loss + settings.vf_coef * intrinsic_value_loss + forward_loss, metrics
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Sequence[Any]]:
+        predicted = self._features(self.weights, PREDICTOR, self._normalize_frames(batch.next_frames))
+        return self._loss_function(self.weights, batch, predicted, self._predictor_mask)

@@ -82,7 +82,7 @@ class RolloutSubject(Subject):
         self.agent.network.initialize(np.random.default_rng(1))
         if saved is not None:
             self.agent.load_state_dict(saved["weights"])
-        self.learner = module._learner(config, self.agent)
+        self.learner = module.make_learner(config, self.agent)
         _restore_optimizer(self.agent, self.learner, saved)
         total, rows = config.batch_size, config.num_envs
         self.gradient_steps = config.num_minibatches
@@ -239,6 +239,8 @@ class AtariRolloutSubject(Subject):
     """PPO on frames, with and without an LSTM."""
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        from cleanrl_worker.torch_backend import TorchContext
+
         module, config = load_algorithm(name, **settings)
         self._is_recurrent = name.endswith("lstm")
         shape = (1 if self._is_recurrent else 4, 84, 84)
@@ -246,7 +248,7 @@ class AtariRolloutSubject(Subject):
         agent.initialize(np.random.default_rng(1))
         if saved is not None:
             agent.parameters = dict(saved["weights"])
-        self.learner = module._learner(config, agent, shape)
+        self.learner = module.make_learner(agent.parameters, shape, config, TorchContext.from_settings(config))
         if saved is not None:
             self.learner.restore(saved["arrays"], saved["count"])
         total, envs, parts = config.batch_size, config.num_envs, config.num_minibatches
@@ -291,13 +293,15 @@ class EnvpoolSubject(AtariRolloutSubject):
     _is_recurrent = False
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        from cleanrl_worker.torch_backend import TorchContext
+
         is_rnd = name == "ppo_rnd_envpool"
         module, config = load_algorithm(name, **({"num_envs": 32} if is_rnd else {}) | settings)
         agent = module.Agent(4)
         agent.initialize(np.random.default_rng(1))
         if saved is not None:
             agent.parameters = dict(saved["weights"])
-        self.learner = module._learner(config, agent, (4, 84, 84))
+        self.learner = module.make_learner(agent.parameters, (4, 84, 84), config, TorchContext.from_settings(config))
         if saved is not None:
             self.learner.restore(saved["arrays"], saved["count"])
         total = config.batch_size

@@ -12,17 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from cleanrl_worker.algorithms import ppo_atari, ppo_atari_envpool, ppo_rnd_envpool, pqn_atari_envpool
+from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.torch_backend import TorchContext
-from cleanrl_worker.torch_conv import (
-    PPO_METRIC_NAMES,
-    PqnLearner,
-    as_tensors,
-    channels_last,
-    ppo_loss,
-    pqn_action_values,
-)
-from cleanrl_worker.torch_rnd import RndLearner, rnd_features, rnd_heads
+from cleanrl_worker.torch_conv import PPO_METRIC_NAMES, as_tensors, channels_last
 
 SIZES = ConvNetworkSizes((4, 6, 8), 10)
 ACTIONS, ENVS, STEPS, WIDE, FEATURES = 3, 4, 6, 12, 7
@@ -129,7 +122,7 @@ def test_values_are_those_of_torchs_modules() -> None:
     module = build_pqn_network(SIZES, ACTIONS)
     agent = initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
     images = torch.from_numpy(random_images(5))
-    result = pqn_action_values(as_tensors(agent.parameters, torch.device("cpu")), channels_last(images))
+    result = pqn_atari_envpool.q_values(as_tensors(agent.parameters, torch.device("cpu")), channels_last(images))
     expected = module.network(images.float() / 255)  # type: ignore[operator]
     np.testing.assert_allclose(result.detach(), expected.detach(), atol=1e-5)
 
@@ -137,7 +130,7 @@ def test_values_are_those_of_torchs_modules() -> None:
 def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: TorchContext) -> None:
     module = build_pqn_network(SIZES, ACTIONS)
     agent = initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
-    learner = PqnLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    learner = pqn_atari_envpool.make_learner(agent.parameters, (4, 84, 84), settings(), compute)
     optimizer = torch.optim.RAdam(module.parameters(), lr=2e-3)
     rng = np.random.default_rng(2)
     images, actions = random_images(TOTAL), rng.integers(ACTIONS, size=TOTAL)
@@ -164,12 +157,12 @@ def test_the_two_value_heads_equal_those_of_torchs_modules() -> None:
     agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     weights = as_tensors(agent.parameters, torch.device("cpu"))
     images = torch.from_numpy(random_images(5))
-    result = rnd_heads(weights, channels_last(images)).detach()
+    result = ppo_rnd_envpool.outputs(weights, channels_last(images)).detach()
     np.testing.assert_allclose(result, _outputs(module, images).detach(), atol=1e-5)
     first = torch.randn(5, 1, 84, 84)
     for name in ("predictor", "target"):
         np.testing.assert_allclose(
-            rnd_features(weights, name, first).detach(), getattr(model, name)(first).detach(), atol=1e-5
+            ppo_rnd_envpool.rnd_features(weights, name, first).detach(), getattr(model, name)(first).detach(), atol=1e-5
         )
 
 
@@ -183,7 +176,7 @@ def test_rnd_updates_change_policy_and_predictor_but_not_the_target(compute: Tor
     module, model = build_rnd_networks(SIZES, ACTIONS, WIDE, FEATURES)
     agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     config = settings()
-    learner = RndLearner(agent.parameters, (4, 84, 84), config, compute)
+    learner = ppo_rnd_envpool.make_learner(agent.parameters, (4, 84, 84), config, compute)
     learned = [*module.parameters(), *model.predictor.parameters()]  # type: ignore[union-attr]
     optimizer = torch.optim.Adam(learned, lr=1e-3, eps=1e-5)
     rng = np.random.default_rng(2)
@@ -205,7 +198,7 @@ def test_rnd_updates_change_policy_and_predictor_but_not_the_target(compute: Tor
         learner.update(rows, predictor_mask)
         part = SimpleNamespace(**{name: torch.from_numpy(column[rows]) for name, column in batch.items()})
         outputs = _outputs(module, torch.from_numpy(images[rows]))
-        loss, metrics = ppo_loss(outputs[:, :-1], part, config)
+        loss, metrics = categorical_loss(outputs[:, :-2], outputs[:, -2], part, config)
         second = 0.5 * ((outputs[:, -1] - part.int_returns) ** 2).mean()
         wrong = (model.predictor(normalized[rows]) - model.target(normalized[rows]).detach()) ** 2  # type: ignore[operator]
         forward = wrong.mean(1)[torch.from_numpy(predictor_mask)].mean()
@@ -219,13 +212,13 @@ def test_rnd_updates_change_policy_and_predictor_but_not_the_target(compute: Tor
     reported, is_finite = learner.losses()
     assert is_finite
     assert reported["fwd_loss"] == pytest.approx(forward.item(), abs=1e-5)
-    assert reported["value_loss"] == pytest.approx(metrics[0].item() + second.item(), abs=1e-5)
+    assert reported["value_loss"] == pytest.approx(float(metrics[0]) + second.item(), abs=1e-5)
     assert list(reported)[:-1] == list(PPO_METRIC_NAMES)
 
 
 def test_a_minibatch_without_predictor_samples_has_no_predictor_loss(compute: TorchContext) -> None:
     agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
-    learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    learner = ppo_rnd_envpool.make_learner(agent.parameters, (4, 84, 84), settings(), compute)
     learner.update(np.arange(TOTAL // 2), np.zeros(TOTAL // 2, bool))
     metrics, is_finite = learner.losses()
     assert is_finite
@@ -237,14 +230,14 @@ def test_a_gradient_that_is_not_finite_is_reported(kind: str, compute: TorchCont
     bad = np.full(TOTAL, np.inf, np.float32)
     learner: Any
     if kind == "returns":
-        learner = PqnLearner(
+        learner = pqn_atari_envpool.make_learner(
             initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES)).parameters, (4, 84, 84), settings(), compute
         )
         learner.load_rollout(1e-3, random_images(TOTAL), actions=np.zeros(TOTAL, np.int64), returns=bad)
         learner.update(np.arange(TOTAL // 2))
     else:
         agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
-        learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
+        learner = ppo_rnd_envpool.make_learner(agent.parameters, (4, 84, 84), settings(), compute)
         learner.load_rollout(1e-3, random_images(TOTAL), int_returns=bad)
         learner.update(np.arange(TOTAL // 2), np.ones(TOTAL // 2, bool))
     assert not learner.losses()[1]

@@ -12,10 +12,11 @@ from torch import nn
 from torch.distributions import Categorical
 
 from cleanrl_worker.algorithms import dqn_atari, ppo_atari, ppo_atari_lstm
+from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.conv_network import ConvNetworkSizes, infer_sizes
 from cleanrl_worker.torch_backend import TorchAdam, TorchContext
-from cleanrl_worker.torch_conv import PpoImageLearner, as_arrays, as_tensors, channels_last, conv_features, ppo_loss
-from cleanrl_worker.torch_recurrent import RecurrentLearner, lstm_forward
+from cleanrl_worker.torch_conv import as_arrays, as_tensors, channels_last, conv_features
+from cleanrl_worker.torch_recurrent import lstm_forward
 
 SIZES = ConvNetworkSizes((4, 6, 8), 10)
 ACTIONS, ENVS, STEPS = 3, 4, 6
@@ -133,7 +134,7 @@ def test_updates_of_ppo_move_the_weights_as_torchs_own_adam_does(
     config, total = settings(**changes), ENVS * STEPS
     reference = Reference(4)
     agent = load_weights(reference, ppo_atari.Agent(ACTIONS, SIZES))
-    learner = PpoImageLearner(agent.parameters, (4, 84, 84), config, compute)
+    learner = ppo_atari.make_learner(agent.parameters, (4, 84, 84), config, compute)
     optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
     images, batch = random_images(total), columns(total)
     learner.load_rollout(1e-3, images, **batch)
@@ -152,7 +153,7 @@ def test_updates_of_ppo_move_the_weights_as_torchs_own_adam_does(
 
 def test_a_gradient_that_is_not_finite_is_reported(compute: TorchContext) -> None:
     agent = load_weights(Reference(4), ppo_atari.Agent(ACTIONS, SIZES))
-    learner = PpoImageLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    learner = ppo_atari.make_learner(agent.parameters, (4, 84, 84), settings(), compute)
     batch = columns(ENVS * STEPS)
     batch["returns"][3] = np.inf
     learner.load_rollout(1e-3, random_images(ENVS * STEPS), **batch)
@@ -192,7 +193,7 @@ def test_updates_of_recurrent_ppo_equal_those_with_torchs_adam(compute: TorchCon
     config, total = settings(), ENVS * STEPS
     reference = Reference(1, units=UNITS)
     agent = load_weights(reference, ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
-    learner = RecurrentLearner(agent.parameters, (1, 84, 84), config, compute)
+    learner = ppo_atari_lstm.make_learner(agent.parameters, (1, 84, 84), config, compute)
     optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
     images, batch = random_images(total, 1), columns(total)
     continue_mask = np.ones((STEPS, ENVS), np.float32)
@@ -221,7 +222,7 @@ def test_updates_of_recurrent_ppo_equal_those_with_torchs_adam(compute: TorchCon
 
 def test_bootstrap_values_do_not_change_the_lstm_state(compute: TorchContext) -> None:
     agent = load_weights(Reference(1, units=UNITS), ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
-    learner = RecurrentLearner(agent.parameters, (1, 84, 84), settings(), compute)
+    learner = ppo_atari_lstm.make_learner(agent.parameters, (1, 84, 84), settings(), compute)
     images = random_images(ENVS, 1)
     learner.set_continue_mask(np.zeros(ENVS))
     first = learner.act(images).copy()
@@ -274,5 +275,5 @@ def test_the_loss_metrics_are_those_of_ppo() -> None:
         returns=torch.ones(4),
         values=torch.zeros(4),
     )
-    _, metrics = ppo_loss(outputs, batch, settings(norm_adv=False))
+    _, metrics = categorical_loss(outputs[:, :-1], outputs[:, -1], batch, settings(norm_adv=False))
     np.testing.assert_allclose(metrics, [0.5, -0.5, np.log(ACTIONS), 0, 0, 0], atol=1e-6)

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING, ROLLOUT, RUN, AlgorithmConfig, Backend
+from cleanrl_worker.algorithms.settings import AlgorithmConfig, Backend
 from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mosaic.run.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
-__all__ = ["COMPUTE", "LEARNING", "ROLLOUT", "RUN", "AlgorithmConfig", "Backend"]
 MAX_OBSERVATION_SIZE = 1_000_000
 """The maximum size of a flat observation: a larger one is not a useful input of a fully connected layer."""
 

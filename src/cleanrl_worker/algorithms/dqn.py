@@ -11,7 +11,6 @@ Paper: Mnih et al., "Human-level control through deep reinforcement learning", N
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -51,26 +50,17 @@ class Config(
     """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
 
 
-class Agent:
+class Agent(base.FlatAgent):
     """A Q-network with two hidden layers."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = Perceptron(observation_size, action_count, hidden)
-        self.parameters = self.network.flat
+        super().__init__(Perceptron(observation_size, action_count, hidden))
 
     def q_values(self, outputs: Array) -> Array:
         """Return the value of each action [actions, rows] for the network's outputs."""
         return outputs
 
-    def state_dict(self) -> dict[str, Array]:
-        """Return the weights under CleanRL's keys, in torch's layout."""
-        return dict(self.network.named_arrays(self.network.parameters))
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.network.assign(self.network.parameters, state)
-
     def module(self) -> torch.nn.Module:
-        """Return the same network as a torch module with these weights."""
         import torch
 
         sizes = (self.network.inputs, *self.network.hidden)

@@ -22,8 +22,8 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, EpsilonGreedyConfig
 from cleanrl_worker.conv_network import (
+    ConvAgent,
     ConvNetworkSizes,
-    copy_checked,
     infer_sizes,
     layer_shapes,
     parameter_count,
@@ -63,26 +63,20 @@ class Config(
     """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
 
 
-class Agent:
+class Agent(ConvAgent):
     """A Q-network of three convolutions and a fully connected layer."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, outputs_per_action: int = 1) -> None:
         self.action_count = action_count
-        self.shapes = {
-            **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
-            **layer_shapes(OUTPUT_LAYER, action_count * outputs_per_action, sizes.hidden),
-        }
-        self.parameters: dict[str, Array] = {}
+        super().__init__(
+            {
+                **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
+                **layer_shapes(OUTPUT_LAYER, action_count * outputs_per_action, sizes.hidden),
+            }
+        )
 
     def initialize(self, rng: np.random.Generator) -> None:
         self.parameters = uniform_weights(self.shapes, rng)
-
-    def state_dict(self) -> dict[str, Array]:
-        """Return the weights under CleanRL's keys, in torch's layout."""
-        return dict(self.parameters)
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = copy_checked(self.shapes, state)
 
 
 # --- in torch

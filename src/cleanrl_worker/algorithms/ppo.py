@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig
-from cleanrl_worker.learners import PpoSettings
-from cleanrl_worker.loops.on_policy import PpoTraining, open_environments
+from cleanrl_worker.learners import PpoLearner, PpoSettings
+from cleanrl_worker.loops.on_policy import PpoTraining, make_ppo_learner, open_environments
+from cleanrl_worker.policies import CategoricalPolicy
 from cleanrl_worker.ppo_kernels import CategoricalKernel, PpoLosses, categorical_log_probs
 from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.vector_envs import VectorEnvs
@@ -67,12 +68,19 @@ def tanh_layers(network: PpoNetwork, outputs: int) -> torch.nn.Sequential:
 
 def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
     """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
+    logits, values = module.actor(batch.observations), module.critic(batch.observations)[:, 0]
+    return categorical_loss(logits, values, batch, config)
+
+
+def categorical_loss(
+    logits: torch.Tensor, values: torch.Tensor, batch: Any, config: PpoSettings
+) -> tuple[torch.Tensor, PpoLosses]:
+    """Return PPO's loss for actions from the softmax distribution of the logits."""
     import torch
 
-    log_probs = torch.log_softmax(module.actor(batch.observations), dim=1)
+    log_probs = torch.log_softmax(logits, dim=1)
     entropy = -(log_probs.exp() * log_probs).sum(1).mean()
-    taken_log_probs = log_probs.gather(1, batch.actions[:, None])[:, 0]
-    return clipped_loss(taken_log_probs, entropy, module.critic(batch.observations)[:, 0], batch, config)
+    return clipped_loss(log_probs.gather(1, batch.actions[:, None])[:, 0], entropy, values, batch, config)
 
 
 def clipped_loss(
@@ -107,12 +115,15 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     return base.check_discrete(NAME, config, env, Agent)
 
 
+def make_learner(config: Config, agent: base.FlatAgent) -> PpoLearner:
+    return make_ppo_learner(config, agent, CategoricalKernel, loss)
+
+
 class Training(PpoTraining):
     """Draws actions from the softmax distribution of the actor's logits."""
 
     name = NAME
-    kernel = CategoricalKernel
-    loss = staticmethod(loss)
+    make_learner = staticmethod(make_learner)
 
     def __init__(self, config: Config, run: Run, environments: VectorEnvs) -> None:
         space: Any = environments.action_space
@@ -157,28 +168,14 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
         Training(config, run, environments).train(resume)
 
 
-class CategoricalPolicy:
-    """Acts with a checkpoint's weights; needs only numpy."""
-
-    def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int) -> None:
-        self._actor = FrozenPpoActor(agent.network)
-        self._inputs = inputs
-        self._first_action = first_action
-
-    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        scores = self._actor(self._inputs(observations).astype(np.float32))
-        if not deterministic:
-            scores += rng.gumbel(size=scores.shape)
-        return np.asarray(scores.argmax(1) + self._first_action)
-
-
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     base.check_checkpoint_algorithm(NAME, checkpoint)
     facts = checkpoint.facts
     agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
     agent.load_state_dict(checkpoint.weights)
-    return CategoricalPolicy(agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"])
+    actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
+    return CategoricalPolicy(lambda observations: actor(encode(observations).astype(np.float32)), facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -11,7 +11,8 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.algorithms.settings import AtariConfig, PpoConfig
 from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
 from cleanrl_worker.conv_network import (
@@ -31,14 +32,17 @@ from cleanrl_worker.conv_network import (
     orthogonal_weights,
     trunk_shapes,
 )
+from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
 from cleanrl_worker.loops.on_policy_frames import FramePpoTraining, describe_run
+from cleanrl_worker.policies import CategoricalPolicy, image_network
+from cleanrl_worker.ppo_kernels import PpoLosses
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import PpoImageLearner
+    from cleanrl_worker.torch_conv import PpoImageLearner, Weights
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -67,6 +71,27 @@ class Agent(ConvAgent):
         self.parameters = orthogonal_weights(self.shapes, rng, {"actor": 0.01, "critic": 1.0})
 
 
+def outputs(weights: Weights, images: Tensor) -> Tensor:
+    """Return the actor's logits followed by the critic's value, [rows, actions + 1]."""
+    from cleanrl_worker.torch_conv import actor_critic_heads, conv_features
+
+    return actor_critic_heads(weights, conv_features(weights, images))
+
+
+def loss(weights: Weights, batch: Any, config: PpoSettings) -> tuple[Tensor, PpoLosses]:
+    """Return PPO's loss of a minibatch of tensors."""
+    result = outputs(weights, batch.images)
+    return categorical_loss(result[:, :-1], result[:, -1], batch, config)
+
+
+def make_learner(
+    arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
+) -> PpoImageLearner:
+    from cleanrl_worker.torch_conv import PpoImageLearner
+
+    return PpoImageLearner(arrays, shape, outputs, functools.partial(loss, config=config), config, compute)
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
@@ -75,11 +100,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 class Training(FramePpoTraining):
     name = NAME
-
-    def make_learner(self, compute: TorchContext) -> PpoImageLearner:
-        from cleanrl_worker.torch_conv import PpoImageLearner
-
-        return PpoImageLearner(self.agent.parameters, self.games.shape, self.config, compute)
+    make_learner = staticmethod(make_learner)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -89,51 +110,20 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
         Training(config, run, games, Agent(games.action_count, SIZES)).train(resume)
 
 
-class ImagePolicy:
-    """Acts on images [rows, 4, 84, 84] with a checkpoint's weights; needs torch."""
-
-    def __init__(
-        self, weights: Mapping[str, Array], first_action: int, logits: Callable[[dict[str, Tensor], Tensor], Tensor]
-    ) -> None:
-        import torch
-
-        from cleanrl_worker.torch_conv import as_tensors
-
-        torch.set_num_threads(devices.thread_count())
-        self._weights = as_tensors(weights, torch.device("cpu"), is_learned=False)
-        self._first_action = first_action
-        self._logits = logits
-
-    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Return the most likely actions if `deterministic`, else samples."""
-        import torch
-
-        from cleanrl_worker.torch_conv import channels_last
-
-        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
-            raise ValueError(
-                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
-            )
-        with torch.no_grad():
-            logits = self._logits(self._weights, channels_last(torch.as_tensor(observations))).numpy()
-        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
-        return np.asarray(scores.argmax(1) + self._first_action)
-
-
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     base.check_checkpoint_algorithm(NAME, checkpoint)
     return image_policy(checkpoint)
 
 
-def image_policy(checkpoint: Checkpoint) -> ImagePolicy:
-    from cleanrl_worker.torch_conv import actor_critic_heads, conv_features
+def image_policy(checkpoint: Checkpoint) -> CategoricalPolicy:
+    import torch
 
-    return ImagePolicy(
-        state_dict_of(checkpoint),
-        checkpoint.facts["first_action"],
-        lambda weights, images: actor_critic_heads(weights, conv_features(weights, images))[:, :-1],
-    )
+    from cleanrl_worker.torch_conv import as_tensors
+
+    weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
+    network = image_network(functools.partial(outputs, weights))
+    return CategoricalPolicy(lambda images: network(images)[:, :-1], checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

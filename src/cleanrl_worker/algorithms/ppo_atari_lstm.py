@@ -11,7 +11,8 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from pydantic import Field
 
 from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base, ppo_atari
+from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
 from cleanrl_worker.conv_network import (
@@ -32,12 +34,17 @@ from cleanrl_worker.conv_network import (
     orthogonal_weights,
     trunk_shapes,
 )
+from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
 from cleanrl_worker.loops.on_policy_frames import Columns, FramePpoTraining, describe_run
+from cleanrl_worker.ppo_kernels import PpoLosses
 from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_conv import Weights
     from cleanrl_worker.torch_recurrent import RecurrentLearner
     from mosaic.run import Checkpoint, Run
 
@@ -86,6 +93,34 @@ class Agent(ConvAgent):
         self.parameters = orthogonal_weights(self.shapes, rng, {"lstm": 1.0, "actor": 0.01, "critic": 1.0})
 
 
+def outputs(weights: Weights, images: Tensor, state: Tensor, continue_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the actor's logits followed by the critic's value, [steps × rows, actions + 1], and the LSTM's new state.
+
+    Images [steps × rows, 84, 84, 1] are in the order of the steps. `continue_mask` [steps, rows] is 0 where an episode
+    starts.
+    """
+    from cleanrl_worker.torch_conv import actor_critic_heads, conv_features
+    from cleanrl_worker.torch_recurrent import lstm_forward
+
+    features = conv_features(weights, images).view(*continue_mask.shape, -1)
+    hidden, state = lstm_forward(weights, features, state, continue_mask)
+    return actor_critic_heads(weights, hidden.flatten(0, 1)), state
+
+
+def loss(weights: Weights, batch: Any, state: Tensor, config: PpoSettings) -> tuple[Tensor, PpoLosses]:
+    """Return PPO's loss of all steps of some games; `state` is the LSTM's at the start of the rollout."""
+    result, _ = outputs(weights, batch.images, state, batch.continue_mask.view(-1, state.shape[1]))
+    return categorical_loss(result[:, :-1], result[:, -1], batch, config)
+
+
+def make_learner(
+    arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
+) -> RecurrentLearner:
+    from cleanrl_worker.torch_recurrent import RecurrentLearner
+
+    return RecurrentLearner(arrays, shape, outputs, functools.partial(loss, config=config), config, compute)
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
@@ -99,6 +134,7 @@ class Training(FramePpoTraining):
     """
 
     name = NAME
+    make_learner = staticmethod(make_learner)
     learner: RecurrentLearner
 
     def __init__(self, config: Config, run: Run, games: AtariEnvs, agent: Agent) -> None:
@@ -107,11 +143,6 @@ class Training(FramePpoTraining):
         """0 where a new episode starts."""
         self._final_values: list[float] = []
         """The values of truncated games: computed at once, while the LSTM's state is theirs."""
-
-    def make_learner(self, compute: TorchContext) -> RecurrentLearner:
-        from cleanrl_worker.torch_recurrent import RecurrentLearner
-
-        return RecurrentLearner(self.agent.parameters, self.games.shape, self.config, compute)
 
     def begin_rollout(self) -> None:
         super().begin_rollout()
@@ -134,10 +165,9 @@ class Training(FramePpoTraining):
         return self._final_values
 
     def last_outputs(self) -> Array:
-        outputs: Array = np.zeros_like(self.outputs[-1])
-        env_indices = np.arange(len(outputs))
-        outputs[:, -1] = self.learner.next_values(env_indices, self.observations[-1], self._continue_mask[-1])
-        return outputs
+        last: Array = np.zeros_like(self.outputs[-1])
+        last[:, -1] = self.learner.next_values(np.arange(len(last)), self.observations[-1], self._continue_mask[-1])
+        return last
 
     def estimate(self, rewards: Array) -> Columns | None:
         columns = super().estimate(rewards)
@@ -196,8 +226,7 @@ class LstmPolicy:
     def _select_actions(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
         import torch
 
-        from cleanrl_worker.torch_conv import actor_critic_heads, channels_last, conv_features
-        from cleanrl_worker.torch_recurrent import lstm_forward
+        from cleanrl_worker.torch_conv import channels_last
 
         if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
             raise ValueError(
@@ -205,11 +234,11 @@ class LstmPolicy:
             )
         if self._state.shape[1] != len(observations):
             self._state = self._state.new_zeros(2, len(observations), self._state.shape[2])
-        continue_mask = torch.ones(len(observations))
+        continue_mask = torch.ones(1, len(observations))
         with torch.no_grad():
-            features = conv_features(self._weights, channels_last(torch.as_tensor(observations[:, -INPUT_FRAMES:])))
-            hidden, self._state = lstm_forward(self._weights, features[None], self._state, continue_mask[None])
-            scores = actor_critic_heads(self._weights, hidden[0])[:, :-1].numpy()
+            images = channels_last(torch.as_tensor(observations[:, -INPUT_FRAMES:]))
+            result, self._state = outputs(self._weights, images, self._state, continue_mask)
+            scores = result[:, :-1].numpy()
         if rngs:
             scores = scores + np.stack([rng.gumbel(size=scores.shape[1]) for rng in rngs])
         return np.asarray(scores.argmax(1) + self._first_action)

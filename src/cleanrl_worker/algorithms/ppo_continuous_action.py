@@ -22,10 +22,11 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.ppo import HIDDEN, clipped_loss, tanh_layers
 from cleanrl_worker.algorithms.settings import PpoConfig
-from cleanrl_worker.learners import PpoSettings
-from cleanrl_worker.loops.on_policy import PpoTraining, open_environments
+from cleanrl_worker.learners import PpoLearner, PpoSettings
+from cleanrl_worker.loops.on_policy import PpoTraining, make_ppo_learner, open_environments
 from cleanrl_worker.normalization import ObservationNormalizer, RewardNormalizer
 from cleanrl_worker.normalized_envs import NormalizedEnvs
+from cleanrl_worker.policies import BoundedPolicy
 from cleanrl_worker.ppo_kernels import GaussianKernel, PpoLosses, RolloutBatch, gaussian_log_probs
 from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 
@@ -79,12 +80,15 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     return base.check_continuous(NAME, config, env, Agent)
 
 
+def make_learner(config: Config, agent: base.FlatAgent) -> PpoLearner:
+    return make_ppo_learner(config, agent, GaussianKernel, loss)
+
+
 class Training(PpoTraining):
     """Draws actions from a Gaussian around the actor's means; observations and rewards are normalized."""
 
     name = NAME
-    kernel = GaussianKernel
-    loss = staticmethod(loss)
+    make_learner = staticmethod(make_learner)
     environments: NormalizedEnvs
 
     def __init__(self, config: Config, run: Run, environments: NormalizedEnvs) -> None:
@@ -143,33 +147,31 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
         Training(config, run, environments).train(resume)
 
 
-class GaussianPolicy:
-    """Acts with a checkpoint's weights and observation normalizer; needs only numpy."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        facts, arrays = checkpoint.facts, checkpoint.arrays
-        self._agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
-        self._agent.load_state_dict(checkpoint.weights)
-        self._actor = FrozenPpoActor(self._agent.network)
-        self._inputs = base.ObservationEncoder(facts["inputs"])
-        self._normalize = ObservationNormalizer(self._inputs.size)
-        self._normalize.restore(arrays, facts["observation_count"])
-        self._low, self._high = arrays["action.low"], arrays["action.high"]
-
-    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Return mean actions if `deterministic`, else samples; clipped to the action space in both cases."""
-        actions = self._actor(self._normalize.normalize_frozen(self._inputs(observations)))
-        log_std = self._agent.network.parameters.log_std
-        if not deterministic and log_std is not None:
-            actions += rng.standard_normal(actions.shape) * np.exp(log_std.T)
-        shaped = actions.reshape(len(actions), *self._low.shape).astype(self._low.dtype)
-        return np.asarray(np.minimum(np.maximum(shaped, self._low), self._high))
-
-
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    return GaussianPolicy(checkpoint)
+    return gaussian_policy(checkpoint)
+
+
+def gaussian_policy(checkpoint: Checkpoint) -> BoundedPolicy:
+    """Return the policy of a Gaussian actor with normalized observations; needs only numpy."""
+    facts, arrays = checkpoint.facts, checkpoint.arrays
+    agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
+    agent.load_state_dict(checkpoint.weights)
+    actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
+    normalizer = ObservationNormalizer(encode.size)
+    normalizer.restore(arrays, facts["observation_count"])
+    std = np.exp(agent.network.parameters.log_std.T)
+
+    def sample(means: Array, rng: np.random.Generator | None) -> Array:
+        return means if rng is None else means + rng.standard_normal(means.shape) * std
+
+    return BoundedPolicy(
+        lambda observations: actor(normalizer.normalize_frozen(encode(observations))),
+        sample,
+        arrays["action.low"],
+        arrays["action.high"],
+    )
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -24,9 +24,10 @@ from pydantic import Field
 
 from cleanrl_worker import devices, ppo_kernels
 from cleanrl_worker.algorithms import base, ppo_atari
-from cleanrl_worker.algorithms.ppo_atari import ImagePolicy
+from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, EnvpoolConfig
 from cleanrl_worker.conv_network import (
+    KERNEL_SIZES_AND_STRIDES,
     ConvAgent,
     ConvNetworkSizes,
     Shapes,
@@ -42,14 +43,19 @@ from cleanrl_worker.envpool_envs import (
     find_task,
     make_envpool_env,
 )
+from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, FramePpoTraining, describe_run
 from cleanrl_worker.normalization import FrameMoments, IntrinsicRewardScaler
+from cleanrl_worker.policies import CategoricalPolicy, image_network
 from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.contracts.payload import EnvId
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_conv import Weights
     from cleanrl_worker.torch_rnd import RndLearner
     from mosaic.run import Checkpoint, Run
 
@@ -137,6 +143,66 @@ class Agent(ConvAgent):
         self.parameters = copy_checked(self.shapes if is_whole else self.policy_shapes, state)
 
 
+def outputs(weights: Weights, images: Tensor) -> Tensor:
+    """Return the actor's logits, the extrinsic and the intrinsic value, [rows, actions + 2]."""
+    import torch
+    from torch import relu_
+    from torch.nn.functional import linear
+
+    from cleanrl_worker.torch_conv import conv_features
+
+    hidden = relu_(_layer(weights, "network.9", conv_features(weights, images)))
+    logits = _layer(weights, "actor.2", relu_(_layer(weights, "actor.0", hidden)))
+    features = relu_(_layer(weights, "extra_layer.0", hidden)) + hidden
+    heads = torch.cat([weights["critic_ext.weight"], weights["critic_int.weight"]])
+    values = linear(features, heads, torch.cat([weights["critic_ext.bias"], weights["critic_int.bias"]]))
+    return torch.cat([logits, values], 1)
+
+
+def rnd_features(weights: Weights, name: str, frames: Tensor) -> Tensor:
+    """Return the features [rows, features] of the predictor or the target for normalized frames [rows, 1, 84, 84]."""
+    from torch import relu_
+    from torch.nn.functional import conv2d, leaky_relu_
+
+    features = frames
+    for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
+        layer = f"{name}.{2 * number}"
+        features = leaky_relu_(conv2d(features, weights[f"{layer}.weight"], weights[f"{layer}.bias"], stride=stride))
+    features = _layer(weights, f"{name}.7", features.flatten(1))
+    for layer in (f"{name}.9", f"{name}.11") if name == "predictor" else ():
+        features = _layer(weights, layer, relu_(features))
+    return features
+
+
+def _layer(weights: Weights, name: str, inputs: Tensor) -> Tensor:
+    from torch.nn.functional import linear
+
+    return linear(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+
+def loss(
+    weights: Weights, batch: Any, predicted: Tensor, predictor_mask: Tensor, config: PpoSettings
+) -> tuple[Tensor, list[Tensor]]:
+    """Return PPO's loss with both value losses plus the predictor's loss, and PPO's metrics with the latter."""
+    result = outputs(weights, batch.images)
+    ppo_loss, metrics = categorical_loss(result[:, :-2], result[:, -2], batch, config)
+    intrinsic_value_loss = 0.5 * (result[:, -1] - batch.int_returns).square().mean()
+    errors = (predicted - batch.features).square().mean(1)
+    forward_loss = (errors * predictor_mask).sum() / predictor_mask.sum().clamp(min=1)
+    value_loss, *others = metrics
+    value_losses: Any = value_loss + intrinsic_value_loss.detach()
+    total = ppo_loss + config.vf_coef * intrinsic_value_loss + forward_loss
+    return total, [value_losses, *others, forward_loss.detach()]
+
+
+def make_learner(
+    arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
+) -> RndLearner:
+    from cleanrl_worker.torch_rnd import RndLearner
+
+    return RndLearner(arrays, shape, outputs, rnd_features, functools.partial(loss, config=config), config, compute)
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
@@ -147,6 +213,7 @@ class Training(AverageReturn, FramePpoTraining):
     """PPO with intrinsic rewards: the last two outputs are the extrinsic and the intrinsic value."""
 
     name = NAME
+    make_learner = staticmethod(make_learner)
     config: Config
     learner: RndLearner
     extra_outputs = 2
@@ -159,11 +226,6 @@ class Training(AverageReturn, FramePpoTraining):
         """Step of the rollout, game and global step of each game that ended in the rollout."""
         self._frame_moments = FrameMoments(FRAME_SIZE_PX, FRAME_SIZE_PX)
         self._scale_rewards = IntrinsicRewardScaler(config.num_envs, config.int_gamma)
-
-    def make_learner(self, compute: TorchContext) -> RndLearner:
-        from cleanrl_worker.torch_rnd import RndLearner
-
-        return RndLearner(self.agent.parameters, self.games.shape, self.config, compute)
 
     # --- the normalization of frames
 
@@ -221,7 +283,7 @@ class Training(AverageReturn, FramePpoTraining):
             return None
         self.outputs[-1] = self.last_outputs()
         self.bootstrap_truncated(rewards)
-        values, int_values = self.outputs[:, :, -2], self.outputs[:, :, -1]
+        values, int_values = self.state_values(self.outputs), self.outputs[:, :, -1]
         advantages = ppo_kernels.gae_advantages(rewards, values, self.dones, config.gamma, config.gae_lambda)
         # Intrinsic returns never end: otherwise the agent would avoid losing a life instead of exploring.
         int_advantages = ppo_kernels.gae_advantages(
@@ -292,13 +354,13 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    from cleanrl_worker.torch_rnd import rnd_heads
+    import torch
 
-    return ImagePolicy(
-        state_dict_of(checkpoint),
-        checkpoint.facts["first_action"],
-        lambda weights, images: rnd_heads(weights, images)[:, :-2],
-    )
+    from cleanrl_worker.torch_conv import as_tensors
+
+    weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
+    network = image_network(functools.partial(outputs, weights))
+    return CategoricalPolicy(lambda images: network(images)[:, :-2], checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

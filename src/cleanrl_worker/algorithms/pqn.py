@@ -22,6 +22,7 @@ from cleanrl_worker.flat_network import NumpyRAdam
 from cleanrl_worker.learners import ValueLearner
 from cleanrl_worker.loops.on_policy import OnPolicyTraining, open_environments
 from cleanrl_worker.perceptron import Perceptron
+from cleanrl_worker.policies import GreedyPolicy
 from cleanrl_worker.value_kernels import ReturnBatch, ReturnsKernel
 from cleanrl_worker.vector_envs import VectorEnvs
 
@@ -104,7 +105,7 @@ class Training(OnPolicyTraining):
         self._values = np.zeros((config.num_steps + 1, count, config.num_envs), np.float32)
         """The Q-values that select the actions; the returns need them too."""
 
-    def make_learner(self) -> None:
+    def start_learner(self) -> None:
         self.learner = _learner(self.config, self.agent)
         self._forward = self.learner.forward(self.config.num_envs)
 
@@ -156,24 +157,6 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
         Training(config, run, environments).train(resume)
 
 
-class GreedyPolicy:
-    """Selects the action with the highest Q-value; needs only numpy."""
-
-    def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int, epsilon: float) -> None:
-        self._agent = agent
-        self._inputs = inputs
-        self._first_action = first_action
-        self._epsilon = epsilon
-
-    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
-        actions = self._agent.network(self._inputs(observations)).argmax(1)
-        if not deterministic:
-            is_random = rng.random(len(actions)) < self._epsilon
-            actions = np.where(is_random, rng.integers(self._agent.network.outputs, size=len(actions)), actions)
-        return np.asarray(actions + self._first_action)
-
-
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     shape = checkpoint.facts["shape"]
@@ -185,8 +168,11 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     agent, facts = _load_agent(checkpoint), checkpoint.facts
+    encode = base.ObservationEncoder(facts["inputs"])
     return GreedyPolicy(
-        agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"], facts["config"]["end_e"]
+        lambda observations: np.asarray(agent.network(encode(observations))),
+        facts["first_action"],
+        facts["config"]["end_e"],
     )
 
 

@@ -11,6 +11,7 @@ Games: Weng et al., "EnvPool: A Highly Parallel Reinforcement Learning Environme
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +31,24 @@ from cleanrl_worker.conv_network import (
     orthogonal_weights,
 )
 from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
+from cleanrl_worker.learners import RolloutSettings
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, describe_run
+from cleanrl_worker.policies import GreedyPolicy, image_network
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import PqnLearner
+    from cleanrl_worker.torch_conv import RolloutLearner, Weights
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "pqn_atari_envpool"
 SIZES = ConvNetworkSizes()
+METRIC_NAMES = ("td_loss", "q_values")
+RADAM_EPSILON = 1e-8
+"""torch's default for RAdam."""
 STICKINESS = 0.0
 """The probability of repeating the previous action, unless the game's id determines it."""
 make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKINESS)
@@ -86,6 +94,46 @@ class Agent(ConvAgent):
         self.parameters = {name: found[name] for name in self.shapes}
 
 
+def q_values(weights: Weights, images: Tensor) -> Tensor:
+    """Return the Q-values [rows, actions] for images [rows, 84, 84, channels]; a layer norm follows every layer."""
+    from torch import relu_
+    from torch.nn.functional import conv2d, layer_norm, linear
+
+    features = images.permute(0, 3, 1, 2).float()
+    for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
+        name, norm = f"network.{3 * number}", f"network.{3 * number + 1}"
+        weight = weights[f"{name}.weight"]
+        # Bytes are scaled to 0..1 by the first layer's weights.
+        features = conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride)
+        last = features.permute(0, 2, 3, 1)
+        scale, shift = (weights[f"{norm}.{part}"].permute(1, 2, 0) for part in ("weight", "bias"))
+        features = relu_(layer_norm(last, last.shape[1:], scale, shift)).permute(0, 3, 1, 2)
+    hidden = linear(features.flatten(1), weights["network.10.weight"], weights["network.10.bias"])
+    hidden = relu_(layer_norm(hidden, hidden.shape[1:], weights["network.11.weight"], weights["network.11.bias"]))
+    return linear(hidden, weights["network.13.weight"], weights["network.13.bias"])
+
+
+def loss(weights: Weights, batch: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return the squared distance of the Q-values of a minibatch's actions to their returns, and the metrics."""
+    from torch.nn.functional import mse_loss
+
+    values = q_values(weights, batch.images).gather(1, batch.actions[:, None])[:, 0]
+    error = mse_loss(values, batch.returns)
+    return error, (error.detach(), values.detach().mean())
+
+
+def make_learner(
+    arrays: Mapping[str, Array], shape: tuple[int, ...], config: RolloutSettings, compute: TorchContext
+) -> RolloutLearner:
+    from cleanrl_worker.torch_backend import TorchRAdam
+    from cleanrl_worker.torch_conv import RolloutLearner
+
+    count = len(arrays["network.13.bias"])
+    return RolloutLearner(
+        arrays, shape, count, q_values, loss, ("returns",), METRIC_NAMES, config, compute, RADAM_EPSILON, TorchRAdam
+    )
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
@@ -96,12 +144,8 @@ class Training(AverageReturn):
     """Acts epsilon-greedily and fits the Q-values of the rollout's actions to their λ-returns."""
 
     name = NAME
+    make_learner = staticmethod(make_learner)
     config: Config
-
-    def make_learner(self, compute: TorchContext) -> PqnLearner:
-        from cleanrl_worker.torch_conv import PqnLearner
-
-        return PqnLearner(self.agent.parameters, self.games.shape, self.config, compute)
 
     def begin_rollout(self) -> None:
         config, shape = self.config, self.actions.shape
@@ -114,11 +158,14 @@ class Training(AverageReturn):
         self.outputs[t] = self.learner.act(self.observations[t])
         np.copyto(self.actions[t], self.outputs[t].argmax(1), where=self._is_greedy[t])
 
+    def state_values(self, outputs: Array) -> Array:
+        return np.asarray(outputs.max(-1))
+
     def estimate(self, rewards: Array) -> Columns:
         config = self.config
         self.outputs[-1] = self.last_outputs()
         self.bootstrap_truncated(rewards)
-        next_values = self.outputs[1:].max(2)
+        next_values = self.state_values(self.outputs[1:])
         returns = value_kernels.q_lambda_returns(rewards, next_values, self.dones, config.gamma, config.q_lambda)
         return {"actions": self._rows(self.actions), "returns": self._rows(returns)}
 
@@ -129,38 +176,6 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     with closing(games):
         Training(config, run, games, Agent(games.action_count, SIZES)).train(resume)
-
-
-class GreedyPolicy:
-    """Selects the action with the highest Q-value for images [rows, 4, 84, 84]; needs torch."""
-
-    def __init__(self, agent: Agent, first_action: int, epsilon: float) -> None:
-        import torch
-
-        from cleanrl_worker.torch_conv import as_tensors
-
-        torch.set_num_threads(devices.thread_count())
-        self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
-        self._first_action = first_action
-        self._epsilon = epsilon
-
-    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
-        import torch
-
-        from cleanrl_worker.torch_conv import channels_last, pqn_action_values
-
-        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
-            raise ValueError(
-                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
-            )
-        with torch.no_grad():
-            values = pqn_action_values(self._weights, channels_last(torch.as_tensor(observations))).numpy()
-        actions = values.argmax(1)
-        if not deterministic:
-            is_random = rng.random(len(actions)) < self._epsilon
-            actions = np.where(is_random, rng.integers(values.shape[1], size=len(actions)), actions)
-        return np.asarray(actions + self._first_action)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -176,7 +191,13 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return GreedyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
+    import torch
+
+    from cleanrl_worker.torch_conv import as_tensors
+
+    weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
+    values = image_network(functools.partial(q_values, weights))
+    return GreedyPolicy(values, checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import AtariValueConfig, DistributionalConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, AtariValueConfig, DistributionalConfig
 from cleanrl_worker.conv_network import (
     CONV_LAYERS,
     HIDDEN_LAYER,
@@ -64,21 +64,21 @@ class Config(
 ):
     """Settings of Rainbow for Atari games."""
 
-    tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
+    tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=LEARNING)
     """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
-    start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=ROLLOUT)
     """Ignored, because noisy layers explore; accepted so that commands for CleanRL's script work unchanged."""
-    end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=ROLLOUT)
     """Ignored, like `start_e`."""
-    exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=ROLLOUT)
     """Ignored, like `start_e`."""
-    n_step: int = Field(default=3, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    n_step: int = Field(default=3, ge=1, le=1000, json_schema_extra=LEARNING)
     """The number of steps of n-step returns; 3 to 5 are usual."""
-    prioritized_replay_alpha: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.LEARNING)
+    prioritized_replay_alpha: float = Field(default=0.5, ge=0, le=1, json_schema_extra=LEARNING)
     """The exponent of priorities: 0 samples uniformly, 1 proportionally to the TD error."""
-    prioritized_replay_beta: float = Field(default=0.4, ge=0, le=1, json_schema_extra=base.LEARNING)
+    prioritized_replay_beta: float = Field(default=0.4, ge=0, le=1, json_schema_extra=LEARNING)
     """The initial exponent of the importance-sampling weights; it grows to 1 over the run."""
-    prioritized_replay_eps: float = Field(default=1e-6, gt=0, le=1, json_schema_extra=base.LEARNING)
+    prioritized_replay_eps: float = Field(default=1e-6, gt=0, le=1, json_schema_extra=LEARNING)
     """A small constant that is added to each priority, so that every transition can be sampled."""
 
     def beta(self, step: int) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, ppo_continuous_action
-from cleanrl_worker.algorithms.ppo_continuous_action import Agent, GaussianPolicy, loss, state_dict_of
+from cleanrl_worker.algorithms.ppo_continuous_action import Agent, gaussian_policy, loss, make_learner, state_dict_of
 from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.loops.on_policy import open_environments
 from cleanrl_worker.normalized_envs import NormalizedEnvs
@@ -28,7 +28,7 @@ from cleanrl_worker.ppo_kernels import RolloutBatch
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
 
-__all__ = ["Agent", "Config", "check", "load_policy", "loss", "state_dict_of", "train"]
+__all__ = ["Agent", "Config", "check", "load_policy", "loss", "make_learner", "state_dict_of", "train"]
 NAME = "rpo_continuous_action"
 
 
@@ -65,4 +65,4 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    return GaussianPolicy(checkpoint)
+    return gaussian_policy(checkpoint)

@@ -35,7 +35,7 @@ from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
 from cleanrl_worker.loops.value_frames import FrameValueLearner
-from cleanrl_worker.policies import image_network
+from cleanrl_worker.policies import CategoricalPolicy, image_network
 from cleanrl_worker.replay import FrameReplay
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
@@ -226,25 +226,6 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
         value_replay.train(NAME, config, run, resume, world, learner, SampledActions)
 
 
-class SoftmaxPolicy:
-    """Selects the most likely action if `deterministic`, else a sample."""
-
-    def __init__(self, agent: Agent, first_action: int) -> None:
-        import torch
-
-        from cleanrl_worker.torch_conv import as_tensors
-        from cleanrl_worker.torch_discrete_sac import DiscreteSacNetwork
-
-        weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
-        self._logits = image_network(DiscreteSacNetwork(weights, "actor"))
-        self._first_action = first_action
-
-    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        logits = self._logits(observations)
-        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
-        return np.asarray(scores.argmax(1) + self._first_action)
-
-
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     weights = checkpoint.weights
@@ -258,7 +239,14 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return SoftmaxPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
+    import torch
+
+    from cleanrl_worker.torch_conv import as_tensors
+    from cleanrl_worker.torch_discrete_sac import DiscreteSacNetwork
+
+    weights = as_tensors(_load_agent(checkpoint).parameters, torch.device("cpu"), is_learned=False)
+    logits = image_network(DiscreteSacNetwork(weights, "actor"))
+    return CategoricalPolicy(logits, checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:

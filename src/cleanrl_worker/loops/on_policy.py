@@ -63,7 +63,7 @@ class OnPolicyTraining:
 
     # --- supplied by each algorithm
 
-    def make_learner(self) -> None:
+    def start_learner(self) -> None:
         """Make the learner, from the agent's current weights, and what acts by it."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class OnPolicyTraining:
         config, run, environments, total = self.config, self.run, self.environments, self.config.batch_size
         if resume is None:
             self.agent.initialize(self.rng)
-            self.make_learner()
+            self.start_learner()
             environments.start()
         else:
             base.check_resumable(self.name, self._shape(), resume)
@@ -113,7 +113,7 @@ class OnPolicyTraining:
             if self.global_step + total > config.total_timesteps:
                 return
             self.agent.load_state_dict(resume.weights)
-            self.make_learner()
+            self.start_learner()
             base.restore_optimizer(self.agent.network, self.learner, resume.arrays, resume.facts["adam_count"])
             self.rng.bit_generator.state = resume.facts["rng"]
             self.restore_own_state(resume)
@@ -222,10 +222,7 @@ class PpoTraining(OnPolicyTraining):
     learner: PpoLearner
     network: PpoNetwork
     actor: ActorForward
-    kernel: type[PpoKernel]
-    """The update in numpy."""
-    loss: PpoLoss
-    """The loss of which autograd computes the gradient in torch."""
+    make_learner: Callable[[Any, base.FlatAgent], PpoLearner]
 
     def log_probs(self) -> Array:
         """Return the log-probabilities of the rollout's actions, [rows]."""
@@ -235,22 +232,10 @@ class PpoTraining(OnPolicyTraining):
         """Return the rollout's actions as the loss takes them, [rows, …]."""
         raise NotImplementedError
 
-    def make_learner(self) -> None:
-        config, self.network = self.config, self.agent.network
-        if base.resolve_backend(config.backend) == "numpy":
-            self.learner = self.kernel(self.network, config.minibatch_size, config)
-        else:
-            from cleanrl_worker.autograd_learners import PpoAutogradLearner
-            from cleanrl_worker.torch_backend import TorchContext
-
-            # One thread: more make small networks slower, and results would depend on their number.
-            compute = TorchContext.set_up(
-                cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
-                compiles=config.compile, seed=config.seed,
-            )  # fmt: skip
-            module = self.agent.module()
-            self.learner = PpoAutogradLearner(self.network, module, self.loss, config.minibatch_size, config, compute)
-        self.actor = self.learner.actor(config.num_envs)
+    def start_learner(self) -> None:
+        self.network = self.agent.network
+        self.learner = self.make_learner(self.config, self.agent)
+        self.actor = self.learner.actor(self.config.num_envs)
 
     def state_values(self, observations: Array) -> Array:
         return self.network.critic_values(observations)
@@ -286,3 +271,18 @@ class PpoTraining(OnPolicyTraining):
 
     def run_epoch(self, batch: RolloutBatch) -> None:
         self.learner.run_epoch(batch, self.rng.permutation(self.config.batch_size))
+
+
+def make_ppo_learner(config: PpoConfig, agent: base.FlatAgent, kernel: type[PpoKernel], loss: PpoLoss) -> PpoLearner:
+    """Return PPO's learner: the kernel in numpy, or in torch autograd of the loss."""
+    if base.resolve_backend(config.backend) == "numpy":
+        return kernel(agent.network, config.minibatch_size, config)
+    from cleanrl_worker.autograd_learners import PpoAutogradLearner
+    from cleanrl_worker.torch_backend import TorchContext
+
+    # One thread: more make small networks slower, and results would depend on their number.
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
+        compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    return PpoAutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)

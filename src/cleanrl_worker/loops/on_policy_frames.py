@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
+MakeLearner = Callable[[dict[str, Array], tuple[int, ...], Any, "TorchContext"], "RolloutLearner"]
 Columns = dict[str, Array]
 """What the loss needs of each step of a rollout, by name: arrays [rows, …]."""
 RECENT_EPISODES = 20
@@ -77,9 +78,8 @@ class FrameTraining:
 
     # --- supplied by each algorithm
 
-    def make_learner(self, compute: TorchContext) -> RolloutLearner:
-        """Return the learner, from the agent's current weights."""
-        raise NotImplementedError
+    make_learner: MakeLearner
+    """Makes the learner from weights, the shape of an observation, the settings and the device."""
 
     def begin_rollout(self) -> None:
         """Draw the random numbers of a rollout."""
@@ -87,6 +87,10 @@ class FrameTraining:
 
     def act(self, t: int) -> None:
         """Compute the outputs of step `t` of the rollout and select its actions by them."""
+        raise NotImplementedError
+
+    def state_values(self, outputs: Array) -> Array:
+        """Return the values of observations by the network's outputs for them."""
         raise NotImplementedError
 
     def estimate(self, rewards: Array) -> Columns | None:
@@ -108,8 +112,10 @@ class FrameTraining:
 
     def final_values(self) -> Iterable[float]:
         """Return the values of the final observations of truncated games."""
-        observations = [observation for _, _, observation in self.truncated]
-        values: list[float] = self.learner.values(np.array(observations)).tolist() if observations else []
+        if not self.truncated:
+            return []
+        outputs = self.learner.outputs(np.array([observation for _, _, observation in self.truncated]))
+        values: list[float] = self.state_values(outputs).tolist()
         return values
 
     def minibatches(self) -> Array:
@@ -149,7 +155,7 @@ class FrameTraining:
         config, run, games, total = self.config, self.run, self.games, self.config.batch_size
         if resume is None:
             self.agent.initialize(self.rng)
-            self.learner = self.make_learner(self._compute())
+            self._start_learner()
             games.start()
         else:
             base.check_resumable(self.name, self._shape(), resume)
@@ -157,7 +163,7 @@ class FrameTraining:
             if self.global_step + total > config.total_timesteps:
                 return
             self.agent.load_state_dict(resume.weights)
-            self.learner = self.make_learner(self._compute())
+            self._start_learner()
             self.learner.restore(resume.arrays, resume.facts["adam_count"])
             self.rng.bit_generator.state = resume.facts["rng"]
             is_exact = base.restore_environments(run, games, resume)
@@ -250,14 +256,11 @@ class FrameTraining:
         """Return [steps, games, …] as [rows, …]."""
         return parts.reshape(self.config.batch_size, *parts.shape[2:])
 
-    def _compute(self) -> TorchContext:
+    def _start_learner(self) -> None:
         from cleanrl_worker.torch_backend import TorchContext
 
-        config = self.config
-        return TorchContext.set_up(
-            cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
-            cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
-        )  # fmt: skip
+        compute = TorchContext.from_settings(self.config)
+        self.learner = self.make_learner(self.agent.parameters, self.games.shape, self.config, compute)
 
     def _shape(self) -> dict[str, Any]:
         """Return what must be equal for a checkpoint to be resumed."""
@@ -293,7 +296,7 @@ class FrameTraining:
 
 
 class FramePpoTraining(FrameTraining):
-    """Learns by PPO from generalized advantage estimates; the last output is the critic's value."""
+    """Learns by PPO from generalized advantage estimates; the output after the logits is the critic's value."""
 
     config: PpoConfig
     extra_outputs = 1
@@ -307,6 +310,9 @@ class FramePpoTraining(FrameTraining):
         self.outputs[t] = self.learner.act(self.observations[t])
         self.actions[t] = (self.outputs[t, :, : self.action_count] - self._noise[t]).argmax(1)
 
+    def state_values(self, outputs: Array) -> Array:
+        return outputs[..., self.action_count]
+
     def log_probs(self) -> Array:
         """Return the log-probabilities of the rollout's actions, [rows]."""
         return categorical_log_probs(self._rows(self.outputs[:-1, :, : self.action_count]), self._rows(self.actions))
@@ -314,7 +320,7 @@ class FramePpoTraining(FrameTraining):
     def estimate(self, rewards: Array) -> Columns | None:
         self.outputs[-1] = self.last_outputs()
         self.bootstrap_truncated(rewards)
-        values = self.outputs[:, :, -1]
+        values = self.state_values(self.outputs)
         advantages = ppo_kernels.gae_advantages(rewards, values, self.dones, self.config.gamma, self.config.gae_lambda)
         return {
             "actions": self._rows(self.actions),
