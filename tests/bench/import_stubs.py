@@ -21,6 +21,11 @@ STUBBED_PACKAGES = ("gymnasium", "pydantic", "mosaic")
 class _PermissiveMeta(type):
     """The metaclass of classes that have every attribute and accept every parameter."""
 
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
+        super().__init__(name, bases, namespace)
+        for setting, default in options.get("defaults", {}).items():
+            setattr(cls, setting, default)
+
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
