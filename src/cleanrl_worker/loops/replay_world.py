@@ -42,6 +42,7 @@ class ReplayWorld:
     def __post_init__(self) -> None:
         self.observation_size = self.environments.observation_size
         self.action_space: Any = self.environments.action_space
+        self._advance, self._add = self.environments.advance, self.replay.add
         self.stored_action_shape = (self.replay.num_envs, *self.replay.action_shape)
 
     def __enter__(self) -> ReplayWorld:
@@ -69,8 +70,8 @@ class ReplayWorld:
 
     def step(self, actions: Array, stored_actions: Array, rewards: Array) -> Sequence[EpisodeEnd]:
         """Step each environment and store the transition."""
-        episode_ends = self.environments.advance(actions, self.observations, rewards)
-        self.replay.add(stored_actions, rewards, episode_ends, self.stored_observations)
+        episode_ends = self._advance(actions, self.observations, rewards)
+        self._add(stored_actions, rewards, episode_ends, self.stored_observations)
         return episode_ends
 
     def checkpoint_state(self, limit_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:

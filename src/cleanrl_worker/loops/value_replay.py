@@ -29,8 +29,9 @@ REPORT_EVERY = 100
 class ReplayLearner(NonFiniteDetector, Protocol):
     """Learns from a replay buffer, with a target network."""
 
-    def values(self, observations: Array) -> Array:
-        """Return the network's output for each action [environments, actions]."""
+    @property
+    def values(self) -> Callable[[Array], Array]:
+        """The function from observations to the network's output for each action [environments, actions]."""
 
     def update(self, replay: Any, step: int) -> bool:
         """Take one gradient step on a new sample; return False if the gradient is not finite."""
@@ -62,7 +63,7 @@ class EpsilonGreedy:
     """Chooses the action with the highest value or, with probability epsilon, a random one."""
 
     def __init__(self, config: Any, learner: ReplayLearner, action_count: int, rng: np.random.Generator) -> None:
-        self._config, self._learner, self._action_count, self._rng = config, learner, action_count, rng
+        self._config, self._values, self._action_count, self._rng = config, learner.values, action_count, rng
 
     def begin(self, steps: Array) -> None:
         shape = (len(steps), self._config.num_envs)
@@ -73,7 +74,7 @@ class EpsilonGreedy:
     def choose(self, t: int, observations: Array) -> Array:
         choices: Array = self._choices[t]
         if self._needs_values[t]:
-            np.copyto(choices, self._learner.values(observations).argmax(1), where=self._is_greedy[t])
+            np.copyto(choices, self._values(observations).argmax(1), where=self._is_greedy[t])
         return choices
 
 

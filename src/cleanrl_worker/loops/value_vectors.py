@@ -44,12 +44,10 @@ class VectorValueLearner:
         self._agent, self._target, self._core = agent, target, core
         self._batch = world.replay.allocate_batch(config.batch_size)
         self._learning_rate = config.learning_rate
-        self._forward = core.forward(config.num_envs)
+        forward, q_values = core.forward(config.num_envs), agent.q_values
+        self.values: Callable[[Array], Array] = lambda observations: q_values(forward(observations)).T
         self.update_target = core.update_target
         self.first_non_finite = core.first_non_finite
-
-    def values(self, observations: Array) -> Array:
-        return np.asarray(self._agent.q_values(self._forward(observations)).T)
 
     def update(self, replay: Any, step: int) -> bool:
         replay.sample(self._batch)
