@@ -109,6 +109,8 @@ class LlmActor:
         self._is_closed = False
         self._history: deque[tuple[str, str]] = deque(maxlen=options.history)
         self._problems: dict[Problem, int] = {}
+        self.problem = ""
+        """Why the last decision was the fallback."""
         self._decisions = 0
         self._latency_s = 0.0
         if key and url.startswith("http:") and not is_loopback(url):
@@ -181,6 +183,7 @@ class LlmActor:
         action = decision.action or self._fallback(request.legal)
         self._decisions += 1
         self._latency_s += latency_s
+        self.problem = "" if decision.problem is None else self._client.mask(decision.detail)
         if decision.problem is not None:
             self._count_problem(decision.problem, decision.detail)
         self._history.append((request.messages[-1]["content"], action))

@@ -58,6 +58,7 @@ class PreparedSession:
     entry: EnvEntry | None
     action_names: tuple[str, ...]
     rate_hz: float | None
+    own_rate_hz: float | None
 
     def close(self) -> None:
         for seat in self.seats:
@@ -106,10 +107,10 @@ def _prepare_seats(
         if config.standby is not None and (HUMAN in (choice.kind, config.standby.kind) or not config.has_human):
             standby = NamedActor(str(config.standby), make_actor(config.standby, seat))
         seats.append(PlayedSeat(agent, first, standby))
-    rate_hz = config.rate_hz
-    if rate_hz is None and is_real_time and any(seat.human is not None for seat in seats):
-        rate_hz = (entry.rate_hz if entry is not None else None) or DEFAULT_RATE_HZ
-    return PreparedSession(header, env, tuple(seats), entry, names, rate_hz)
+    own_rate_hz = ((entry.rate_hz if entry is not None else None) or DEFAULT_RATE_HZ) if is_real_time else None
+    has_human = any(seat.human is not None for seat in seats)
+    rate_hz = own_rate_hz if config.rate_hz is None and has_human else config.rate_hz
+    return PreparedSession(header, env, tuple(seats), entry, names, rate_hz, own_rate_hz)
 
 
 def run_session(config: PlayConfig, folder: RunFolder) -> None:
@@ -138,7 +139,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             env,
             prepared.seats,
             recorder,
-            StateWriter(folder, env, prepared.entry, prepared.action_names),
+            StateWriter(folder, env, prepared.entry, prepared.action_names, prepared.own_rate_hz),
             prepared.rate_hz,
             tap,
         )

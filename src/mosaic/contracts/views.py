@@ -368,7 +368,20 @@ class SeatState(View):
     last_reward: float
     legal_actions: tuple[int, ...] | None = None
     problem: str = ""
-    """Why a human's last input was not an action."""
+    """Why the last input of a human, or the last answer of a model, was not an action."""
+    mean_return: float | None = None
+    """Of the complete episodes; null before the first."""
+    wins: int = 0
+    """Complete episodes in which its return was higher than that of all others."""
+
+
+class KeyHint(View):
+    """Keys that mean an action of a human while all of them are held."""
+
+    keys: tuple[str, ...]
+    text: str
+    action: int | None = None
+    """Null for a component of a continuous action."""
 
 
 class SessionState(View):
@@ -381,8 +394,14 @@ class SessionState(View):
     ending: str
     is_paused: bool
     rate_hz: float | None
+    own_rate_hz: float | None = None
+    """Steps per second of the environment in real time; null where it waits for a human."""
     action_names: tuple[str, ...]
+    keys: tuple[KeyHint, ...] = ()
     seats: tuple[SeatState, ...]
+    complete_episodes: int = 0
+    last_episode: PlayedEpisode | None = None
+    """The last complete one."""
     text: str = ""
     symbols: SymbolGrid | None = None
     observation: str = ""

@@ -1,0 +1,196 @@
+"""The play page: what is played at the left, the session with its toolbar at the right."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QSignalBlocker, Qt
+from PySide6.QtGui import QIntValidator, QShowEvent
+from PySide6.QtWidgets import QLineEdit, QWidget
+
+from mosaic.contracts.play_commands import HandBack
+from mosaic.formatting import format_si_number
+from mosaic.gui import theme
+from mosaic.gui.forms.actor_field import ActorField
+from mosaic.gui.forms.simple_configuration import SimpleConfiguration
+from mosaic.gui.models.play_match import OWN_SPEED, PlayMatch, Speed
+from mosaic.gui.models.play_sessions import PlaySession
+from mosaic.gui.views import widgets as ui
+from mosaic.gui.views.session_view import SessionView
+from mosaic.gui.workbench import Workbench
+
+SPEEDS: tuple[tuple[str, Speed], ...] = (
+    ("Own speed", OWN_SPEED),
+    *((f"{rate} per second", float(rate)) for rate in (1, 2, 5, 10, 30, 60)),
+    ("As fast as possible", None),
+)
+CONFIGURATION_WIDTH = 300
+MAX_SEED = 2**31 - 1
+
+
+class PlayPage(QWidget):
+    """Creates its content when it is first shown, so that the window opens without waiting for it."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._column = ui.column(parent=self)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        if self._column.count() == 0:
+            self._column.addWidget(PlayView(self._workbench))
+        super().showEvent(event)
+
+
+class PlayView(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self.match = PlayMatch(workbench.bridge, workbench.runs, workbench.is_remote, self)
+        self.configuration = SimpleConfiguration(workbench)
+        self._views = [
+            ui.with_object_name(SessionView(workbench, session, name), name)
+            for session, name in ((self.match.first, "play.session"), (self.match.second, "play.second"))
+        ]
+        for view in self._views:
+            view.input_given.connect(self.match.send_input)
+            view.escaped.connect(self._leave)
+        self._build_toolbar()
+        self._second_actor = ActorField(workbench, "play.second_actor")
+        self._second_row = QWidget()
+        ui.row(ui.muted_label("Second player"), (self._second_actor, 1), ui.Stretch(), parent=self._second_row)
+        self._result = ui.with_object_name(ui.ElidedLabel(), "play.result")
+        ui.set_properties(self._result, section=True)
+        sessions = ui.splitter(Qt.Orientation.Horizontal, *self._views, sizes=[1, 1], stretch=0)
+        sessions.setStretchFactor(1, 1)
+        area = ui.scroll_area(self.configuration, "play.configuration", is_vertical_only=True)
+        self._split = ui.splitter(
+            Qt.Orientation.Horizontal,
+            area,
+            ui.widget_column(self._second_row, self._result, (sessions, 1), margins=(theme.GAP, 0, 0, 0)),
+            sizes=[CONFIGURATION_WIDTH, 900],
+            stretch=1,
+            name="play.split",
+        )
+        self._split.setCollapsible(0, True)
+        ui.column(self._toolbar, (self._split, 1), parent=self, margins=ui.PAGE_MARGINS)
+        self.configuration.changed.connect(self._on_configured)
+        self.match.changed.connect(self._refresh)
+        workbench.closing.connect(self.match.close)
+        self._on_configured()
+
+    # --- building
+
+    def _build_toolbar(self) -> None:
+        self._start = ui.accent_button("Start", "play.start", self._start_or_stop)
+        self._start.setIcon(theme.icon("mdi6.play"))
+        self._pause = ui.tool_button("play.pause", "mdi6.pause", "Pause", self._toggle_pause)
+        self._step = ui.tool_button("play.step", "mdi6.skip-next", "One step", self.match.step)
+        self._reset = ui.tool_button(
+            "play.reset", "mdi6.restart", "Start another episode, with the seed in the field", self._reset_episode
+        )
+        self._seed = ui.with_object_name(QLineEdit(), "play.reset_seed")
+        self._seed.setPlaceholderText("next seed")
+        self._seed.setToolTip("The seed of the next reset; empty: the one after the last")
+        self._seed.setValidator(QIntValidator(0, MAX_SEED, self._seed))
+        self._seed.setMaximumWidth(90)
+        self._speed = ui.combo_box("play.speed", SPEEDS, "Steps per second")
+        self._speed.activated.connect(lambda _: self.match.set_speed(self._chosen_speed()))
+        self._switch = ui.tool_button(
+            "play.switch", "mdi6.swap-horizontal", "Who acts", self.match.switch_actor, "Take over"
+        )
+        self._compare = ui.tool_button(
+            "play.compare",
+            "mdi6.compare",
+            "Compare with a second player, in the same environment with the same seed",
+            self._refresh,
+            "Compare",
+            is_checkable=True,
+        )
+        self._toolbar = ui.row(
+            *(self._start, self._pause, self._step, self._reset, self._seed, theme.GAP),
+            *(self._speed, theme.GAP, self._switch, ui.Stretch(), self._compare),
+            spacing=4,
+        )
+
+    def _chosen_speed(self) -> Speed:
+        speed: Speed = self._speed.currentData()
+        return speed
+
+    # --- commands
+
+    def _start_or_stop(self) -> None:
+        if self.match.is_active:
+            self.match.stop()
+            return
+        if problem := self.configuration.problem():
+            self._workbench.show_message(problem, "bad")
+            return
+        second = self._second_actor.actor() if self._compare.isChecked() else None
+        self.match.start(self.configuration.payload_request(), second, self._chosen_speed())
+        self._views[0].take_focus()
+
+    def _toggle_pause(self) -> None:
+        self.match.set_paused(not self.match.is_paused)
+        self._views[0].take_focus()
+
+    def _reset_episode(self) -> None:
+        self.match.reset(int(self._seed.text()) if self._seed.text() else None)
+        self._views[0].take_focus()
+
+    def _leave(self) -> None:
+        self._start.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    # --- what is shown
+
+    def _on_configured(self) -> None:
+        self._second_actor.set_environment(
+            self.configuration.payload_request().env_id if not self.configuration.problem() else ""
+        )
+        self._refresh()
+
+    def _refresh(self) -> None:
+        match = self.match
+        is_active, is_playing, is_paused = match.is_active, match.is_playing, match.is_paused
+        self._start.setText("Stop" if is_active else "Start")
+        self._start.setIcon(theme.icon("mdi6.stop" if is_active else "mdi6.play"))
+        self._start.setEnabled(is_active or not self.configuration.problem())
+        self._start.setToolTip("" if is_active else self.configuration.problem())
+        self._pause.setIcon(theme.icon("mdi6.play" if is_paused else "mdi6.pause"))
+        self._pause.setToolTip("Resume" if is_paused else "Pause")
+        for button in (self._pause, self._reset):
+            button.setEnabled(is_playing)
+        self._step.setEnabled(is_playing and is_paused)
+        switch = match.switch
+        self._switch.setEnabled(is_playing and switch is not None)
+        self._switch.setText("Hand back" if switch is HandBack else "Take over")
+        self._compare.setEnabled(not is_active)
+        with QSignalBlocker(self._compare):
+            if is_active:
+                self._compare.setChecked(match.is_compared)
+        self.configuration.set_locked(is_active)
+        is_compared = self._compare.isChecked()
+        self._second_row.setVisible(is_compared)
+        self._second_row.setEnabled(not is_active)
+        self._views[1].setVisible(is_compared)
+        self._result.setVisible(is_compared and match.first.state is not None)
+        for view, session in zip(self._views, (match.first, match.second), strict=True):
+            view.title.setVisible(is_compared)
+            view.title.setText(_player(session))
+        if is_compared:
+            self._result.setText(self._format_result())
+
+    def _format_result(self) -> str:
+        match = self.match
+        names = [_player(session) for session in (match.first, match.second)]
+        parts = [f"{name}: {wins} won" for name, wins in zip(names, match.wins, strict=True)]
+        parts.append(f"{match.draws} drawn")
+        for name, session in zip(names, (match.first, match.second), strict=True):
+            if session.state is not None and session.state.seats and session.state.seats[0].mean_return is not None:
+                parts.append(f"{name}: mean return {format_si_number(session.state.seats[0].mean_return)}")
+        return "   ".join(parts)
+
+
+def _player(session: PlaySession) -> str:
+    """Return who acts in a session."""
+    if session.state is not None and session.state.seats:
+        return session.state.seats[0].actor
+    return next(iter(session.request.actors.values()), "") if session.request is not None else ""
