@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.helpers.gui_fixtures import make_program, program, qapp, settings_pat
 
 from mosaic.contracts.views import SessionState
 from mosaic.gui.app import Application
+from mosaic.gui.models.game_draft import GameDraft
 from mosaic.gui.panels.play_panel import PlayView
 from mosaic.gui.views.session_view import GRID, SessionView
 
@@ -24,15 +26,30 @@ SAFE_PATH = (
 """To the goal of FrozenLake without ice that slips."""
 
 
+Open = Callable[..., PlayView]
+
+
 @pytest.fixture
-def page(program: Application) -> PlayView:
-    """The play page of a window that is connected."""
+def open_page(program: Application) -> Open:
+    """Opens the play page with what was configured for an environment before."""
+
+    def open_game(env_id: str, **draft: Any) -> PlayView:
+        program.settings.put_for_workspace("play_environment", env_id)
+        program.settings.put_for_workspace("play_games", {env_id: GameDraft(env_id, **draft).to_json()})
+        return show_page(program)
+
+    return open_game
+
+
+def show_page(program: Application) -> PlayView:
     program.start()
-    program.window.activateWindow()
     program.window.show_page("play")
     pump(lambda: program.workbench.status, "the trainer")
     view = program.window.findChild(PlayView)
     assert view is not None
+    pump(lambda: view.configuration.problem() == "", "the configuration to be checked")
+    program.window.activateWindow()
+    pump(program.window.isActiveWindow, "the window to be active")
     return view
 
 
@@ -64,8 +81,9 @@ def tap(key: Qt.Key) -> None:
     QTest.keyRelease(focused(), key)
 
 
-def test_frozen_lake_is_played_with_arrow_keys_to_the_goal(page: PlayView, program: Application) -> None:
+def test_frozen_lake_is_played_with_arrow_keys_to_the_goal(open_page: Open) -> None:
     """R9.1, R9.5: the keys are the session's, and the grid shows each move."""
+    page = open_page("FrozenLake-v1", setting_texts={"is_slippery": "false"})
     start(page)
     view = session_view(page)
     assert view.current_tab == GRID

@@ -15,8 +15,9 @@ from mosaic.arena.recording import Ending
 from mosaic.arena.state_text import describe_action, describe_value, read_symbols, read_text
 from mosaic.common.files import write_text
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.contracts.views import KeyHint, PlayedEpisode, SeatState, SessionState
+from mosaic.contracts.views import PlayedEpisode, SeatState, SessionState
 from mosaic.envs.families import EnvEntry
 
 RATE_HZ = 30.0
@@ -95,7 +96,7 @@ class StateWriter:
             rate_hz=rate_hz,
             own_rate_hz=self._own_rate_hz,
             action_names=self._names,
-            keys=self._describe_keys(seats),
+            keys=_human_keys(seats),
             seats=tuple(
                 SeatState(
                     agent="" if agent == ANY_AGENT else agent,
@@ -126,13 +127,10 @@ class StateWriter:
     def _mean_return(self, agent: str) -> float | None:
         return self._totals.get(agent, 0.0) / self._complete_episodes if self._complete_episodes else None
 
-    def _describe_keys(self, seats: Mapping[str, PlayedSeat]) -> tuple[KeyHint, ...]:
-        """Return the keys of the first human."""
-        human = next((seat.human for seat in seats.values() if seat.human is not None), None)
-        return tuple(
-            KeyHint(keys=one.keys, text=one.text, action=self._names.index(one.action) if one.action else None)
-            for one in (() if human is None else human.bindings)
-        )
+
+def _human_keys(seats: Mapping[str, PlayedSeat]) -> tuple[KeyBinding, ...]:
+    human = next((seat.human for seat in seats.values() if seat.human is not None), None)
+    return () if human is None else human.bindings
 
 
 def _legal_actions(turn: Turn | None) -> tuple[int, ...] | None:

@@ -375,15 +375,6 @@ class SeatState(View):
     """Complete episodes in which its return was higher than that of all others."""
 
 
-class KeyHint(View):
-    """Keys that mean an action of a human while all of them are held."""
-
-    keys: tuple[str, ...]
-    text: str
-    action: int | None = None
-    """Null for a component of a continuous action."""
-
-
 class SessionState(View):
     """What a window shows of a play session besides its frames."""
 
@@ -397,7 +388,8 @@ class SessionState(View):
     own_rate_hz: float | None = None
     """Steps per second of the environment in real time; null where it waits for a human."""
     action_names: tuple[str, ...]
-    keys: tuple[KeyHint, ...] = ()
+    keys: tuple[KeyBinding, ...] = ()
+    """Of the first human."""
     seats: tuple[SeatState, ...]
     complete_episodes: int = 0
     last_episode: PlayedEpisode | None = None

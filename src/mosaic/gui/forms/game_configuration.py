@@ -135,7 +135,13 @@ class GameConfiguration(QScrollArea):
         if found:
             name, problem = next(iter(found.items()))
             return problem if name in ("actor", *self._draft.agents) else f"{_label(name)}: {problem}"
-        return self._environment_problem or self._refusal
+        if self._environment_problem or self._refusal:
+            return self._environment_problem or self._refusal
+        return "" if self._details is not None else "The trainer has not described the environment yet."
+
+    @property
+    def env_id(self) -> str:
+        return self._draft.env_id
 
     def set_locked(self, is_locked: bool) -> None:
         """While a session runs, nothing can be changed; it can still be read and scrolled."""

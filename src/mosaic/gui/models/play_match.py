@@ -9,6 +9,7 @@ from typing import Literal
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
+from mosaic.api.play_payload import ActorRequest
 from mosaic.contracts.play import ANY_AGENT, FIRST_AGENT
 from mosaic.contracts.play_commands import HandBack, Reset, SessionCommand, SetRate, Step, TakeOver
 from mosaic.contracts.views import SessionState
@@ -79,20 +80,20 @@ class PlayMatch(QObject):
 
     # --- commands
 
-    def start(self, request: PlayRequest, second_actor: str | None, speed: Speed) -> None:
-        """Start to play; `second_actor` plays the same in a session of its own."""
-        self.is_compared = second_actor is not None
+    def start(self, request: PlayRequest, second: ActorRequest | None, speed: Speed) -> None:
+        """Start to play; the actor `second` plays the same in a session of its own."""
+        self.is_compared = second is not None
         self._speed = speed
         self._is_held = bool(request.settings.get("is_paused", False))
         self.wins, self.draws, self._counted = [0, 0], 0, 0
         self._requested.clear()
         self._has_applied_speed.clear()
-        if second_actor is None:
+        if second is None:
             rate_hz = self._initial_rate(request)
             self.first.start(request, **({} if rate_hz is None else {"rate_hz": rate_hz}))
         else:
             self.first.start(request, is_paused=True)
-            self.second.start(_with_actor(request, second_actor), is_paused=True)
+            self.second.start(_with_actor(request, second), is_paused=True)
 
     def _initial_rate(self, request: PlayRequest) -> float | None:
         if self._speed == OWN_SPEED:
@@ -234,9 +235,13 @@ def _last_return(state: SessionState) -> float:
     return returns[0] if returns else 0.0
 
 
-def _with_actor(request: PlayRequest, actor: str) -> PlayRequest:
+def _with_actor(request: PlayRequest, player: ActorRequest) -> PlayRequest:
     """Return the same request with another first player, alone."""
     agent = FIRST_AGENT if FIRST_AGENT in request.actors else next(iter(request.actors), ANY_AGENT)
     settings = {name: value for name, value in request.settings.items() if name not in ("standby", "alternate_steps")}
-    options = {name: value for name, value in request.options.items() if name != agent}
-    return replace(request, actors={**request.actors, agent: actor}, options=options, settings=settings)
+    return replace(
+        request,
+        actors={**request.actors, agent: player.actor},
+        options={**request.options, agent: player.options},
+        settings=settings,
+    )

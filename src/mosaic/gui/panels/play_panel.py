@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtGui import QIntValidator, QShowEvent
-from PySide6.QtWidgets import QLineEdit, QWidget
+from PySide6.QtWidgets import QLineEdit, QStackedWidget, QWidget
 
+from mosaic.api.play_payload import ActorRequest
 from mosaic.contracts.play_commands import HandBack
 from mosaic.formatting import format_si_number
 from mosaic.gui import theme
-from mosaic.gui.forms.actor_field import ActorField
-from mosaic.gui.forms.simple_configuration import SimpleConfiguration
+from mosaic.gui.forms.actor_box import ActorBox
+from mosaic.gui.forms.game_configuration import GameConfiguration
+from mosaic.gui.models.game_draft import ActorDraft
 from mosaic.gui.models.play_match import OWN_SPEED, PlayMatch, Speed
 from mosaic.gui.models.play_sessions import PlaySession
 from mosaic.gui.views import widgets as ui
@@ -45,7 +47,7 @@ class PlayView(QWidget):
         super().__init__()
         self._workbench = workbench
         self.match = PlayMatch(workbench.bridge, workbench.runs, workbench.is_remote, self)
-        self.configuration = SimpleConfiguration(workbench)
+        self.configuration = GameConfiguration(workbench)
         self._views = [
             ui.with_object_name(SessionView(workbench, session, name), name)
             for session, name in ((self.match.first, "play.session"), (self.match.second, "play.second"))
@@ -54,18 +56,15 @@ class PlayView(QWidget):
             view.input_given.connect(self.match.send_input)
             view.escaped.connect(self._leave)
         self._build_toolbar()
-        self._second_actor = ActorField(workbench, "play.second_actor")
-        self._second_row = QWidget()
-        ui.row(ui.muted_label("Second player"), (self._second_actor, 1), ui.Stretch(), parent=self._second_row)
+        self._second = self._build_second()
         self._result = ui.with_object_name(ui.ElidedLabel(), "play.result")
         ui.set_properties(self._result, section=True)
-        sessions = ui.splitter(Qt.Orientation.Horizontal, *self._views, sizes=[1, 1], stretch=0)
+        sessions = ui.splitter(Qt.Orientation.Horizontal, self._views[0], self._second, sizes=[1, 1], stretch=0)
         sessions.setStretchFactor(1, 1)
-        area = ui.scroll_area(self.configuration, "play.configuration", is_vertical_only=True)
         self._split = ui.splitter(
             Qt.Orientation.Horizontal,
-            area,
-            ui.widget_column(self._second_row, self._result, (sessions, 1), margins=(theme.GAP, 0, 0, 0)),
+            self.configuration,
+            ui.widget_column(self._result, (sessions, 1), margins=(theme.GAP, 0, 0, 0)),
             sizes=[CONFIGURATION_WIDTH, 900],
             stretch=1,
             name="play.split",
@@ -101,7 +100,7 @@ class PlayView(QWidget):
             "play.compare",
             "mdi6.compare",
             "Compare with a second player, in the same environment with the same seed",
-            self._refresh,
+            self._on_compare_toggled,
             "Compare",
             is_checkable=True,
         )
@@ -110,6 +109,18 @@ class PlayView(QWidget):
             *(self._speed, theme.GAP, self._switch, ui.Stretch(), self._compare),
             spacing=4,
         )
+
+    def _build_second(self) -> QStackedWidget:
+        """Who the second player is, and then its session."""
+        self._second_draft = ActorDraft()
+        self._second_box = ActorBox(self._workbench, "play.second_actor")
+        self._second_box.edited.connect(self._on_second_edited)
+        note = ui.muted_label("Plays the same environment with the same settings and seed; both are stepped together.")
+        area = ui.scroll_area(
+            ui.widget_column(ui.section_label("Second player"), note, self._second_box, ui.Stretch()),
+            is_vertical_only=True,
+        )
+        return ui.stack(area, self._views[1])
 
     def _chosen_speed(self) -> Speed:
         speed: Speed = self._speed.currentData()
@@ -124,7 +135,14 @@ class PlayView(QWidget):
         if problem := self.configuration.problem():
             self._workbench.show_message(problem, "bad")
             return
-        second = self._second_actor.actor() if self._compare.isChecked() else None
+        second = None
+        if self._compare.isChecked():
+            if problem := self._second_draft.problem():
+                self._second_box.show_warning(problem)
+                self._second.setCurrentIndex(0)
+                return
+            second = ActorRequest(self._second_draft.text, self._second_draft.options())
+            self._second.setCurrentIndex(1)
         self.match.start(self.configuration.payload_request(), second, self._chosen_speed())
         self._views[0].take_focus()
 
@@ -142,9 +160,15 @@ class PlayView(QWidget):
     # --- what is shown
 
     def _on_configured(self) -> None:
-        self._second_actor.set_environment(
-            self.configuration.payload_request().env_id if not self.configuration.problem() else ""
-        )
+        self._second_box.show_draft(self._second_draft, self.configuration.env_id)
+        self._refresh()
+
+    def _on_second_edited(self, draft: ActorDraft) -> None:
+        self._second_draft = draft
+        self._second_box.show_warning("")
+
+    def _on_compare_toggled(self) -> None:
+        self._second.setCurrentIndex(0)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -168,9 +192,7 @@ class PlayView(QWidget):
                 self._compare.setChecked(match.is_compared)
         self.configuration.set_locked(is_active)
         is_compared = self._compare.isChecked()
-        self._second_row.setVisible(is_compared)
-        self._second_row.setEnabled(not is_active)
-        self._views[1].setVisible(is_compared)
+        self._second.setVisible(is_compared)
         self._result.setVisible(is_compared and match.first.state is not None)
         for view, session in zip(self._views, (match.first, match.second), strict=True):
             view.title.setVisible(is_compared)

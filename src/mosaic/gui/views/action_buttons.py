@@ -9,7 +9,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QPushButton, QWidget
 
-from mosaic.contracts.views import KeyHint
+from mosaic.contracts.key_binding import KeyBinding
 from mosaic.gui.views.widgets import button, clear_layout, muted_label
 
 MAX_BUTTONS = 24
@@ -22,9 +22,9 @@ def format_keys(keys: Sequence[str]) -> str:
     return " + ".join(_SYMBOLS.get(key, key) for key in keys)
 
 
-def format_key_map(hints: Sequence[KeyHint]) -> str:
+def format_key_map(bindings: Sequence[KeyBinding]) -> str:
     """`← push left, → push right`."""
-    return "    ".join(f"{format_keys(hint.keys)} {hint.text}" for hint in hints)
+    return "    ".join(f"{format_keys(binding.keys)} {binding.text}" for binding in bindings)
 
 
 class ActionButtons(QWidget):
@@ -39,30 +39,34 @@ class ActionButtons(QWidget):
         self._layout.setContentsMargins(0, 0, 0, 0)
         self._layout.setSpacing(4)
         self._buttons: list[QPushButton] = []
-        self._shown: tuple[tuple[str, ...], tuple[KeyHint, ...]] | None = None
+        self._shown: tuple[tuple[str, ...], tuple[KeyBinding, ...]] | None = None
         self._columns = 0
 
     @property
     def buttons(self) -> Sequence[QPushButton]:
         return self._buttons
 
-    def show_actions(self, names: Sequence[str], hints: Sequence[KeyHint]) -> bool:
+    def show_actions(self, names: Sequence[str], bindings: Sequence[KeyBinding]) -> bool:
         """Make the buttons; return whether they are others than before."""
-        shown = (tuple(names), tuple(hints))
+        shown = (tuple(names), tuple(bindings))
         if shown == self._shown:
             return False
         self._shown = shown
         clear_layout(self._layout)
         self._buttons = []
         if not names or len(names) > MAX_BUTTONS:
-            text = format_key_map(hints) if hints else ("Its actions have no keys." if names else "")
+            text = format_key_map(bindings) if bindings else ("Its actions have no keys." if names else "")
             self._layout.addWidget(muted_label(text, "play.keys"), 0, 0)
             return True
-        keys = {hint.action: format_keys(hint.keys) for hint in reversed(hints) if hint.action is not None}
+        keys = {
+            names.index(binding.action): format_keys(binding.keys)
+            for binding in reversed(bindings)
+            if binding.action in names
+        }
         for number, name in enumerate(names):
             title = name.replace("_", " ")
-            text = f"{title}  {keys[number]}" if number in keys else title
-            tip = f"{title} ({keys[number]})" if number in keys else title
+            text = f"{title}  {keys[name]}" if name in keys else title
+            tip = f"{title} ({keys[name]})" if name in keys else title
             one = button(text, f"play.action.{number}", partial(self.pressed.emit, number), tip)
             one.setFocusPolicy(Qt.FocusPolicy.NoFocus)
             self._buttons.append(one)

@@ -135,7 +135,7 @@ class SessionView(QWidget):
             self._show_raw(format_raw(state))
         self._score.setText(format_score(state))
         self._show_turn(state)
-        self.keys.mapped = frozenset(key for hint in state.keys for key in hint.keys)
+        self.keys.mapped = frozenset(key for binding in state.keys for key in binding.keys)
         if self.action_buttons.show_actions(state.action_names, state.keys):
             self.keys.watch(*self.action_buttons.buttons)
         seat = next((seat for seat in state.seats if seat.is_human and seat.is_to_act), None)
