@@ -58,11 +58,7 @@ class ActionButtons(QWidget):
             text = format_key_map(bindings) if bindings else ("Its actions have no keys." if names else "")
             self._layout.addWidget(muted_label(text, "play.keys"), 0, 0)
             return True
-        keys = {
-            names.index(binding.action): format_keys(binding.keys)
-            for binding in reversed(bindings)
-            if binding.action in names
-        }
+        keys = {binding.action: format_keys(binding.keys) for binding in reversed(bindings)}
         for number, name in enumerate(names):
             title = name.replace("_", " ")
             text = f"{title}  {keys[name]}" if name in keys else title
