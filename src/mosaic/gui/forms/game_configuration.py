@@ -19,6 +19,7 @@ from mosaic.gui import theme
 from mosaic.gui.forms.actor_box import ActorBox
 from mosaic.gui.forms.field_rows import FieldRows
 from mosaic.gui.forms.form_rows import NarrowEnvironmentRow, form_combo, shrink_combo
+from mosaic.gui.forms.key_map import KeyMap
 from mosaic.gui.models.environment_choices import environment_problem
 from mosaic.gui.models.game_draft import (
     DEFAULT_ENVIRONMENT,
@@ -33,6 +34,7 @@ from mosaic.gui.models.game_draft import (
     game_problems,
     with_text,
 )
+from mosaic.gui.models.key_changes import valid_changes
 from mosaic.gui.models.play_request import PlayRequest
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
@@ -93,6 +95,9 @@ class GameConfiguration(QScrollArea):
         self._actor_title = ui.section_label("Active actor")
         self._actor = ActorBox(self._workbench, "play.actor")
         self._actor.edited.connect(lambda actor: self._edit(replace(self._draft, actor=actor)))
+        self._keys_title = ui.section_label("Keys")
+        self._keys = KeyMap("play.keys")
+        self._keys.edited.connect(lambda keys: self._edit(replace(self._draft, keys=keys)))
         self._session = FieldRows("play", SESSION_FIELDS)
         for rows, fields in ((self._turns, (TURN_FIELD,)), (self._session, SESSION_FIELDS)):
             by_name = {field.name: field for field in fields}
@@ -111,6 +116,9 @@ class GameConfiguration(QScrollArea):
             theme.GAP,
             self._actor_title,
             self._actor,
+            theme.GAP,
+            self._keys_title,
+            self._keys,
             theme.GAP,
             ui.section_label("Session"),
             self._session,
@@ -281,6 +289,11 @@ class GameConfiguration(QScrollArea):
         self._turns.show_texts(draft.session_texts, problems)
         self._show_agents()
         self._show_actor(problems)
+        has_keys = draft.has_human and details is not None and bool(details.keys)
+        self._keys_title.setVisible(has_keys)
+        self._keys.setVisible(has_keys)
+        if details is not None:
+            self._keys.show_keys(details.keys, valid_changes(details.keys, draft.keys))
         self._session.show_texts(draft.session_texts, problems)
         self.changed.emit()
 
