@@ -12,6 +12,8 @@ from PySide6.QtWidgets import QGridLayout, QLabel, QPushButton, QWidget
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.key_binding import KeyBinding
 from mosaic.gui import theme
+from mosaic.gui.forms.field_rows import LABEL_WIDTH
+from mosaic.gui.forms.form_rows import MARK_WIDTH
 from mosaic.gui.models.key_changes import change_key, current_keys, editable_actions
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.key_capture import key_name
@@ -36,12 +38,19 @@ class KeyMap(QWidget):
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(theme.GAP)
         self._grid.setVerticalSpacing(theme.GAP // 2)
+        self._grid.setColumnMinimumWidth(0, MARK_WIDTH + LABEL_WIDTH)
         self._grid.setColumnStretch(2, 1)
         self._together = ui.muted_label("Keys that are held together combine.", f"{prefix}.together")
         self._problem = ui.muted_label("", f"{prefix}.problem")
         self._problem.setProperty("error", True)
         self._reset = ui.button("Reset keys", f"{prefix}.reset", self._on_reset, "Back to the keys of the catalog")
-        ui.column(self._rows, self._together, self._problem, ui.row(self._reset, ui.Stretch()), parent=self)
+        ui.column(
+            self._rows,
+            self._together,
+            self._problem,
+            ui.row(MARK_WIDTH + theme.GAP // 2, self._reset, ui.Stretch(), spacing=0),
+            parent=self,
+        )
         self._show_problem("")
 
     def show_keys(self, bindings: Sequence[KeyBinding], changes: Mapping[str, str]) -> None:
@@ -69,7 +78,9 @@ class KeyMap(QWidget):
             button.setFixedWidth(KEY_WIDTH)
             button.installEventFilter(self)
             self._buttons[action] = button
-            self._grid.addWidget(QLabel(action), number, 0)
+            label = QLabel(action)
+            label.setContentsMargins(MARK_WIDTH + theme.GAP // 2, 0, 0, 0)
+            self._grid.addWidget(label, number, 0)
             self._grid.addWidget(button, number, 1)
 
     def _show_problem(self, text: str) -> None:
