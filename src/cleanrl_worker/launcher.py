@@ -134,7 +134,7 @@ def record_training_episodes(
         versions=library_versions(find_family(config.env_id)),
     )
     recorder = TrainingRecorder(run, header)
-    recorder.open(None if resumed is None else resumed.step)
+    recorder.open(0 if resumed is None else resumed.step)
     run.frames = run.frames or LiveFrames(run.folder, 0, run.warn)
     run.frames.recorder = recorder
     try:

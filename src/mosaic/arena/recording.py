@@ -39,6 +39,7 @@ from mosaic.contracts.replays import EpisodeSummary
 __all__ = [
     "ActorChange",
     "Ending",
+    "Preprocessing",
     "RecordedEpisode",
     "Recording",
     "RecordingDamaged",
@@ -50,12 +51,15 @@ MAGIC = b"MOSAIC recording 1\n"
 MAX_HEADER_BYTES = 1 << 20
 
 
+Preprocessing = Literal["none", "atari_training", "atari_evaluation"]
+
+
 class RecordingHeader(Contract):
     """What the environment of all episodes of a file is made from."""
 
     env_id: str
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
-    preprocessing: Literal["none", "atari_training", "atari_evaluation"] = "none"
+    preprocessing: Preprocessing = "none"
     versions: dict[str, str] = Field(default_factory=dict)
     """The libraries it was simulated with; others may simulate something else."""
     replay: Literal["simulation", "frames", "nothing"] = "simulation"
