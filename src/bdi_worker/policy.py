@@ -49,7 +49,7 @@ class SavedAgent:
 
 
 def save_agent(
-    run: Run, step: int, settings: BdiSettings, source: AslSource, agent: LearningAgent, env_state: Any
+    run: Run, step: int, settings: BdiSettings, source: AslSource, agent: LearningAgent, env_state: Any, episodes: int
 ) -> None:
     arrays = agent.table.to_arrays()
     run.save_checkpoint(
@@ -63,6 +63,7 @@ def save_agent(
             "asl": {"name": source.name, "text": source.text, "sha256": source.sha256},
             "rng": random_state_to_json(agent.rng.bit_generator.state),
             "env": env_state,
+            "episodes": episodes,
         },
     )
 

@@ -11,6 +11,7 @@ from mosaic.workers.schema_fields import describe_fields, render_json
 
 SUPPORTED_OPTIONS = (
     *("kind", "tensorboard_dir", "video_mode", "grid_limit", "eval_capture_video", "policy_path"),
+    *("capture_video", "record_episodes"),
     *("track", "wandb_project_name", "wandb_entity", "wandb_run_name", "wandb_email", "wandb_api_key"),
     *("wandb_use_vpn_proxy", "wandb_http_proxy", "wandb_https_proxy", "fastlane_only"),
     *("eval_batch_size", "eval_repeat", "eval_stochastic", "record_steps", "seed_override"),
