@@ -69,7 +69,6 @@ class PlayView(QWidget):
             stretch=1,
             name="play.split",
         )
-        self._split.setCollapsible(0, True)
         ui.column(self._toolbar, (self._split, 1), parent=self, margins=ui.PAGE_MARGINS)
         self.configuration.changed.connect(self._on_configured)
         self.match.changed.connect(self._refresh)
@@ -79,6 +78,14 @@ class PlayView(QWidget):
     # --- building
 
     def _build_toolbar(self) -> None:
+        self._configure = ui.tool_button(
+            "play.configure",
+            "mdi6.dock-left",
+            "Show or hide the configuration",
+            self._toggle_configuration,
+            is_checkable=True,
+        )
+        self._configure.setChecked(True)
         self._start = ui.accent_button("Start", "play.start", self._start_or_stop)
         self._start.setIcon(theme.icon("mdi6.play"))
         self._pause = ui.tool_button("play.pause", "mdi6.pause", "Pause", self._toggle_pause)
@@ -105,7 +112,7 @@ class PlayView(QWidget):
             is_checkable=True,
         )
         self._toolbar = ui.row(
-            *(self._start, self._pause, self._step, self._reset, self._seed, theme.GAP),
+            *(self._configure, self._start, self._pause, self._step, self._reset, self._seed, theme.GAP),
             *(self._speed, theme.GAP, self._switch, ui.Stretch(), self._compare),
             spacing=4,
         )
@@ -125,6 +132,9 @@ class PlayView(QWidget):
     def _chosen_speed(self) -> Speed:
         speed: Speed = self._speed.currentData()
         return speed
+
+    def _toggle_configuration(self) -> None:
+        self.configuration.setVisible(self._configure.isChecked())
 
     # --- commands
 
@@ -193,22 +203,30 @@ class PlayView(QWidget):
         self.configuration.set_locked(is_active)
         is_compared = self._compare.isChecked()
         self._second.setVisible(is_compared)
-        self._result.setVisible(is_compared and match.first.state is not None)
+        has_both = is_compared and match.is_compared and all(session.state is not None for session in match.sessions)
+        self._result.setVisible(has_both)
         for view, session in zip(self._views, (match.first, match.second), strict=True):
+            view.is_stepped = match.is_compared
             view.title.setVisible(is_compared)
             view.title.setText(_player(session))
-        if is_compared:
+        if has_both:
+            self._views[1].other_keys = () if match.first.state is None else match.first.state.keys
             self._result.setText(self._format_result())
+            self._result.setToolTip(self._result.text())
 
     def _format_result(self) -> str:
+        """`human 2 : 1 random   1 drawn   mean return 0.667 : 0.333`."""
         match = self.match
-        names = [_player(session) for session in (match.first, match.second)]
-        parts = [f"{name}: {wins} won" for name, wins in zip(names, match.wins, strict=True)]
-        parts.append(f"{match.draws} drawn")
-        for name, session in zip(names, (match.first, match.second), strict=True):
-            if session.state is not None and session.state.seats and session.state.seats[0].mean_return is not None:
-                parts.append(f"{name}: mean return {format_si_number(session.state.seats[0].mean_return)}")
+        first, second = (_player(session) for session in match.sessions)
+        parts = [f"{first} {match.wins[0]} : {match.wins[1]} {second}", f"{match.draws} drawn"]
+        means = [_mean_return(session) for session in match.sessions]
+        if None not in means:
+            parts.append(f"mean return {' : '.join(format_si_number(mean or 0.0) for mean in means)}")
         return "   ".join(parts)
+
+
+def _mean_return(session: PlaySession) -> float | None:
+    return session.state.seats[0].mean_return if session.state is not None and session.state.seats else None
 
 
 def _player(session: PlaySession) -> str:

@@ -40,6 +40,8 @@ class KeyCapture(QObject):
     """The `Keys` to send."""
     left = Signal()
     """Escape was pressed."""
+    focus_changed = Signal()
+    """One of the widgets has got or lost the focus."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -67,6 +69,9 @@ class KeyCapture(QObject):
         kind = event.type()
         if kind in (QEvent.Type.FocusOut, QEvent.Type.WindowDeactivate, QEvent.Type.Hide):
             self.release_all()
+            self.focus_changed.emit()
+        elif kind == QEvent.Type.FocusIn:
+            self.focus_changed.emit()
         elif isinstance(event, QKeyEvent) and self.is_active:
             if kind == QEvent.Type.ShortcutOverride:
                 if self._is_for_session(event):

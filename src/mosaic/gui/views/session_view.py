@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QWidget
 
+from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play_commands import Act
 from mosaic.contracts.views import SeatState, SessionState
 from mosaic.formatting import format_si_number
@@ -37,7 +38,12 @@ class SessionView(QWidget):
         super().__init__()
         self._workbench = workbench
         self._session = session
-        self._has_chosen_tab = False
+        self.is_stepped = False
+        """Whether it is one of two that are stepped together: then it is always paused."""
+        self.other_keys: Sequence[KeyBinding] = ()
+        """Those of the session next to it, so that both have the same buttons."""
+        self._shown_run: str | None = None
+        """The run whose tab was chosen."""
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.grid = ui.with_object_name(SymbolGridView(), f"{name}.grid")
         self.raw = ui.with_object_name(MonospaceView(), f"{name}.raw")
@@ -46,7 +52,6 @@ class SessionView(QWidget):
         self.tabs = ui.tabs(
             f"{name}.tabs", (GRID, self.grid), (RAW, self.raw), (VIDEO, self.frames), (REPLAY, self.replay)
         )
-        self.tabs.tabBarClicked.connect(self._on_tab_clicked)
         self.tabs.currentChanged.connect(lambda _: self._show_state())
         self.title = ui.ElidedLabel()
         ui.set_properties(self.title, section=True)
@@ -64,6 +69,7 @@ class SessionView(QWidget):
         self.keys.watch(self, self.grid, self.raw, self.frames, self.frames.grid, self.tabs, self.tabs.tabBar())
         self.keys.keys_changed.connect(self.input_given)
         self.keys.left.connect(self.escaped)
+        self.keys.focus_changed.connect(self._on_focus_changed, Qt.ConnectionType.QueuedConnection)
         ui.column(
             self.title,
             self._problem,
@@ -95,9 +101,6 @@ class SessionView(QWidget):
         """Let the keys go to the session."""
         self.setFocus(Qt.FocusReason.OtherFocusReason)
 
-    def _on_tab_clicked(self, _: int) -> None:
-        self._has_chosen_tab = True
-
     def _show_session(self) -> None:
         session = self._session
         self._problem.setText(session.problem)
@@ -124,25 +127,32 @@ class SessionView(QWidget):
             self._turn.setText("")
             self.action_buttons.hide()
             return
-        if not self._has_chosen_tab and state.symbols is None and self.current_tab == GRID:
-            self.show_tab(VIDEO)  # and back for the next environment that has one
-            return
-        if not self._has_chosen_tab and state.symbols is not None and self.current_tab == VIDEO:
-            self.show_tab(GRID)
-            return
+        if self._shown_run != session.run_id:
+            self._shown_run = session.run_id
+            self._choose_tab(state)
         self.grid.show_symbols(state.symbols, NO_GRID)
         if self.raw.isVisible():
             self._show_raw(format_raw(state))
         self._score.setText(format_score(state))
+        self._score.setToolTip(format_score(state))
         self._show_turn(state)
         self.keys.mapped = frozenset(key for binding in state.keys for key in binding.keys)
-        if self.action_buttons.show_actions(state.action_names, state.keys):
+        if self.action_buttons.show_actions(state.action_names, state.keys or self.other_keys):
             self.keys.watch(*self.action_buttons.buttons)
         seat = next((seat for seat in state.seats if seat.is_human and seat.is_to_act), None)
-        self.action_buttons.setVisible(session.has_human)
+        self.action_buttons.setVisible(session.has_human or self.is_stepped)
         self.action_buttons.enable_actions(
             session.is_playing and seat is not None, seat.legal_actions if seat else None
         )
+
+    def _choose_tab(self, state: SessionState) -> None:
+        """Show the frames of an environment without a grid, and of a new session not the replay of the last one."""
+        if state.symbols is None and self.current_tab == GRID:
+            self.show_tab(VIDEO)
+        elif state.symbols is not None and self.current_tab in (VIDEO, REPLAY):
+            self.show_tab(GRID)
+        elif self.current_tab == REPLAY:
+            self.show_tab(VIDEO)
 
     def _show_raw(self, text: str) -> None:
         """Replace the text unless some of it is selected, so that it can be copied while the session runs."""
@@ -152,7 +162,10 @@ class SessionView(QWidget):
             self.raw.verticalScrollBar().setValue(place)
 
     def _show_turn(self, state: SessionState) -> None:
-        text, is_problem = format_turn(state, self._session.is_playing)
+        is_paused = state.is_paused and not self.is_stepped
+        text, is_problem = format_turn(state, self._session.is_playing, is_paused)
+        if self.keys.is_active and not self._has_focus() and not is_problem:
+            text = f"Click the game to play with the keys{SEPARATOR}{text}"
         if self._session.status:
             text = self._session.status
         elif not self._session.is_active:
@@ -161,48 +174,56 @@ class SessionView(QWidget):
         self._turn.setToolTip(text)
         ui.set_properties(self._turn, error=is_problem, muted=not is_problem)
 
+    def _has_focus(self) -> bool:
+        focused = self.focusWidget() if self.window().isActiveWindow() else None
+        return focused is not None and (focused is self or self.isAncestorOf(focused))
+
+    def _on_focus_changed(self) -> None:
+        if self._session.state is not None:
+            self._show_turn(self._session.state)
+
     def mousePressEvent(self, event: QMouseEvent) -> None:
         self.take_focus()
         super().mousePressEvent(event)
 
 
-def _name(seat: SeatState) -> str:
-    return seat.agent or "agent"
-
-
 def format_score(state: SessionState) -> str:
-    """`Episode 2   Step 14   Reward 0   Return 1`; with several agents, the return of each."""
-    parts = [f"Episode {state.episode:,}", f"step {state.step:,}", f"seed {state.seed}"]
-    for seat in state.seats:
-        prefix = f"{seat.agent} ({seat.actor}) " if len(state.seats) > 1 else ""
-        if not prefix:
-            parts.append(f"reward {format_si_number(seat.last_reward)}")
-        parts.append(f"{prefix}return {format_si_number(seat.episodic_return)}")
-        if prefix and state.complete_episodes:
-            parts.append(f"{seat.wins} won")
-    if state.complete_episodes and len(state.seats) == 1:
-        mean = state.seats[0].mean_return or 0.0
-        parts.append(f"mean of {state.complete_episodes:,}: {format_si_number(mean)}")
+    """`Episode 2   step 14   reward 0   return 1`; with several agents, the return of each."""
+    parts = [f"Episode {state.episode:,}", f"step {state.step:,}"]
+    if len(state.seats) == 1:
+        (seat,) = state.seats
+        parts.append(f"reward {format_si_number(seat.last_reward)}")
+        parts.append(f"return {format_si_number(seat.episodic_return)}")
+        if state.complete_episodes:
+            parts.append(f"mean of {state.complete_episodes:,}: {format_si_number(seat.mean_return or 0.0)}")
+    else:
+        for seat in state.seats:
+            won = f", {seat.wins} won" if state.complete_episodes else ""
+            parts.append(f"{seat.agent} ({seat.actor}): {format_si_number(seat.episodic_return)}{won}")
+    parts.append(f"seed {state.seed}")
     return SEPARATOR.join(parts)
 
 
-def format_turn(state: SessionState, is_playing: bool) -> tuple[str, bool]:
+def format_turn(state: SessionState, is_playing: bool, is_paused: bool) -> tuple[str, bool]:
     """Return who acts, or why the last input was not an action; and whether it is the latter."""
-    problems = [
-        f"{_name(seat)}: {seat.problem}" if seat.agent else seat.problem for seat in state.seats if seat.problem
-    ]
+    problems = [f"{seat.agent}: {seat.problem}" if seat.agent else seat.problem for seat in state.seats if seat.problem]
     if problems:
         return " ".join(problems), True
     if state.ending != "running":
         return f"The episode is over: {state.ending}.", False
     parts = []
-    if state.is_paused:
+    if is_paused:
         parts.append("Paused")
     acting = [seat for seat in state.seats if seat.is_to_act]
     if acting and is_playing:
         parts.append(_format_acting(acting))
-    parts += [f"last action of {_name(seat)}: {seat.last_action}" for seat in state.seats if seat.last_action]
-    return SEPARATOR.join(parts), False
+    parts += [
+        f"last action{' of ' if seat.agent else ''}{seat.agent}: {seat.last_action.replace('_', ' ')}"
+        for seat in state.seats
+        if seat.last_action
+    ]
+    text = SEPARATOR.join(parts)
+    return text[:1].upper() + text[1:], False
 
 
 def _format_acting(acting: Iterable[SeatState]) -> str:
