@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtGui import QIntValidator, QShowEvent
-from PySide6.QtWidgets import QLineEdit, QStackedWidget, QWidget
+from PySide6.QtWidgets import QLineEdit, QWidget
 
 from mosaic.api.play_payload import ActorRequest
 from mosaic.contracts.play_commands import HandBack
@@ -22,9 +22,11 @@ from mosaic.gui.workbench import Workbench
 SPEEDS: tuple[tuple[str, Speed], ...] = (
     ("Own speed", OWN_SPEED),
     *((f"{rate} per second", float(rate)) for rate in (1, 2, 5, 10, 30, 60)),
-    ("As fast as possible", None),
+    ("Fastest", None),
 )
-CONFIGURATION_WIDTH = 300
+CONFIGURATION_WIDTH = 340
+MIN_SESSION_WIDTH = 300
+"""Where there is less, the configuration is hidden while something is played."""
 MAX_SEED = 2**31 - 1
 
 
@@ -57,13 +59,14 @@ class PlayView(QWidget):
             view.escaped.connect(self._leave)
         self._build_toolbar()
         self._second = self._build_second()
+        self._configuration = ui.widget_column((self.configuration, 1), self._second, margins=(0, 0, theme.GAP, 0))
         self._result = ui.with_object_name(ui.ElidedLabel(), "play.result")
         ui.set_properties(self._result, section=True)
-        sessions = ui.splitter(Qt.Orientation.Horizontal, self._views[0], self._second, sizes=[1, 1], stretch=0)
+        sessions = ui.splitter(Qt.Orientation.Horizontal, *self._views, sizes=[1, 1], stretch=0)
         sessions.setStretchFactor(1, 1)
         self._split = ui.splitter(
             Qt.Orientation.Horizontal,
-            self.configuration,
+            self._configuration,
             ui.widget_column(self._result, (sessions, 1), margins=(theme.GAP, 0, 0, 0)),
             sizes=[CONFIGURATION_WIDTH, 900],
             stretch=1,
@@ -86,6 +89,8 @@ class PlayView(QWidget):
             is_checkable=True,
         )
         self._configure.setChecked(True)
+        self._is_configuration_hidden = False
+        """Whether it was hidden to make room for a session."""
         self._start = ui.accent_button("Start", "play.start", self._start_or_stop)
         self._start.setIcon(theme.icon("mdi6.play"))
         self._pause = ui.tool_button("play.pause", "mdi6.pause", "Pause", self._toggle_pause)
@@ -97,7 +102,7 @@ class PlayView(QWidget):
         self._seed.setPlaceholderText("next seed")
         self._seed.setToolTip("The seed of the next reset; empty: the one after the last")
         self._seed.setValidator(QIntValidator(0, MAX_SEED, self._seed))
-        self._seed.setMaximumWidth(90)
+        self._seed.setFixedWidth(self.fontMetrics().horizontalAdvance("next seed") + 24)
         self._speed = ui.combo_box("play.speed", SPEEDS, "Steps per second")
         self._speed.activated.connect(lambda _: self.match.set_speed(self._chosen_speed()))
         self._switch = ui.tool_button(
@@ -107,7 +112,7 @@ class PlayView(QWidget):
             "play.compare",
             "mdi6.compare",
             "Compare with a second player, in the same environment with the same seed",
-            self._on_compare_toggled,
+            self._refresh,
             "Compare",
             is_checkable=True,
         )
@@ -117,24 +122,20 @@ class PlayView(QWidget):
             spacing=4,
         )
 
-    def _build_second(self) -> QStackedWidget:
-        """Who the second player is, and then its session."""
+    def _build_second(self) -> QWidget:
         self._second_draft = ActorDraft()
         self._second_box = ActorBox(self._workbench, "play.second_actor")
         self._second_box.edited.connect(self._on_second_edited)
-        note = ui.muted_label("Plays the same environment with the same settings and seed; both are stepped together.")
-        area = ui.scroll_area(
-            ui.widget_column(ui.section_label("Second player"), note, self._second_box, ui.Stretch()),
-            is_vertical_only=True,
-        )
-        return ui.stack(area, self._views[1])
+        note = ui.muted_label("Plays the same with the same seed; both are stepped together.")
+        return ui.widget_column(ui.section_label("Second player"), note, self._second_box)
 
     def _chosen_speed(self) -> Speed:
         speed: Speed = self._speed.currentData()
         return speed
 
     def _toggle_configuration(self) -> None:
-        self.configuration.setVisible(self._configure.isChecked())
+        self._is_configuration_hidden = False
+        self._refresh()
 
     # --- commands
 
@@ -149,11 +150,14 @@ class PlayView(QWidget):
         if self._compare.isChecked():
             if problem := self._second_draft.problem():
                 self._second_box.show_warning(problem)
-                self._second.setCurrentIndex(0)
                 return
             second = ActorRequest(self._second_draft.text, self._second_draft.options())
-            self._second.setCurrentIndex(1)
         self.match.start(self.configuration.payload_request(), second, self._chosen_speed())
+        width = self._split.width() - self._configuration.width()
+        if self._configure.isChecked() and width < MIN_SESSION_WIDTH * len(self.match.sessions):
+            self._configure.setChecked(False)
+            self._is_configuration_hidden = True
+        self._refresh()
         self._views[0].take_focus()
 
     def _toggle_pause(self) -> None:
@@ -177,10 +181,6 @@ class PlayView(QWidget):
         self._second_draft = draft
         self._second_box.show_warning("")
 
-    def _on_compare_toggled(self) -> None:
-        self._second.setCurrentIndex(0)
-        self._refresh()
-
     def _refresh(self) -> None:
         match = self.match
         is_active, is_playing, is_paused = match.is_active, match.is_playing, match.is_paused
@@ -202,7 +202,13 @@ class PlayView(QWidget):
                 self._compare.setChecked(match.is_compared)
         self.configuration.set_locked(is_active)
         is_compared = self._compare.isChecked()
+        if self._is_configuration_hidden and not is_active:
+            self._is_configuration_hidden = False
+            self._configure.setChecked(True)
+        self._configuration.setVisible(self._configure.isChecked())
         self._second.setVisible(is_compared)
+        self._second.setEnabled(not is_active)
+        self._views[1].setVisible(is_compared and match.second.request is not None)
         has_both = is_compared and match.is_compared and all(session.state is not None for session in match.sessions)
         self._result.setVisible(has_both)
         for view, session in zip(self._views, (match.first, match.second), strict=True):

@@ -18,6 +18,7 @@ from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.action_buttons import ActionButtons
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.key_capture import KeyCapture
+from mosaic.gui.views.replay_view import ReplayView
 from mosaic.gui.views.symbol_grid import SymbolGridView
 from mosaic.gui.views.text_views import MonospaceView
 from mosaic.gui.workbench import Workbench
@@ -48,11 +49,15 @@ class SessionView(QWidget):
         self.grid = ui.with_object_name(SymbolGridView(), f"{name}.grid")
         self.raw = ui.with_object_name(MonospaceView(), f"{name}.raw")
         self.frames = ui.with_object_name(FramesView(workbench, is_session=True), f"{name}.frames")
-        self.replay = ui.EmptyState("Replay", "The episodes of a session can be replayed when it has ended.")
+        self.replay = ui.with_object_name(ReplayView(workbench), f"{name}.replay")
         self.tabs = ui.tabs(
-            f"{name}.tabs", (GRID, self.grid), (RAW, self.raw), (VIDEO, self.frames), (REPLAY, self.replay)
+            f"{name}.tabs",
+            (GRID, self.grid),
+            (RAW, self.raw),
+            (VIDEO, self.frames),
+            (REPLAY, ui.scroll_area(self.replay)),
         )
-        self.tabs.currentChanged.connect(lambda _: self._show_state())
+        self.tabs.currentChanged.connect(lambda _: self._on_tab_changed())
         self.title = ui.ElidedLabel()
         ui.set_properties(self.title, section=True)
         self.title.hide()
@@ -100,6 +105,11 @@ class SessionView(QWidget):
     def take_focus(self) -> None:
         """Let the keys go to the session."""
         self.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _on_tab_changed(self) -> None:
+        if self.current_tab == REPLAY:  # a process simulates the episodes: not before someone wants to see them
+            self.replay.show_run(self._session.run_id)
+        self._show_state()
 
     def _show_session(self) -> None:
         session = self._session
