@@ -18,6 +18,7 @@ from mosaic.gui.models.curve_model import X_KINDS, ChartCurve, CurveFeed
 from mosaic.gui.models.series import GrowingPoints, RunSeries
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.chart import Chart, SmoothingSlider
+from mosaic.gui.views.replay_pair import ReplayPair
 from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.tables import ReadOnlyTable, show_probabilities, show_results, show_settings
 from mosaic.gui.views.video_player import VideoPair
@@ -94,12 +95,14 @@ class ComparePage(QWidget):
         self.better = ReadOnlyTable("compare.better")
         self.diff = ReadOnlyTable("compare.settings")
         self.videos = VideoPair(self._workbench)
+        self.replays = ReplayPair(self._workbench)
         self.tables = ui.tabs(
             "compare.tables",
             ("Results", self.results),
             ("Probability of improvement", self.better),
             ("Differing settings", self.diff),
             ("Videos", self.videos),
+            ("Replays", self.replays),
         )
         self.tables.setMinimumHeight(110)
         split = ui.splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
@@ -199,6 +202,7 @@ class ComparePage(QWidget):
         self.clear_button.setEnabled(bool(self._series))
         self.chips.show_runs(self._views())
         self.videos.show_runs(self._views())
+        self.replays.show_runs(self._views())
         self._update_buttons()
         self._list_tags()
         self._list_keys()
