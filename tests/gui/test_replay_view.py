@@ -58,7 +58,7 @@ def test_an_episode_is_chosen_stepped_scrubbed_and_played(runs: list[str], progr
     view = open_replay(program, runs[0])
     table = find(view, "replay.episodes", QTableView)
     assert table.model().rowCount() == 2
-    assert table.model().index(0, 4).data() == "random"
+    assert table.model().index(0, 3).data() == "random"
     steps = view.transport.steps
     assert steps == view.player.episodes[0].steps == 12
     assert view.player.canvas.has_image

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mosaic.arena.recording import ActorChange, Ending, RecordedEpisode, RecordingHeader, RecordingWriter
+from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.contracts.errors import MosaicError
 
 FLUSH_S = 1.0
@@ -22,9 +23,18 @@ class EpisodeRecorder:
     If that fails, it warns once and records nothing more: the session continues.
     """
 
-    def __init__(self, path: Path | None, header: RecordingHeader, warn: Callable[[str, str], None]) -> None:
-        """Without a path, nothing is recorded."""
+    def __init__(
+        self,
+        path: Path | None,
+        header: RecordingHeader,
+        warn: Callable[[str, str], None],
+        camera: VideoRecorder | None = None,
+        env: Any = None,
+    ) -> None:
+        """Without a path, nothing is recorded. A `camera` stores the frames of `env`, too."""
         self._warn = warn
+        self._camera = camera
+        self._env = env
         self._writer: RecordingWriter | None = None
         try:
             self._writer = None if path is None else RecordingWriter(path, header)
@@ -41,11 +51,17 @@ class EpisodeRecorder:
         self._seed: int | None = seed
         self._actions, self._rewards, self._length = [], [], 0
         self._changes = [ActorChange(0, agent, actor) for agent, actor in actors.items()]
+        self._total_reward = 0.0
+        if self._camera is not None:
+            self._camera.start_episode(self._number, self._env)
 
     def add(self, action_row: Any, reward_row: Any) -> None:
         self._actions.append(action_row)
         self._rewards.append(reward_row)
         self._length += 1
+        self._total_reward += float(np.sum(reward_row))
+        if self._camera is not None:
+            self._camera.capture_frame(self._number)
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
@@ -60,6 +76,10 @@ class EpisodeRecorder:
         """End the episode; one that was left in the middle stays `running`."""
         if self._length and (self._actions or ending != "running"):
             self._flush(ending)
+        if self._camera is not None and self._length:
+            self._camera.finish_episode(self._number, self._total_reward, self._length)
+        elif self._camera is not None:
+            self._camera.discard_episode(self._number)
         self._number += bool(self._length)
 
     def _flush(self, ending: Ending) -> None:
@@ -87,6 +107,8 @@ class EpisodeRecorder:
         self._warn(f"No more episodes are recorded: {error}", "recording_failed")
 
     def close(self) -> None:
+        if self._camera is not None:
+            self._camera.close()
         if self._writer is not None:
             self._writer.close()
             self._writer = None

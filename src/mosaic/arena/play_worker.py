@@ -25,8 +25,10 @@ from mosaic.arena.play_session import PlaySession
 from mosaic.arena.play_summary import summarize_session
 from mosaic.arena.played_seat import NamedActor, PlayedSeat
 from mosaic.arena.recording import RecordingHeader
+from mosaic.arena.replay_choice import choose_session_replay
 from mosaic.arena.session_state import StateWriter
 from mosaic.arena.simulation import library_versions
+from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
@@ -128,7 +130,16 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             prepared = prepare(config, run.event)
         env = prepared.env
         header = prepared.header.model_copy(update={"versions": library_versions(find_family(config.env_id))})
-        recorder = EpisodeRecorder(folder.recording if config.record else None, header, run.warn)
+        if config.record:
+            header = choose_session_replay(header, env, config.seed, prepared.action_names, run.warn)
+        camera = VideoRecorder(folder.videos, folder.run_id, lambda _: True, run.warn)
+        recorder = EpisodeRecorder(
+            folder.recording if config.record else None,
+            header,
+            run.warn,
+            camera if header.replay == "frames" else None,
+            env.env,
+        )
         stack.callback(recorder.close)
         tap = _make_tap(config, run, env)
         if tap is not None:

@@ -67,7 +67,9 @@ class RecordingHeader(Contract):
     reason: str = ""
     """Why they are not simulated again."""
     action_names: tuple[str, ...] = ()
-    """Where they are not simulated again."""
+    """Stored where they are not simulated again."""
+    rate_hz: float | None = None
+    """Steps per second at which they are watched, stored in the same case."""
 
 
 class RecordingWriter:

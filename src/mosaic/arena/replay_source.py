@@ -9,7 +9,7 @@ from mosaic.arena.episode_replay import EpisodeReplay, SimulatedReplay, StoredRe
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import Recording
 from mosaic.arena.simulation import describe_version_changes
-from mosaic.arena.video_recorder import DEFAULT_FPS, video_name
+from mosaic.arena.video_recorder import DEFAULT_FPS, render_rate, video_name
 from mosaic.contracts.replays import ReplayOpened, ReplayReport
 from mosaic.envs.factory import find_family
 
@@ -50,9 +50,8 @@ class ReplaySource:
     def rate_hz(self) -> float:
         """Steps per second at which the environment is meant to be watched."""
         if self.header.replay != "simulation":
-            return DEFAULT_FPS
-        metadata = getattr(self.env.core, "metadata", None) or {}
-        return float(metadata.get("render_fps") or DEFAULT_FPS)
+            return self.header.rate_hz or DEFAULT_FPS
+        return render_rate(self.env.env)
 
     def warnings(self) -> list[str]:
         changes = describe_version_changes(self.header, find_family(self.header.env_id)) if not self.note else []

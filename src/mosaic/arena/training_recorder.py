@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
+from mosaic.arena.replay_choice import choose_replay_without_frames
 from mosaic.contracts.errors import MosaicError
 from mosaic.run import Run
 
@@ -23,7 +24,7 @@ class BufferedRecorder:
         """`read_step` returns the step that is written with a block, and by which a later attempt drops blocks."""
         self._run = run
         self._writer: RecordingWriter | None = None
-        self._header = header
+        self._header = choose_replay_without_frames(header, run.warn)
         self._read_step = read_step
         self._episodes: list[RecordedEpisode] = []
         self._steps = 0

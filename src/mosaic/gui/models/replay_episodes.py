@@ -11,7 +11,7 @@ from mosaic.contracts.replays import EpisodeSummary
 from mosaic.formatting import format_si_number
 
 Index = QModelIndex | QPersistentModelIndex
-COLUMNS = ("Episode", "Return", "Steps", "Ending", "Actor")
+COLUMNS = ("Episode", "Return", "Steps", "Actor", "Ending")
 _RIGHT_ALIGNED = (0, 1, 2)
 ENDINGS = {"running": "left", "terminated": "terminated", "truncated": "truncated"}
 """How an episode ended, in a word: one that is `running` was left, or the session was killed."""
@@ -56,8 +56,8 @@ class ReplayEpisodes(QAbstractTableModel):
             str(episode.number),
             format_si_number(episode.total_reward),
             f"{episode.steps:,}",
-            ENDINGS.get(episode.ending, episode.ending),
             episode.actors,
+            ENDINGS.get(episode.ending, episode.ending),
         )[index.column()]
 
     def _alignment(self, column: int) -> Qt.AlignmentFlag:

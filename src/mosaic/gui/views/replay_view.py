@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QMenu, QTableView,
 
 from mosaic.api.replays import export_recording
 from mosaic.formatting import short_id
+from mosaic.gui import theme
 from mosaic.gui.models.replay_episodes import ReplayEpisodes
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.replay_screen import ReplayScreen
@@ -36,6 +37,7 @@ class ReplayView(QWidget):
         self.table.setModel(self._episodes)
         self.table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.table.setWordWrap(False)
+        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         header = self.table.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         header.setResizeContentsPrecision(20)  # a training may have a hundred thousand episodes
@@ -54,9 +56,9 @@ class ReplayView(QWidget):
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.export_button.setMenu(self._build_menu())
         self.transport.layout_row.addWidget(self.export_button)
-        right = ui.widget_column((self.player, 1), self.transport)
+        right = ui.widget_column((self.player, 1), self.transport, margins=(theme.GAP, 0, 0, 0))
         self._split = ui.splitter(
-            Qt.Orientation.Horizontal, self.table, right, sizes=[300, 640], stretch=1, name="replay.split"
+            Qt.Orientation.Horizontal, self.table, right, sizes=[320, 640], stretch=1, name="replay.split"
         )
         self._empty = ui.EmptyState(
             "No recording", "Every play session records its episodes, and a training does with “Record episodes”."
