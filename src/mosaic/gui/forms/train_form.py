@@ -9,9 +9,13 @@ from PySide6.QtCore import QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
+from mosaic.contracts.setting_field import SettingField
 from mosaic.gui import theme
+from mosaic.gui.forms.environment_settings_row import EnvironmentSettingsRow
 from mosaic.gui.forms.form_rows import EnvironmentRow, FieldRow, LabelledRow, SeedRow, create_row, form_combo
 from mosaic.gui.models.draft import field_text, problems
+from mosaic.gui.models.env_settings_text import FIELD_NAME as ENV_KWARGS
+from mosaic.gui.models.env_settings_text import object_problem, settings_problems
 from mosaic.gui.models.environment_choices import WorkerEnvironments, environment_problem
 from mosaic.gui.models.form_layout import FormSection, algorithms_by_worker, field_label
 from mosaic.gui.models.training import Training
@@ -57,6 +61,7 @@ class TrainForm(QScrollArea):
         training.draft_replaced.connect(self._build)
         training.draft_edited.connect(self.refresh)
         environments.environments_loaded.connect(lambda _: self._show_environments())
+        environments.details_loaded.connect(lambda _: self.refresh())
 
     # --- building
 
@@ -117,7 +122,7 @@ class TrainForm(QScrollArea):
         body, section = self._pending_sections.pop(0)
         rows = []
         for field in section.fields:
-            row = create_row(field, PREFIX)
+            row = (EnvironmentSettingsRow if field.name == ENV_KWARGS else create_row)(field, PREFIX)
             row.label.setFixedWidth(body.label_width)
             row.edited.connect(self._on_edited)
             if isinstance(row, SeedRow):
@@ -202,11 +207,28 @@ class TrainForm(QScrollArea):
         by_field = problems(layout, draft)
         env_id = field_text(draft, layout.fields["env_id"]).strip()
         problem = environment_problem(env_id, self._environments.for_worker(draft.worker))
+        if ENV_KWARGS in layout.fields and ENV_KWARGS not in by_field:
+            text = field_text(draft, layout.fields[ENV_KWARGS])
+            wrong = settings_problems(self._environment_settings(), text)
+            of_settings = next((f"{name}: {problem}" for name, problem in wrong.items()), "")
+            if one := object_problem(text) or of_settings:
+                by_field[ENV_KWARGS] = one
         return {"env_id": problem, **by_field} if problem and "env_id" not in by_field else by_field
+
+    def _environment_settings(self) -> tuple[SettingField, ...]:
+        """What the catalog knows of the chosen environment's settings; empty until the trainer has answered."""
+        draft = self._training.draft
+        env_id = field_text(draft, self._training.layout.fields["env_id"]).strip()
+        listed = {listing.id for listing in self._environments.for_worker(draft.worker) if listing.is_installed}
+        details = self._environments.details(env_id) if env_id in listed else None
+        return () if details is None else details.settings
 
     def refresh(self) -> None:
         draft = self._training.draft
         messages = {**self._field_errors, **self.problems()}
+        settings_row = self._rows.get(ENV_KWARGS)
+        if isinstance(settings_row, EnvironmentSettingsRow):
+            settings_row.show_settings(self._environment_settings())
         for name, row in self._rows.items():
             is_changed = name in draft.texts
             if isinstance(row, SeedRow):
