@@ -37,6 +37,8 @@ from mosaic.client.exports import ExportTask, export_zip
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.play import ANY_AGENT
 from mosaic.gui.app import Application
+from mosaic.gui.forms.game_configuration import GameConfiguration
+from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft
 from mosaic.gui.panels import PAGES, RUN_TABS
 from mosaic.gui.views.replay_pair import ReplayPair
 from mosaic.gui.views.replay_view import ReplayView
@@ -171,6 +173,7 @@ class ScreenshotTaker:
             if not action_id.startswith(NATIVE_DIALOG_ACTIONS):
                 yield Scene(f"dialog-{action_id}", partial(self.trigger_action, action_id))
 
+        yield from self.play_scenes()
         yield from self.state_scenes()
 
     def state_scenes(self) -> Iterator[Scene]:
@@ -215,6 +218,29 @@ class ScreenshotTaker:
         yield Scene("state-full-disk", partial(bridge.connected.emit, full), 0.0)
         yield Scene("state-lost", partial(bridge.connection_lost.emit, "The trainer does not answer."), 0.0)
         bridge.connected.emit(self.status)
+
+    def play_scenes(self) -> Iterator[Scene]:
+        """Configurations of play sessions: few settings, many, several agents, and an actor that cannot act."""
+        policy = ActorDraft("policy", {"policy": self.runs["cartpole"]})
+        model = ActorDraft("llm", {"llm": "llama3"})
+        for name, draft in {
+            "few": GameDraft("FrozenLake-v1", {"is_slippery": "false"}, keys={"left": "A"}),
+            "reserve": GameDraft("CartPole-v1", mode=ControlMode.RESERVE, actor=policy),
+            "atari": GameDraft("ALE/Pong-v5", {"full_action_space": "true", "frameskip": "0"}),
+            "agents": GameDraft("pettingzoo/connect_four_v3"),
+            "misfit": GameDraft("Pendulum-v1", mode=ControlMode.ACTOR, actor=model),
+        }.items():
+            for part, is_end in (("", False), ("-end", True)):
+                yield Scene(f"configuration-{name}{part}", partial(self.configure_game, draft, is_end), 0.3)
+
+    def configure_game(self, draft: GameDraft, is_end: bool) -> None:
+        self.program.window.show_page("play")
+        form: GameConfiguration = pump(lambda: self.program.window.findChild(GameConfiguration), "the configuration")
+        form.configure(draft)
+        pump(lambda: form.is_checked, "the worker's answer")
+        pump_for(0.1)
+        bar = form.verticalScrollBar()
+        bar.setValue(bar.maximum() if is_end else 0)
 
     def show_replay(self, name: str) -> None:
         self.program.workbench.select(self.runs[name], "replay")

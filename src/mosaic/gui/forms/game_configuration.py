@@ -155,6 +155,13 @@ class GameConfiguration(QScrollArea):
     def env_id(self) -> str:
         return self._draft.env_id
 
+    def configure(self, draft: GameDraft) -> None:
+        """Show this configuration, and remember it."""
+        self._draft, self._details = draft, None
+        self._settings.set_fields(())
+        self._save()
+        self._on_draft_changed()
+
     @property
     def is_checked(self) -> bool:
         """Whether the worker has answered about the configuration as it is now, or need not be asked."""
