@@ -72,7 +72,8 @@ class PlaySession:
             self._set_paused(body["kind"] == commands.PAUSE)
             return True
         command = parse_inbox_line(body)
-        self._state.has_changed = True
+        if not isinstance(command, play_commands.Keys | play_commands.Act):
+            self._state.has_changed = True  # input changes nothing before the step; a write now would delay the next
         match command:
             case play_commands.Keys():
                 acting = {turn.agent for turn in self._env.turns}
