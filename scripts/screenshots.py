@@ -244,7 +244,7 @@ class ScreenshotTaker:
 
     def show_replay(self, name: str) -> None:
         self.program.workbench.select(self.runs[name], "replay")
-        view: ReplayView = pump(lambda: self.program.window.findChild(ReplayView), "the replay")
+        view: ReplayView = pump(lambda: self.program.window.findChild(ReplayView, "replay.view"), "it")
         pump(lambda: view.player.run_id == self.runs[name] and view.player.step is not None, "its first step")
         view.transport.step_by(7)
         pump(lambda: not view.player.is_busy, "a step")

@@ -40,10 +40,10 @@ def play(trainer: TrainerClient, length: int) -> str:
 
 
 def open_replay(program: Application, run_id: str) -> ReplayView:
-    program.start(run_id)
+    program.start()
     pump(lambda: program.workbench.runs.get(run_id), "the run")
     program.workbench.select(run_id, "replay")
-    view: ReplayView = pump(lambda: program.window.findChild(ReplayView), "the replay tab")
+    view: ReplayView = awaited(program.window, "replay.view", ReplayView)
     pump(lambda: view.player.step is not None, "the first step")
     return view
 
@@ -124,7 +124,7 @@ def test_a_hidden_replay_has_no_process(runs: list[str], program: Application) -
 
 def test_two_replays_are_stepped_together(runs: list[str], program: Application) -> None:
     """R7.7: two replays side by side."""
-    program.start(runs[0])
+    program.start()
     pump(lambda: all(program.workbench.runs.get(run_id) for run_id in runs[:2]), "the runs")
     program.workbench.comparison_requested.emit(runs[:2])
     tables = awaited(program.window, "compare.tables", QTabWidget)

@@ -113,9 +113,17 @@ class ComparePage(QWidget):
             "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
             self._start,
         )
-        self._stack = ui.stack(empty, ui.widget_column(self.chips, self._build_toolbar(), (split, 1)))
+        toolbar = self._build_toolbar()
+        self.tables.currentChanged.connect(lambda _: self._show_chart(toolbar))
+        self._stack = ui.stack(empty, ui.widget_column(self.chips, toolbar, (split, 1)))
         head = ui.row(ui.heading_label("Compare"), ui.Stretch(), self.add_button, self.clear_button)
         ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
+
+    def _show_chart(self, toolbar: QWidget) -> None:
+        """Two replays need the whole page; everything else is read together with the curves."""
+        is_shown = self.tables.currentWidget() is not self.replays
+        self.chart.setVisible(is_shown)
+        toolbar.setVisible(is_shown)
 
     def _build_toolbar(self) -> WrappingRow:
         self.tag = self._create_choice("compare.tag", 200)

@@ -31,12 +31,14 @@ EXPORTS = (
 class ReplayView(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
+        self.setObjectName("replay.view")
         self._workbench = workbench
         self._episodes = ReplayEpisodes(self)
         self.table = ui.plain_table(QTableView(), "replay.episodes")
         self.table.setModel(self._episodes)
         self.table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.table.setWordWrap(False)
+        self.table.setMinimumWidth(180)
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         header = self.table.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
@@ -55,7 +57,7 @@ class ReplayView(QWidget):
         )
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.export_button.setMenu(self._build_menu())
-        self.transport.layout_row.addWidget(self.export_button)
+        self.transport.buttons.addWidget(self.export_button)
         right = ui.widget_column((self.player, 1), self.transport, margins=(theme.GAP, 0, 0, 0))
         self._split = ui.splitter(
             Qt.Orientation.Horizontal, self.table, right, sizes=[320, 640], stretch=1, name="replay.split"
