@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from mosaic.arena.actors import Actor, Seat, Turn, make_actor
+from mosaic.arena.script_actor import EXAMPLES
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.play import ActorChoice
+from mosaic.envs import make
+from mosaic.workers.actor_registry import discover_actors
 
 NAMES = ("left", "down", "right", "up")
 DISCRETE = gymnasium.spaces.Discrete(4)
@@ -103,3 +106,29 @@ def test_an_actor_without_a_target_takes_none() -> None:
 def test_a_text_that_names_no_actor_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match=r"does not name an actor|The actor was refused"):
         ActorChoice.parse(text)
+
+
+def test_every_example_that_is_listed_is_shipped() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.*")} == set(discover_actors()["script"].examples)
+
+
+@pytest.mark.parametrize(
+    ("name", "env_id", "settings", "least"),
+    [
+        ("cart_pole", "CartPole-v1", {}, 400),
+        ("mountain_car", "MountainCar-v0", {}, -180),
+        ("frozen_lake", "FrozenLake-v1", {"is_slippery": False}, 1),
+    ],
+)
+def test_an_example_plays_its_game(name: str, env_id: str, settings: dict[str, Any], least: float) -> None:
+    env = make(env_id, **settings)
+    seat = Seat(env_id, "*", env.observation_space, env.action_space, NAMES if name == "frozen_lake" else ())
+    actor = make_actor(ActorChoice.parse(f"script:{name}"), seat)
+    observation, info = env.reset(seed=1)
+    actor.start_episode(1)
+    total, is_over = 0.0, False
+    while not is_over:
+        observation, reward, is_terminated, is_truncated, info = env.step(actor.act(Turn("*", 0, observation, info)))
+        total += float(reward)
+        is_over = is_terminated or is_truncated
+    assert total >= least

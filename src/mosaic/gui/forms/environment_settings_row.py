@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QSignalBlocker
+from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtWidgets import QLineEdit, QWidget
 
 from mosaic.contracts.setting_field import SettingField
@@ -36,6 +36,12 @@ class EnvironmentSettingsRow(FieldRow):
         self._others.textEdited.connect(self._on_others_edited)
         self.input = self._others
         return widget_column(self._rows, self._others, spacing=theme.GAP // 2)
+
+    def _add_editor(self, editor: QWidget, is_wide: bool) -> None:
+        super()._add_editor(editor, is_wide)
+        for part in (self._mark, self.label):  # next to the first of its rows, not to their middle
+            self._grid.setAlignment(part, Qt.AlignmentFlag.AlignTop)
+            part.setMinimumHeight(editor.fontMetrics().height() + theme.GAP)
 
     def show_settings(self, settings: Sequence[SettingField]) -> None:
         """Show rows for these settings of the chosen environment."""

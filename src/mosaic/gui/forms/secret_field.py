@@ -40,7 +40,7 @@ class SecretField(QWidget):
         self._remove_button = ui.button("Remove", f"{prefix}.remove_key", self._remove, "Delete the stored key")
         self._field.textChanged.connect(lambda text: self._store_button.setEnabled(bool(text.strip())))
         self._field.returnPressed.connect(self._store)
-        editors = ui.row((self._field, 1), self._store_button, self._remove_button, ui.Stretch())
+        editors = ui.row((self._field, 100), self._store_button, self._remove_button, ui.Stretch())
         self._editors = ui.widget_column(editors)
         ui.column(self._state, self._editors, parent=self, spacing=4)
 
