@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mosaic.api.replays import replay_episodes
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import RecordedEpisode, Recording, RecordingHeader, RecordingWriter
 from mosaic.arena.simulation import Simulation
@@ -111,3 +112,22 @@ def test_a_simulation_goes_to_any_step(tmp_path: Path) -> None:
             simulation.seek(index)
             assert (simulation.position, env.turns[0].observation.tolist()) == (index, seen[index].tolist())
     env.close()
+
+
+def test_an_environment_that_prints_much_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv\n"
+        "class Noisy(FrozenLakeEnv):\n"
+        "    def step(self, action):\n"
+        "        print('x' * 20_000)\n"
+        "        return super().step(action)\n"
+        "gymnasium.register('Noisy-v0', Noisy)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("MOSAIC_ENV_MODULES", "noisy")
+    episode = RecordedEpisode(0, 1, None, np.zeros(20, np.int64), np.zeros(20), "truncated")
+    with RecordingWriter(tmp_path / "r", RecordingHeader(env_id="noisy:Noisy-v0")) as writer:
+        writer.append([episode])
+    (report,) = replay_episodes(tmp_path / "r")
+    assert report.steps == 20
