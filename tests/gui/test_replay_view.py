@@ -68,6 +68,8 @@ def test_an_episode_is_chosen_stepped_scrubbed_and_played(runs: list[str], progr
     assert "Identical so far (1 of" in view.player.verdict.text()
     press(view, Qt.Key.Key_Right)
     press(view, Qt.Key.Key_Left)
+    press(table, Qt.Key.Key_Right)
+    pump(lambda: shown_step(view) == 2, "step 2, by a key in the list")
     press(view, Qt.Key.Key_End)
     pump(lambda: shown_step(view) == steps, "the end")
     assert view.player.verdict.text() == "Identical: every reward is the recorded one"

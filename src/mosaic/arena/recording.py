@@ -141,6 +141,9 @@ class Recording:
             """By the number of an episode: where its blocks begin."""
             self._block_steps: dict[int, int] = {}
             """By the begin of a block: the step of the training when it was written."""
+            self._summaries: dict[int, EpisodeSummary] = {}
+            self._summarized: set[int] = set()
+            """The begins of the blocks that are in the summaries."""
             self.problem: str | None = None
             """Why the rest of the file could not be read; an incomplete last block is not a problem."""
             self.end = self._file.tell()
@@ -211,10 +214,12 @@ class Recording:
         """Return the number of episodes that begin before this byte."""
         return sum(places[0] < end for places in self._blocks.values())
 
-    def refresh(self) -> None:
-        """Find the episodes that were appended meanwhile."""
+    def refresh(self) -> bool:
+        """Find the episodes that were appended meanwhile; return whether there is anything new."""
+        before = self.end
         if self.problem is None:
             self._find_episodes()
+        return self.end != before
 
     @property
     def episode_count(self) -> int:
@@ -239,26 +244,24 @@ class Recording:
 
     def summarize(self) -> list[EpisodeSummary]:
         """Return a row for each episode that can be read; each block is read once."""
-        rows: dict[int, EpisodeSummary] = {}
-        actors: dict[int, dict[str, None]] = {}
-        for begin in self._block_steps:
+        for begin in sorted(self._block_steps.keys() - self._summarized):
+            self._summarized.add(begin)
             try:
                 parts = unpack_block(*self._read_block(begin))
             except (RecordingDamaged, ValueError) as error:
                 self.problem = f"A part of the recording is damaged: {error}"
                 continue
             for part in parts:
-                before = rows.get(part.number)
-                names = actors.setdefault(part.number, {})
-                names |= dict.fromkeys(change.actor for change in part.actors)
-                rows[part.number] = EpisodeSummary(
-                    number=part.number,
-                    steps=len(part) + (0 if before is None else before.steps),
-                    total_reward=part.total_reward + (0.0 if before is None else before.total_reward),
-                    ending=part.ending,
-                    actors=", ".join(names),
+                row = self._summaries.get(part.number) or EpisodeSummary(part.number, 0, 0.0, "running", "")
+                actors = dict.fromkeys([*filter(None, row.actors.split(", ")), *(one.actor for one in part.actors)])
+                self._summaries[part.number] = EpisodeSummary(
+                    part.number,
+                    row.steps + len(part),
+                    row.total_reward + part.total_reward,
+                    part.ending,
+                    ", ".join(actors),
                 )
-        return [rows[number] for number in sorted(rows)]
+        return [self._summaries[number] for number in sorted(self._summaries)]
 
 
 def _join(parts: Sequence[RecordedEpisode]) -> RecordedEpisode:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from mosaic.arena.episode_replay import EpisodeReplay, SimulatedReplay, StoredReplay
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import Recording
 from mosaic.arena.simulation import describe_version_changes
 from mosaic.arena.video_recorder import DEFAULT_FPS, render_rate, video_name
-from mosaic.contracts.replays import ReplayOpened, ReplayReport
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.replays import EpisodeSummary, ReplayOpened, ReplayReport
 from mosaic.envs.factory import find_family
 
 STORED = "Not simulated again: frames were stored"
@@ -21,7 +22,7 @@ class ReplaySource:
     def __init__(self, path: Path) -> None:
         self.recording = Recording(path)
         self.header = self.recording.header
-        self._videos = path.parent / "videos"
+        self._videos = RunFolder(path.parent).videos
         self._env: PlayEnv | None = None
 
     def __enter__(self) -> Self:
@@ -58,9 +59,11 @@ class ReplaySource:
         return [*changes, *([self.recording.problem] if self.recording.problem is not None else [])]
 
     def describe(self) -> ReplayOpened:
+        rows = self.recording.summarize()
+        columns: Any = tuple(tuple(row[place] for row in rows) for place in range(len(EpisodeSummary._fields)))
         return ReplayOpened(
             env_id=self.header.env_id,
-            episodes=tuple(self.recording.summarize()),
+            columns=columns,
             rate_hz=self.rate_hz,
             note=self.note,
             warnings=tuple(self.warnings()),

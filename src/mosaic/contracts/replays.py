@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from pydantic import ConfigDict
 
@@ -47,7 +48,7 @@ class ReplayReport(ReplayMessage):
     """What is different from the machine that recorded it."""
 
 
-class EpisodeSummary(ReplayMessage):
+class EpisodeSummary(NamedTuple):
     """One row of the list of recorded episodes."""
 
     number: int
@@ -63,16 +64,21 @@ class ReplayOpened(ReplayMessage):
     """The first reply of a player, and the reply to `refresh`: what the recording has."""
 
     env_id: str
-    episodes: tuple[EpisodeSummary, ...]
+    columns: tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], tuple[str, ...], tuple[str, ...]]
+    """The fields of all episodes; by columns, because a training may have a hundred thousand."""
     rate_hz: float
     """Steps per second at the speed 1."""
     note: str = ""
     """Why it is not simulated again; empty where it is."""
     warnings: tuple[str, ...] = ()
 
+    @cached_property
+    def episodes(self) -> list[EpisodeSummary]:
+        return list(map(EpisodeSummary, *self.columns))
+
 
 class ReplayRequest(Contract):
-    """A line to a player's standard input."""
+    """A line to a player's standard input. `refresh` has a reply only if the recording has changed."""
 
     kind: Literal["seek", "refresh"] = "seek"
     id: int = 0

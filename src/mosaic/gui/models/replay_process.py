@@ -20,7 +20,7 @@ MAX_BUFFERED_BYTES = 64 << 20
 
 class ReplayProcess(ChildProcess):
     opened = Signal(object)
-    """A `ReplayOpened`: at the start, and after each `refresh`."""
+    """A `ReplayOpened`: at the start, and after a `refresh` if there is anything new."""
     step_shown = Signal(object, object)
     """A `ReplayStep`, and its frame as a QImage or None."""
     failed = Signal(str)
@@ -83,7 +83,7 @@ class ReplayProcess(ChildProcess):
             del self._buffer[:end]
             self._last_reply = problem.id
             self.failed.emit(problem.message)
-        elif "episodes" in reply:
+        elif "columns" in reply:
             del self._buffer[:end]
             self.opened.emit(ReplayOpened.model_validate(reply))
         else:

@@ -43,6 +43,7 @@ class ReplaySide(QObject):
         ids = [view.run_id for view in views]
         selected = chosen if chosen in ids else ids[min(default, len(ids) - 1)] if ids else None
         ui.set_choices(self.run, [(run_title(view), view.run_id) for view in views], selected)
+        show_whole_texts(self.run)
         self._show_run()
 
     def _show_run(self) -> None:
@@ -55,6 +56,7 @@ class ReplaySide(QObject):
         episodes = self.screen.episodes[:MAX_LISTED]
         number = self.screen.episode.number if self.screen.episode is not None else None
         ui.set_choices(self.episode, [(describe_episode(row), row.number) for row in episodes], number)
+        show_whole_texts(self.episode)
         if number is None and episodes:
             self.episode.setCurrentIndex(0)
         else:
@@ -65,6 +67,11 @@ class ReplaySide(QObject):
         if number is not None:
             self.screen.choose_episode(number)
             self._pair.restart()
+
+
+def show_whole_texts(box: QComboBox) -> None:
+    """Make the opened list as wide as its texts, however narrow the box is."""
+    box.view().setMinimumWidth(box.view().sizeHintForColumn(0) + 2 * theme.MARGIN)
 
 
 class ReplayPair(QWidget):

@@ -44,6 +44,7 @@ class ReplayScreen(QWidget):
         self.step: ReplayStep | None = None
         """The last step that was shown."""
         self._wanted_step = 0
+        self._is_new_process = False
         self._process = ReplayProcess(self)
         self._process.opened.connect(self._on_opened)
         self._process.step_shown.connect(self._on_step)
@@ -92,6 +93,7 @@ class ReplayScreen(QWidget):
 
         def then(path: Path) -> None:
             if run_id == self.run_id and self.isVisible():
+                self._is_new_process = True
                 self._process.open(path)
 
         def failed(error: Exception) -> None:
@@ -115,16 +117,17 @@ class ReplayScreen(QWidget):
             self._process.refresh()
 
     def _on_opened(self, opened: ReplayOpened) -> None:
-        before = None if self.opened is None else self.opened.episodes
+        before, episodes = self.episodes, opened.episodes
+        chosen = self.episode
         self.opened = opened
-        number = None if self.episode is None else self.episode.number
-        self.episode = next((row for row in opened.episodes if row.number == number), None)
-        if before != opened.episodes:
+        self.episode = None if chosen is None else next((row for row in episodes if row.number == chosen.number), None)
+        if before != episodes:
             self.episodes_changed.emit()
-        if not opened.episodes:
+        if not episodes:
             self.canvas.show_message("No episode has been recorded yet.")
-        elif self.episode is not None:
+        elif self.episode is not None and (self._is_new_process or self.episode != chosen):
             self._process.seek(self.episode.number, self._wanted_step)
+        self._is_new_process = False
 
     # --- which step
 
@@ -174,21 +177,22 @@ class ReplayScreen(QWidget):
     def _show_comparison(self, step: ReplayStep) -> None:
         assert self.opened is not None
         warnings = "; ".join(self.opened.warnings)
-        tip = f"Different from the machine that recorded it: {warnings}" if warnings else ""
+        suffix = f" · {warnings}" if warnings else ""
         if self.opened.note:
-            self._show_verdict(self.opened.note, "mdi6.filmstrip", "muted", tip)
+            self._show_verdict(self.opened.note + suffix, "mdi6.filmstrip", "muted")
         elif step.difference is not None:
             text = f"Differs at step {step.difference.step:,}. {step.difference.describe()}"
-            self._show_verdict(text, "mdi6.alert-outline", "warning", tip)
+            self._show_verdict(text + suffix, "mdi6.alert-outline", "warning")
         elif step.verified_steps >= step.steps:
-            self._show_verdict("Identical: every reward is the recorded one", "mdi6.check-all", "good", tip)
+            text = "Identical: every reward is the recorded one"
+            self._show_verdict(text + suffix, "mdi6.check-all", "good")
         else:
             text = f"Identical so far ({step.verified_steps:,} of {step.steps:,} steps)"
-            self._show_verdict(text, "mdi6.check", "good", tip)
+            self._show_verdict(text + suffix, "mdi6.check", "good")
 
-    def _show_verdict(self, text: str, icon: str, token: str, tip: str = "") -> None:
+    def _show_verdict(self, text: str, icon: str, token: str) -> None:
         self.verdict.setText(text)
-        self.verdict.setToolTip("\n".join(filter(None, (text, tip))))
+        self.verdict.setToolTip(text)
         self._verdict_icon.setVisible(bool(icon))
         if icon:
             self._verdict_icon.set_icon(theme.icon(icon, token))

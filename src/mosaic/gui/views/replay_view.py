@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QItemSelectionModel, QModelIndex, QSignalBlocker, Qt
+from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QObject, QSignalBlocker, Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QMenu, QTableView, QToolButton, QWidget
 
@@ -45,6 +45,7 @@ class ReplayView(QWidget):
         header.setResizeContentsPrecision(20)  # a training may have a hundred thousand episodes
         header.setStretchLastSection(True)
         self.table.selectionModel().currentRowChanged.connect(self._choose_row)
+        self.table.installEventFilter(self)
         self.player = ReplayScreen(workbench, "replay.screen")
         self.transport = ReplayTransport("replay.transport", lambda: self.player.is_busy)
         self.transport.step_requested.connect(self.player.seek)
@@ -130,6 +131,12 @@ class ReplayView(QWidget):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if not self.transport.handle_key(event):
             super().keyPressEvent(event)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """In the list of episodes, Up and Down choose one; the other keys are those of the player."""
+        if watched is self.table and isinstance(event, QKeyEvent) and event.type() is QEvent.Type.KeyPress:
+            return self.transport.handle_key(event)
+        return False
 
     def hideEvent(self, event: QHideEvent) -> None:
         self.transport.pause()
