@@ -61,13 +61,14 @@ class PlayView(QWidget):
         self._second = self._build_second()
         self._configuration = ui.widget_column((self.configuration, 1), self._second, margins=(0, 0, theme.GAP, 0))
         self._result = ui.with_object_name(ui.ElidedLabel(), "play.result")
+        self._result.setContentsMargins(theme.GAP, 0, 0, 0)
         ui.set_properties(self._result, section=True)
         sessions = ui.splitter(Qt.Orientation.Horizontal, *self._views, sizes=[1, 1], stretch=0)
         sessions.setStretchFactor(1, 1)
         self._split = ui.splitter(
             Qt.Orientation.Horizontal,
             self._configuration,
-            ui.widget_column(self._result, (sessions, 1), margins=(theme.GAP, 0, 0, 0)),
+            ui.widget_column(self._result, (sessions, 1)),
             sizes=[CONFIGURATION_WIDTH, 900],
             stretch=1,
             name="play.split",

@@ -55,7 +55,7 @@ class ActionButtons(QWidget):
         clear_layout(self._layout)
         self._buttons = []
         if not names or len(names) > MAX_BUTTONS:
-            text = format_key_map(bindings) if bindings else ("Its actions have no keys." if names else "")
+            text = format_key_map(bindings) if bindings else "These actions have no keys: let another actor act."
             self._layout.addWidget(muted_label(text, "play.keys"), 0, 0)
             return True
         keys = {binding.action: format_keys(binding.keys) for binding in reversed(bindings)}

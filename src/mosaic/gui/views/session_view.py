@@ -13,6 +13,7 @@ from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play_commands import Act
 from mosaic.contracts.views import SeatState, SessionState
 from mosaic.formatting import format_si_number
+from mosaic.gui import theme
 from mosaic.gui.models.play_sessions import PlaySession
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.action_buttons import ActionButtons
@@ -85,6 +86,7 @@ class SessionView(QWidget):
             self._turn,
             self.action_buttons,
             parent=self,
+            margins=(theme.GAP, 0, 0, 0),
             spacing=4,
         )
         session.changed.connect(self._show_session)
