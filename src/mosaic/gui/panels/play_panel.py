@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QSignalBlocker, Qt
-from PySide6.QtGui import QIntValidator, QShowEvent
+from PySide6.QtGui import QIntValidator, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QLineEdit, QWidget
 
 from mosaic.api.play_payload import ActorRequest
@@ -90,10 +90,10 @@ class PlayView(QWidget):
             is_checkable=True,
         )
         self._configure.setChecked(True)
-        self._is_configuration_hidden = False
-        """Whether it was hidden to make room for a session."""
+        self._is_configuration_open = True
+        self._is_configuration_wanted = False
+        """Whether it was shown on request while something is played in a narrow window."""
         self._start = ui.accent_button("Start", "play.start", self._start_or_stop)
-        self._start.setIcon(theme.icon("mdi6.play"))
         self._pause = ui.tool_button("play.pause", "mdi6.pause", "Pause", self._toggle_pause)
         self._step = ui.tool_button("play.step", "mdi6.skip-next", "One step", self.match.step)
         self._reset = ui.tool_button(
@@ -135,8 +135,8 @@ class PlayView(QWidget):
         return speed
 
     def _toggle_configuration(self) -> None:
-        self._is_configuration_hidden = False
-        self._refresh()
+        self._is_configuration_open = self._is_configuration_wanted = self._configure.isChecked()
+        self._show_configuration()
 
     # --- commands
 
@@ -154,10 +154,7 @@ class PlayView(QWidget):
                 return
             second = ActorRequest(self._second_draft.text, self._second_draft.options())
         self.match.start(self.configuration.payload_request(), second, self._chosen_speed())
-        width = self._split.width() - self._configuration.width()
-        if self._configure.isChecked() and width < MIN_SESSION_WIDTH * len(self.match.sessions):
-            self._configure.setChecked(False)
-            self._is_configuration_hidden = True
+        self._is_configuration_wanted = False
         self._refresh()
         self._views[0].take_focus()
 
@@ -186,7 +183,7 @@ class PlayView(QWidget):
         match = self.match
         is_active, is_playing, is_paused = match.is_active, match.is_playing, match.is_paused
         self._start.setText("Stop" if is_active else "Start")
-        self._start.setIcon(theme.icon("mdi6.stop" if is_active else "mdi6.play"))
+        self._start.setIcon(theme.icon("mdi6.stop" if is_active else "mdi6.play", "surface"))
         self._start.setEnabled(is_active or not self.configuration.problem())
         self._start.setToolTip("" if is_active else self.configuration.problem())
         self._pause.setIcon(theme.icon("mdi6.play" if is_paused else "mdi6.pause"))
@@ -203,10 +200,7 @@ class PlayView(QWidget):
                 self._compare.setChecked(match.is_compared)
         self.configuration.set_locked(is_active)
         is_compared = self._compare.isChecked()
-        if self._is_configuration_hidden and not is_active:
-            self._is_configuration_hidden = False
-            self._configure.setChecked(True)
-        self._configuration.setVisible(self._configure.isChecked())
+        self._show_configuration()
         self._second.setVisible(is_compared)
         self._second.setEnabled(not is_active)
         self._views[1].setVisible(is_compared and match.second.request is not None)
@@ -220,6 +214,19 @@ class PlayView(QWidget):
             self._views[1].other_keys = () if match.first.state is None else match.first.state.keys
             self._result.setText(self._format_result())
             self._result.setToolTip(self._result.text())
+
+    def _show_configuration(self) -> None:
+        """Hide it in a narrow window while something is played, unless it is wanted."""
+        needed = CONFIGURATION_WIDTH + MIN_SESSION_WIDTH * len(self.match.sessions)
+        is_narrow = self.match.is_active and self.width() < needed
+        is_visible = self._is_configuration_wanted if is_narrow else self._is_configuration_open
+        with QSignalBlocker(self._configure):
+            self._configure.setChecked(is_visible)
+        self._configuration.setVisible(is_visible)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._show_configuration()
 
     def _format_result(self) -> str:
         """`human 2 : 1 random   1 drawn   mean return 0.667 : 0.333`."""

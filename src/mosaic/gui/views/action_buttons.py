@@ -92,7 +92,7 @@ class ActionButtons(QWidget):
 
     def minimumSizeHint(self) -> QSize:
         size = super().minimumSizeHint()
-        return QSize(min(size.width(), 160), size.height())
+        return QSize(min(size.width(), 80), size.height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
