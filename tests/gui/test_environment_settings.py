@@ -75,3 +75,5 @@ def test_the_settings_of_the_chosen_environment_are_rows(program: Application, t
     assert find(window, "train.env.note.desc", QLabel).text() == "Expected JSON, or none."
     find(window, "train.env_id", QComboBox).setEditText("CartPole-v1")
     pump(lambda: window.findChild(QWidget, "train.env.sutton_barto_reward"), "the settings of CartPole")
+    # What was set in the rows of another environment is dropped; what was written is not.
+    assert training.draft.texts["env_kwargs"] == '{"success_rate": 0.5}'

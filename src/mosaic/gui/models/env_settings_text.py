@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
@@ -63,6 +63,11 @@ def with_others(text: str, settings: Sequence[SettingField], others: str) -> str
     given = read_object(text)
     kept = {one.name: given[one.name] for one in settings if one.name in given}
     return _format({**kept, **arguments})
+
+
+def without_settings(text: str, names: Collection[str]) -> str:
+    """Return the object without these settings."""
+    return _format({name: value for name, value in read_object(text).items() if name not in names})
 
 
 def settings_problems(settings: Sequence[SettingField], text: str) -> dict[str, str]:
