@@ -12,7 +12,7 @@ from mosaic.contracts.folder import Workspace
 
 
 def test_a_session_is_played_and_replayed_also_in_a_copy_of_the_workspace(workspace: Workspace, tmp_path: Path) -> None:
-    """R6.4, R9.1"""
+    """R1.5, R6.4, R9.1"""
     played = mosaic(workspace, "play", "FrozenLake-v1", "--episodes", "3", "--seed", "7", "--json")
     assert played.code == 0, played.err
     summary = json.loads(played.out)

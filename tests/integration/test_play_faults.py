@@ -68,7 +68,7 @@ def worker_pid(trainer: TrainerClient, run_id: str) -> int:
 
 
 def test_a_killed_session_can_be_replayed_up_to_its_last_step(trainer: TrainerClient, start: Start) -> None:
-    """F1: also the steps before a pause in which the player thinks."""
+    """R6.1: also the steps before a pause in which the player thinks."""
     run_id = start()
     with trainer.control_session(run_id) as control:
         for key in ("Down", "Down", "Right"):
@@ -175,7 +175,7 @@ def test_pause_resume_and_stop_in_any_order_end_the_session(
 
 
 def test_a_session_outlives_the_daemon_and_can_be_controlled_again(tmp_path: Path) -> None:
-    """F2: the stream of commands reports that the daemon is gone, and can be opened again."""
+    """The stream of commands reports that the daemon is gone, and can be opened again."""
     with running_daemon(Workspace(tmp_path / "var"), tmp_path / "plugins") as (daemon, trainer):
         settings = {"env_kwargs": {"is_slippery": False}, "episodes": 1}
         run_id = trainer.submit(build_play_payload(trainer, "FrozenLake-v1", {"*": "human"}, settings)).run_id

@@ -112,7 +112,7 @@ def test_a_part_without_steps_tells_the_ending_only(tmp_path: Path) -> None:
 
 
 def test_a_block_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_path: Path) -> None:
-    """F4: what is written after it can be read."""
+    """What is written after it can be read."""
     path = tmp_path / "r"
     big = episode(1, rewards=np.random.default_rng(1).normal(size=20_000), actions=np.zeros(20_000, int))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
