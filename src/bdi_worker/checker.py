@@ -12,13 +12,13 @@ from bdi_worker.schema_generator import SUPPORTED_OPTIONS, build_schema
 from bdi_worker.training import check_training
 from bdi_worker.worker_config import ALGORITHM, WorkerRequest, parse_request
 from mosaic.arena.evaluation_batches import batch_size
-from mosaic.contracts.errors import BadInput, FieldProblem
+from mosaic.contracts.errors import FieldProblem
 from mosaic.contracts.model import refuse
 from mosaic.contracts.options import OPTIONS, value_at
 from mosaic.contracts.views import VerdictSummary
 from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
-from mosaic.envs.render_check import check_rendering
+from mosaic.envs.render_check import require_rendering
 from mosaic.workers import checker_loop
 from mosaic.workers.checker_loop import CheckerRequest, Reply
 
@@ -126,19 +126,12 @@ def _describe_checkpoint(request: CheckerRequest) -> Reply:
     }
 
 
-def _probe_rendering(request: CheckerRequest) -> Reply:
-    result = check_rendering(request.require("family"))
-    if not result["ok"]:
-        raise BadInput(result["message"])
-    return result
-
-
 REQUEST_HANDLERS: checker_loop.Handlers = {
     "check": _check,
     "environments": _list_environments,
     "algorithms": _list_algorithms,
     "checkpoint": _describe_checkpoint,
-    "probe": _probe_rendering,
+    "probe": lambda request: require_rendering(request.require("family")),
     "ping": lambda _: {"pid": os.getpid()},
 }
 
