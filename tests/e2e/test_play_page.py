@@ -137,6 +137,17 @@ def test_frozen_lake_is_played_with_arrow_keys_to_the_goal(open_page: Open, prog
     view.take_focus()
     tap(Qt.Key.Key_Escape)
     assert focused() is find(page, "play.start")
+
+    # Another window would offer the session, as this one does once it does not follow it any more.
+    page.match.close()
+    offer = find(page, "play.offer")
+    pump(offer.isVisible, "the offer to show it")
+    click(find(page, "play.attach"))
+    pump(lambda: session.is_playing, "the session")
+    assert not offer.isVisible()
+    step = state_of(session).step
+    tap(Qt.Key.Key_Up)
+    pump(lambda: state_of(session).step > step, "the step")
     stop(page)
     assert session.view is not None
     first = next(iter(replay_episodes(Path(session.view.run_dir) / "recording.bin")))
@@ -218,6 +229,15 @@ def test_two_players_are_stepped_together_with_the_same_seed(open_page: Open) ->
     click(find(page, "play.compare"))
     session = start(page)
     other = page.match.second
+    early: list[tuple[SessionState, SessionState]] = []
+
+    def watch() -> None:
+        both = state_of(session), state_of(other)
+        if max(state.episode for state in both) > 1 + min(state.complete_episodes for state in both):
+            early.append(both)
+
+    for one in page.match.sessions:
+        one.state_changed.connect(watch)
     pump(lambda: state_of(other).step == 1, "the first step of the other")
     tap(Qt.Key.Key_Down)
     pump(lambda: state_of(session).step == 1, "the step")
@@ -231,5 +251,6 @@ def test_two_players_are_stepped_together_with_the_same_seed(open_page: Open) ->
     pump(lambda: page.match.wins[0] + page.match.draws == 1, "the score")
     pump(lambda: (state_of(session).episode, state_of(other).episode) == (2, 2), "the next episode of both")
     assert state_of(session).seed == state_of(other).seed == 6
+    assert early == []
     assert find(page, "play.result", QLabel).text().startswith("human ")
     stop(page)

@@ -95,6 +95,12 @@ class PlayMatch(QObject):
             self.first.start(request, is_paused=True)
             self.second.start(_with_actor(request, second), is_paused=True)
 
+    def attach(self, run_id: str) -> None:
+        """Show a session that was started elsewhere, at its speed."""
+        self.is_compared = False
+        self._has_applied_speed = {self.first}
+        self.first.attach(run_id)
+
     def _initial_rate(self, request: PlayRequest) -> float | None:
         if self._speed == OWN_SPEED:
             return None if names_human(request.actors) else WATCHED_RATE_HZ
@@ -110,6 +116,7 @@ class PlayMatch(QObject):
         self._timer.stop()
         for session in (self.first, self.second):
             session.close()
+        self.changed.emit()
 
     def set_paused(self, is_paused: bool) -> None:
         if not self.is_compared:

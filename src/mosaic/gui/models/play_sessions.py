@@ -101,13 +101,10 @@ class PlaySession(QObject):
 
     def start(self, request: PlayRequest, **settings: Any) -> None:
         """Start a session; `settings` are added to those of the request."""
-        self.request = replace(request, settings={**request.settings, **settings})
-        self.run_id, self.state, self.problem, self.log_tail = None, None, "", ""
-        self._is_starting, self._is_stopping = True, False
-        self._last_read = (0, 0)
-        self._waiting.clear()
+        requested = self.request = replace(request, settings={**request.settings, **settings})
+        self._forget()
+        self._is_starting = True
         self.changed.emit()
-        requested = self.request
 
         def submit(trainer: TrainerClient) -> RunView:
             payload = build_play_payload(
@@ -116,6 +113,21 @@ class PlaySession(QObject):
             return trainer.submit(payload)
 
         self._bridge.ask(submit, self._on_submitted, self._on_refused, self)
+
+    def attach(self, run_id: str) -> None:
+        """Follow and control a session that was started elsewhere."""
+        self.request = None
+        self._forget()
+        self.run_id = run_id
+        self._timer.start()
+        self.changed.emit()
+
+    def _forget(self) -> None:
+        self.close()
+        self.run_id, self.state, self.problem, self.log_tail = None, None, "", ""
+        self._is_stopping = False
+        self._last_read = (0, 0)
+        self._waiting.clear()
 
     def _on_submitted(self, view: RunView) -> None:
         self._is_starting = False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtGui import QIntValidator, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QLineEdit, QWidget
+from PySide6.QtWidgets import QFrame, QLineEdit, QWidget
 
 from mosaic.api.play_payload import ActorRequest
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.play_commands import HandBack
-from mosaic.formatting import format_si_number
+from mosaic.contracts.views import RunView
+from mosaic.formatting import format_si_number, run_title, short_id
 from mosaic.gui import theme
 from mosaic.gui.forms.actor_box import ActorBox
 from mosaic.gui.forms.game_configuration import GameConfiguration
@@ -27,6 +29,7 @@ SPEEDS: tuple[tuple[str, Speed], ...] = (
 CONFIGURATION_WIDTH = 340
 MIN_SESSION_WIDTH = 300
 """Where there is less, the configuration is hidden while something is played."""
+PLAYED_STAGES = ("running", "paused")
 MAX_SEED = 2**31 - 1
 
 
@@ -73,9 +76,12 @@ class PlayView(QWidget):
             stretch=1,
             name="play.split",
         )
-        ui.column(self._toolbar, (self._split, 1), parent=self, margins=ui.PAGE_MARGINS)
+        self._build_offer()
+        ui.column(self._toolbar, self._offer, (self._split, 1), parent=self, margins=ui.PAGE_MARGINS)
         self.configuration.changed.connect(self._on_configured)
         self.match.changed.connect(self._refresh)
+        for signal in (workbench.runs.changed, workbench.runs.reset):
+            signal.connect(lambda *_: self._show_offer())
         workbench.closing.connect(self.match.close)
         self._on_configured()
 
@@ -130,6 +136,14 @@ class PlayView(QWidget):
         note = ui.muted_label("Plays the same with the same seed; both are stepped together.")
         return ui.widget_column(ui.section_label("Second player"), note, self._second_box)
 
+    def _build_offer(self) -> None:
+        """The row with a session that is running and not shown, as from a window that was closed."""
+        self._offer = ui.with_object_name(QFrame(), "play.offer")
+        self._offer.setProperty("banner", True)
+        self._offer_text = ui.ElidedLabel()
+        show = ui.button("Show it", "play.attach", self._attach)
+        ui.row((self._offer_text, 1), show, parent=self._offer, margins=(theme.MARGIN, 4, 4, 4))
+
     def _chosen_speed(self) -> Speed:
         speed: Speed = self._speed.currentData()
         return speed
@@ -158,6 +172,12 @@ class PlayView(QWidget):
         self._refresh()
         self._views[0].take_focus()
 
+    def _attach(self) -> None:
+        if (view := self._find_other_session()) is not None and not self.match.is_active:
+            self._compare.setChecked(False)
+            self.match.attach(view.run_id)
+            self._views[0].take_focus()
+
     def _toggle_pause(self) -> None:
         self.match.set_paused(not self.match.is_paused)
         self._views[0].take_focus()
@@ -174,6 +194,19 @@ class PlayView(QWidget):
     def _on_configured(self) -> None:
         self._second_box.show_draft(self._second_draft, self.configuration.env_id)
         self._refresh()
+
+    def _find_other_session(self) -> RunView | None:
+        """Return the newest session that is running."""
+        views = [
+            view for view in self._workbench.runs.all() if view.kind == RunKind.PLAY and view.stage in PLAYED_STAGES
+        ]
+        return max(views, key=lambda view: view.run_id, default=None)
+
+    def _show_offer(self) -> None:
+        view = None if self.match.is_active else self._find_other_session()
+        self._offer.setVisible(view is not None)
+        if view is not None:
+            self._offer_text.setText(f"A session is running: {run_title(view)} ({short_id(view.run_id)}).")
 
     def _on_second_edited(self, draft: ActorDraft) -> None:
         self._second_draft = draft
@@ -201,6 +234,7 @@ class PlayView(QWidget):
         self.configuration.set_locked(is_active)
         is_compared = self._compare.isChecked()
         self._show_configuration()
+        self._show_offer()
         self._second.setVisible(is_compared)
         self._second.setEnabled(not is_active)
         self._views[1].setVisible(is_compared and match.second.request is not None)
