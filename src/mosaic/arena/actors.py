@@ -131,7 +131,7 @@ class PolicyActor:
 
     def start_episode(self, seed: int) -> None:
         if self._sb3 is None:
-            self._policy.reset()
+            self._policy.reset(seed)
 
     def act(self, turn: Turn) -> Any:
         if self._sb3 is not None:
