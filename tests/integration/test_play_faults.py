@@ -16,6 +16,7 @@ from tests.helpers.sessions import recording_of, wait_for_state
 from mosaic.api.play_payload import build_play_payload
 from mosaic.api.replays import replay_episodes
 from mosaic.arena.recording import Recording
+from mosaic.cli.play_commands import print_reports
 from mosaic.client import TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
@@ -67,7 +68,9 @@ def worker_pid(trainer: TrainerClient, run_id: str) -> int:
     raise AssertionError("The session has no process.")
 
 
-def test_a_killed_session_can_be_replayed_up_to_its_last_step(trainer: TrainerClient, start: Start) -> None:
+def test_a_killed_session_can_be_replayed_up_to_its_last_step(
+    trainer: TrainerClient, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
     """R6.1: also the steps before a pause in which the player thinks."""
     run_id = start()
     with trainer.control_session(run_id) as control:
@@ -84,6 +87,8 @@ def test_a_killed_session_can_be_replayed_up_to_its_last_step(trainer: TrainerCl
     assert ended(trainer, run_id).outcome == "failed"
     (report,) = replay_episodes(recording_of(trainer, run_id))
     assert (report.is_identical, report.steps, report.ending) == (True, 3, "running")
+    print_reports([report])
+    assert "identical (incomplete" in capsys.readouterr().out
 
 
 def test_a_flood_of_keys_is_survived(trainer: TrainerClient, start: Start) -> None:

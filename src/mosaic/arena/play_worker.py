@@ -160,6 +160,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             with finish_with_errors(run):
                 session.play()
         finally:
+            recorder.close()  # before the run is seen to have ended
             # Also of a session that fails: its complete episodes count.
             write_json(folder.play_summary, summarize_session(config, prepared.seats, session.episodes))
         run.finish("stopped" if run.stop_requested else "succeeded")

@@ -26,13 +26,12 @@ from mosaic.arena.recording_blocks import (
     BlockDescription,
     Ending,
     RecordedEpisode,
-    RecordingDamaged,
     pack_block,
     read_description,
     unpack_block,
 )
 from mosaic.common.limited_json import decode_limited
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, RecordingDamaged
 from mosaic.contracts.model import Contract
 from mosaic.contracts.replays import EpisodeSummary
 
@@ -42,7 +41,6 @@ __all__ = [
     "Preprocessing",
     "RecordedEpisode",
     "Recording",
-    "RecordingDamaged",
     "RecordingHeader",
     "RecordingWriter",
 ]
@@ -146,6 +144,8 @@ class Recording:
             """The begins of the blocks that are in the summaries."""
             self.problem: str | None = None
             """Why the rest of the file could not be read; an incomplete last block is not a problem."""
+            self.is_cut_off = False
+            """Whether the last block is incomplete."""
             self.end = self._file.tell()
             """Where the last complete block ends."""
             self._find_episodes()
@@ -180,7 +180,7 @@ class Recording:
                 self.problem = f"The recording is damaged at byte {self.end:,}."
                 return
             if self.end + PREFIX.size + packed_size > size:
-                return
+                break
             try:
                 description, _ = self._read_block(self.end)
             except RecordingDamaged as error:
@@ -192,6 +192,7 @@ class Recording:
                 if not places or places[-1] != self.end:
                     places.append(self.end)
             self.end += PREFIX.size + packed_size
+        self.is_cut_off = self.end < size
 
     def _read_block(self, begin: int) -> tuple[BlockDescription, bytes]:
         """Return the description of a block, and its data, packed."""

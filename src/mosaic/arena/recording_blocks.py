@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, ValidationError
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import RecordingDamaged
 from mosaic.contracts.model import Contract, Int64
 
 MAX_BLOCK_BYTES = 1 << 25
@@ -69,10 +69,6 @@ class RecordedEpisode:
         return float(self.rewards.sum())
 
 
-class RecordingDamaged(BadInput):
-    """A recording that cannot be read."""
-
-
 class _ArrayForm(Contract):
     """How an array is stored."""
 
@@ -105,8 +101,10 @@ class BlockDescription(Contract):
 
 
 def pack_block(episodes: Sequence[RecordedEpisode], step: int) -> bytes:
-    actions, action_form = _pack_actions(np.concatenate([episode.actions for episode in episodes]))
-    rewards, reward_form = _pack_rewards(np.concatenate([episode.rewards for episode in episodes]))
+    # A part without steps tells its ending, and has no shape or type of actions.
+    with_steps = [episode for episode in episodes if len(episode)] or episodes[:1]
+    actions, action_form = _pack_actions(np.concatenate([episode.actions for episode in with_steps]))
+    rewards, reward_form = _pack_rewards(np.concatenate([episode.rewards for episode in with_steps]))
     states, increments, other_states = _pack_states(episodes)
     description = BlockDescription.model_construct(
         step=step,
@@ -177,8 +175,8 @@ def unpack_block(description: BlockDescription, packed: bytes) -> list[RecordedE
 def _inflate(data: bytes) -> bytes:
     unpacker = zlib.decompressobj()
     unpacked = unpacker.decompress(data, MAX_UNPACKED_BYTES)
-    if not unpacker.eof:
-        raise ValueError("it is larger than a block may be, or incomplete")
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("it is larger than a block may be, or its size is wrong")
     return unpacked
 
 

@@ -16,6 +16,7 @@ from mosaic.envs.factory import find_family
 
 STORED = "Not simulated again: frames were stored"
 NOT_STORED = "Not simulated again: only actions and rewards were stored"
+CUT_OFF = "The recording is incomplete: its last block was cut off."
 
 
 class ReplaySource:
@@ -56,7 +57,8 @@ class ReplaySource:
 
     def warnings(self) -> list[str]:
         changes = describe_version_changes(self.header, find_family(self.header.env_id)) if not self.note else []
-        return [*changes, *([self.recording.problem] if self.recording.problem is not None else [])]
+        problem = self.recording.problem or (CUT_OFF if self.recording.is_cut_off else None)
+        return [*changes, *([] if problem is None else [problem])]
 
     def describe(self) -> ReplayOpened:
         rows = self.recording.summarize()
