@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QComboBox, QTableView, QTabWidget
@@ -15,6 +16,7 @@ from tests.helpers.daemons import LiveDaemon, ended
 from tests.helpers.gui import awaited, click, find, press, pump
 
 from mosaic.api.play_payload import build_play_payload
+from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RECORDING_NAME
 from mosaic.contracts.play import ANY_AGENT
@@ -97,7 +99,7 @@ def test_a_replay_is_exported_from_the_window(runs: list[str], program: Applicat
     assert messages[0] == "steps.txt: expected a name that ends in .mp4, .gif, .jsonl."
 
 
-def test_a_player_that_crashes_or_a_damaged_file_is_a_sentence(runs: list[str], program: Application) -> None:
+def test_a_crash_a_difference_and_a_damaged_file_are_a_sentence_each(runs: list[str], program: Application) -> None:
     run_id = runs[2]
     view = open_replay(program, run_id)
     process = view.player._process._process
@@ -107,7 +109,19 @@ def test_a_player_that_crashes_or_a_damaged_file_is_a_sentence(runs: list[str], 
     assert not view.transport.isEnabled()
     run = program.workbench.runs.get(run_id)
     assert run is not None
-    Path(run.run_dir, RECORDING_NAME).write_bytes(b"something else")
+    recording = Path(run.run_dir, RECORDING_NAME)
+    recording.unlink()
+    with RecordingWriter(recording, RecordingHeader(env_id="CliffWalking-v1")) as writer:
+        rewards = np.array([-1.0, -1.0, 7.0, -1.0])
+        writer.append([RecordedEpisode(0, 1, None, np.zeros(4, np.int64), rewards, "truncated")])
+    view.show_run(None)
+    view.show_run(run_id)
+    pump(lambda: view.player.step is not None, "the other recording")
+    press(view, Qt.Key.Key_End)
+    pump(lambda: shown_step(view) == 4, "its end")
+    difference = "Differs at step 3. At step 3 the recorded reward is 7.0, the simulated one -1.0."
+    assert view.player.verdict.text() == difference
+    recording.write_bytes(b"something else")
     view.show_run(None)
     view.show_run(run_id)
     pump(lambda: "is not a recording" in view.player.canvas.message, "the other sentence")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,3 +142,32 @@ def test_an_environment_that_prints_much_is_replayed(tmp_path: Path, monkeypatch
         writer.append([episode])
     (report,) = replay_episodes(tmp_path / "r")
     assert report.steps == 20
+
+
+@pytest.mark.parametrize("preprocessing", ["atari_training", "atari_evaluation"])
+def test_a_preprocessed_game_starts_again_wherever_the_simulation_is(tmp_path: Path, preprocessing: Any) -> None:
+    """A reset within a game would be its next life."""
+    header = RecordingHeader(env_id="BreakoutNoFrameskip-v4", preprocessing=preprocessing)
+    try:
+        env = make_play_env(header)
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    rng = np.random.default_rng(10)
+    env.reset(1)
+    while env.step({"*": int(rng.integers(4))}).ending == "running":
+        pass
+    state = random_state(env.core)
+    env.reset(None, state)
+    actions = rng.integers(0, 4, 80)
+    rewards = [env.step({"*": int(action)}).rewards["*"] for action in actions]
+    screen = env.turns[0].observation
+    env.close()
+    assert any(rewards)
+    episode = RecordedEpisode(0, None, state, actions, np.array(rewards, np.float64))
+    env = make_play_env(header)
+    simulation = Simulation(env, episode)
+    for index in (80, 30, 80):
+        simulation.seek(index)
+        assert (simulation.position, simulation.difference) == (index, None)
+    assert env.turns[0].observation.tobytes() == screen.tobytes()
+    env.close()

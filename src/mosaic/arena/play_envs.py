@@ -112,6 +112,8 @@ class GymnasiumEnv(PlayEnv):
         return self.env.action_space
 
     def _reset(self, seed: int | None) -> None:
+        if hasattr(self.core, "abandon_game"):
+            self.core.abandon_game()
         observation, info = self.env.reset(seed=seed)
         self._set_turn(observation, info, 0.0)
 

@@ -48,10 +48,12 @@ class ReplayProcess(ChildProcess):
         self._last_id += 1
         self._send(ReplayRequest(id=self._last_id, episode=episode, step=step))
 
-    def refresh(self) -> None:
-        """Read the list of episodes again; ignored while a reply is expected."""
-        if not self.is_busy:
-            self._send(ReplayRequest(kind="refresh"))
+    def refresh(self) -> bool:
+        """Look for new episodes; return False while a reply is expected, and nothing is done."""
+        if self.is_busy:
+            return False
+        self._send(ReplayRequest(kind="refresh"))
+        return True
 
     def _send(self, request: ReplayRequest) -> None:
         if self._process is not None:

@@ -45,6 +45,8 @@ class ReplayScreen(QWidget):
         """The last step that was shown."""
         self._wanted_step = 0
         self._is_new_process = False
+        self._was_active = False
+        """Whether the run was active when new episodes were last looked for."""
         self._process = ReplayProcess(self)
         self._process.opened.connect(self._on_opened)
         self._process.step_shown.connect(self._on_step)
@@ -70,6 +72,7 @@ class ReplayScreen(QWidget):
             return
         if run_id != self.run_id:
             self.run_id, self.opened, self.episode = run_id, None, None
+            self._was_active = False
             self._clear()
         self._process.stop()
         if self.isVisible():
@@ -113,8 +116,12 @@ class ReplayScreen(QWidget):
 
     def _refresh_if_active(self) -> None:
         view = self._workbench.runs.get(self.run_id) if self.run_id else None
-        if view is not None and view.stage != "finished" and not self._workbench.is_remote and self.opened is not None:
-            self._process.refresh()
+        if view is None or self.opened is None or self._workbench.is_remote:
+            return
+        is_active = view.stage != "finished"
+        # Once more after the end: the last episode is written shortly before it.
+        if (is_active or self._was_active) and self._process.refresh():
+            self._was_active = is_active
 
     def _on_opened(self, opened: ReplayOpened) -> None:
         before, episodes = self.episodes, opened.episodes
