@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QToolButton, QWidget
+from PySide6.QtWidgets import QApplication, QComboBox, QLabel, QLineEdit, QToolButton, QWidget
 from tests.helpers import shared_daemon
 from tests.helpers.daemons import LiveDaemon, ended
 from tests.helpers.gui import click, find, pump, type_text
@@ -118,6 +118,12 @@ def test_frozen_lake_is_played_with_arrow_keys_to_the_goal(open_page: Open, prog
     view.show_tab(VIDEO)
     pump(lambda: view.frames.grid.has_image, "a frame")
 
+    speed = find(page, "play.speed", QComboBox)
+    for title, rate_hz in (("10 per second", 10.0), ("Fastest", None)):
+        speed.setCurrentIndex(speed.findText(title))
+        speed.activated.emit(speed.currentIndex())
+        pump(lambda: state_of(session).rate_hz == rate_hz, title)  # noqa: B023
+
     click(find(page, "play.pause"))
     pump(lambda: state_of(session).is_paused, "the pause")
     type_text(find(page, "play.reset_seed", QLineEdit), "77")
@@ -219,7 +225,10 @@ def test_tic_tac_toe_is_played_against_chance(open_page: Open) -> None:
         step = state_of(session).step
         click(next(button for button in buttons if button.isEnabled()))
         pump(lambda: has_moved(session, step), "both moves")  # noqa: B023
-    assert state_of(session).last_episode is not None
+    episode = state_of(session).last_episode
+    assert episode is not None
+    won = [seat.wins for seat in state_of(session).seats]
+    assert won == [int(value > 0) for value in episode.returns.values()]
     stop(page)
 
 
