@@ -5,17 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from pydantic import ConfigDict
-
 from mosaic.contracts.model import Contract
-from mosaic.contracts.views import SessionState, View
+from mosaic.contracts.views import RewardView, SessionState
 
 EXPORT_SUFFIXES = (".mp4", ".gif", ".jsonl")
 
 
-class ReplayMessage(View):
-    # A reward may be infinite or not a number, which JSON has no number for.
-    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+class ReplayMessage(RewardView):
+    """A line that a replay prints."""
 
 
 class RewardDifference(ReplayMessage):

@@ -335,7 +335,12 @@ class MetricsCursor(NamedTuple):
     last_point: int = 0
 
 
-class PlayedEpisode(View):
+class RewardView(View):
+    # A reward may be infinite or not a number, which JSON has no number for.
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+
+class PlayedEpisode(RewardView):
     """A complete episode of a play session."""
 
     seed: int
@@ -354,7 +359,7 @@ class SymbolGrid(View):
     caption: str = ""
 
 
-class SeatState(View):
+class SeatState(RewardView):
     """One agent of a session."""
 
     agent: str
@@ -375,7 +380,7 @@ class SeatState(View):
     """Complete episodes in which its return was higher than that of all others."""
 
 
-class SessionState(View):
+class SessionState(RewardView):
     """What a window shows of a play session besides its frames."""
 
     episode: int
