@@ -57,6 +57,9 @@ class ReplaySide(QObject):
         number = self.screen.episode.number if self.screen.episode is not None else None
         ui.set_choices(self.episode, [(describe_episode(row), row.number) for row in episodes], number)
         show_whole_texts(self.episode)
+        count = len(self.screen.episodes)
+        is_cut = count > MAX_LISTED
+        self.episode.setToolTip(f"The first {MAX_LISTED:,} of {count:,} episodes" if is_cut else "Recorded episode")
         if number is None and episodes:
             self.episode.setCurrentIndex(0)
         else:

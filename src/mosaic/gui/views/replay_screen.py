@@ -21,6 +21,8 @@ from mosaic.gui.views.frame_grid import FrameGrid
 from mosaic.gui.views.reward_strip import RewardStrip
 from mosaic.gui.workbench import Workbench
 
+SLOW_MS = 300
+"""A step that takes longer than this is announced."""
 REFRESH_MS = 3000
 """Interval at which new episodes of an active run are listed."""
 
@@ -63,6 +65,7 @@ class ReplayScreen(QWidget):
         verdict = ui.row(self._verdict_icon, (self.verdict, 1))
         ui.column((self.canvas, 1), self.facts, verdict, self.strip, parent=self)
         self._refresh_timer = ui.VisibleTimer(self, REFRESH_MS, self._refresh_if_active)
+        self._slow_timer = ui.create_timer(self, SLOW_MS, self._show_simulating, is_single_shot=True)
         self._clear()
 
     # --- which recording
@@ -111,6 +114,7 @@ class ReplayScreen(QWidget):
             self._open()
 
     def hideEvent(self, event: QHideEvent) -> None:
+        self._slow_timer.stop()
         self._process.stop()
         super().hideEvent(event)
 
@@ -160,10 +164,18 @@ class ReplayScreen(QWidget):
         self._wanted_step = step
         if self._process.is_running:
             self._process.seek(self.episode.number, step)
+            if not self._slow_timer.isActive():
+                self._slow_timer.start()
         elif self.isVisible():
             self._open()
 
+    def _show_simulating(self) -> None:
+        if self.is_busy:
+            self._show_verdict(f"Simulating up to step {self._wanted_step:,}…", "mdi6.timer-sand", "muted")
+
     def _on_step(self, step: ReplayStep, image: QImage | None) -> None:
+        if not self.is_busy:
+            self._slow_timer.stop()
         if self.episode is None or step.state.episode != self.episode.number:
             return
         self.step = step
@@ -205,6 +217,7 @@ class ReplayScreen(QWidget):
             self._verdict_icon.set_icon(theme.icon(icon, token))
 
     def _show_problem(self, reason: str) -> None:
+        self._slow_timer.stop()
         self.canvas.show_cells([])
         self.canvas.show_message(reason, "mdi6.alert-circle-outline")
         self._show_verdict("", "", "muted")
