@@ -58,7 +58,7 @@ def test_bad_input_gets_one_sentence(workspace: Workspace, tmp_path: Path) -> No
     mosaic(workspace, "daemon", "stop")
 
 
-def test_rewards_that_are_no_numbers_are_played_shown_and_replayed(workspace: Workspace, tmp_path: Path) -> None:
+def test_rewards_that_are_not_finite_are_played_shown_and_replayed(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "odd_rewards.py").write_text(
         "import gymnasium, math\n"
         "from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv\n"

@@ -128,7 +128,7 @@ def test_a_command_that_is_not_valid_is_refused(trainer: TrainerClient, start: S
     assert trainer.get(run_id).is_active
 
 
-def test_inputs_that_are_no_actions_do_not_stop_a_session(trainer: TrainerClient, start: Start) -> None:
+def test_inputs_that_are_not_actions_do_not_stop_a_session(trainer: TrainerClient, start: Start) -> None:
     lake, pendulum = start(), start("Pendulum-v1", pacing="turns")
     with trainer.control_session(lake) as first, trainer.control_session(pendulum) as second:
         for control in (first, second):
@@ -144,7 +144,7 @@ def test_inputs_that_are_no_actions_do_not_stop_a_session(trainer: TrainerClient
             wait_for_state(trainer, run_id, lambda state: state.step >= 1, "a step after all")
 
 
-def test_commands_to_what_is_no_running_session_are_refused(trainer: TrainerClient, start: Start) -> None:
+def test_commands_to_anything_but_a_running_session_are_refused(trainer: TrainerClient, start: Start) -> None:
     run_id = start("FrozenLake-v1", "random", episodes=1)
     ended(trainer, run_id)
     for run in (run_id, "no-such-run", ""):

@@ -42,7 +42,7 @@ def act(actor: Actor) -> Any:
         ("", "does not define act"),
     ],
 )
-def test_a_file_that_is_no_script_is_refused_before_it_runs(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_a_file_that_is_not_a_script_is_refused_before_it_runs(tmp_path: Path, text: str | bytes, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         script(tmp_path / "actor.py", text)
 
@@ -91,7 +91,7 @@ def test_a_continuous_action_gets_the_type_of_its_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["7", "-1", "1.5", "nan", "inf", "9" * 30, "1 2", "sideways", "\ufffd" * 900])
-def test_a_line_that_is_no_action_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_not_an_action_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(BadInput, match=r"line 2: .* is not an action; expected one of left, down, right, up"):
         script(tmp_path / "actions.txt", f"left\n{line}\n")
 

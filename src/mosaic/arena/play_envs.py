@@ -172,7 +172,7 @@ class TurnsEnv(PettingZooEnv):
         return StepResult(rewards, "truncated" if is_truncated else "terminated")
 
     def _next_turn(self) -> tuple[dict[str, float], bool]:
-        """Pass over agents that are done; return the rewards delivered on the way, and whether one was truncated."""
+        """Skip agents that are done; return the rewards delivered meanwhile, and whether one was truncated."""
         rewards = dict.fromkeys(self.agents, 0.0)
         was_truncated = False
         self.turns = []

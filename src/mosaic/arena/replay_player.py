@@ -77,7 +77,7 @@ class StepCache:
 
 
 class RequestQueue:
-    """Reads requests in a thread of its own; only the last one that was not begun counts."""
+    """Reads requests in a thread of its own; only the last one that was not started counts."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines

@@ -249,7 +249,7 @@ def _normal_cdf(values: Array) -> Array:
 
 
 class _Inert:
-    """Stands for any object of a library: holds its state and does nothing."""
+    """Replaces any object of a library: holds its state and does nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass

@@ -75,7 +75,7 @@ def _with_agent(
     marks: dict[tuple[int, int], str] | None = None,
     walls: Sequence[tuple[int, int]] = (),
 ) -> SymbolGrid:
-    """Put what is on top of a cell behind its name: `ice+agent`."""
+    """Append what is on a cell to its name: `ice+agent`."""
     tops = dict(marks or {})
     shown = [
         [
