@@ -212,7 +212,8 @@ def test_the_score_has_the_mean_of_complete_episodes() -> None:
 def test_the_line_of_turns_shows_problems_first() -> None:
     other = make_seat(agent="b", actor="llm:m", is_human=False, is_to_act=False, last_action="")
     state = make_state(make_seat(agent="a"), other)
-    assert format_turn(state, True, False) == ("A: your turn   last action of a: left", False)
+    assert format_turn(state, True, False) == ("a: your turn   last action of a: left", False)
+    assert format_turn(make_state(make_seat()), True, False)[0] == "Your turn   last action: left"
     assert format_turn(state, True, True)[0].startswith("Paused   a: your turn")
     refused = make_state(make_seat(agent="a"), other.model_copy(update={"problem": "No answer in 2 s."}))
     assert format_turn(refused, True, False) == ("b: No answer in 2 s.", True)

@@ -83,7 +83,6 @@ DARK, LIGHT = (Tokens(*colors) for colors in zip(*_COLORS.values(), strict=True)
 
 _TILE_COLORS = {
     "floor": ("#2a2f38", "#eceff3"),
-    "edge": ("#1b1e24", "#ffffff"),
     "ice": ("#7fb2d9", "#cfe6f7"),
     "shine": ("#b5d6ee", "#f4fafe"),
     "water": ("#123a5c", "#2f6ea3"),
@@ -109,7 +108,6 @@ _TILE_COLORS = {
     "grey": ("#98a2b0", "#7b8593"),
     "cross": ("#58a6ff", "#0b66d8"),
     "circle": ("#e69f00", "#c67c00"),
-    "board": ("#24477d", "#3f6fb8"),
 }
 """Of the tiles of grid worlds and boards, in the dark and in the light theme."""
 

@@ -25,7 +25,7 @@ POLL_MS = 16
 REMOTE_POLL_MS = 80
 """Each poll of a remote session is a call of its trainer."""
 LOG_TAIL_BYTES = 2000
-LOG_TAIL_LINES = 8
+LOG_TAIL_LINES = 5
 MAX_WAITING_COMMANDS = 32
 
 

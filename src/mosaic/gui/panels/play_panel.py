@@ -27,7 +27,7 @@ SPEEDS: tuple[tuple[str, Speed], ...] = (
     ("Fastest", None),
 )
 CONFIGURATION_WIDTH = 340
-MIN_SESSION_WIDTH = 300
+MIN_SESSION_WIDTH = 400
 """Where there is less, the configuration is hidden while something is played."""
 PLAYED_STAGES = ("running", "paused")
 MAX_SEED = 2**31 - 1

@@ -234,13 +234,14 @@ def format_turn(state: SessionState, is_playing: bool, is_paused: bool) -> tuple
         for seat in state.seats
         if seat.last_action
     ]
-    text = SEPARATOR.join(parts)
-    return text[:1].upper() + text[1:], False
+    return SEPARATOR.join(parts), False
 
 
 def _format_acting(acting: Iterable[SeatState]) -> str:
     return ", ".join(
-        f"{seat.agent + ': ' if seat.agent else ''}{'your turn' if seat.is_human else seat.actor + ' acts'}"
+        f"{seat.agent}: {'your turn' if seat.is_human else f'{seat.actor} acts'}"
+        if seat.agent
+        else ("Your turn" if seat.is_human else f"{seat.actor} acts")
         for seat in acting
     )
 

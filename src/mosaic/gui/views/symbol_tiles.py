@@ -188,7 +188,7 @@ def _circle(painter: QPainter) -> None:
 
 def _piece(painter: QPainter, color: str, letter: str) -> None:
     """A disk with a mark inside, which tells the colors apart without seeing them."""
-    _fill(painter, "board")
+    _fill(painter, "floor")
     _disk(painter, color, 50, 50, 40)
     painter.setOpacity(0.35)
     _letter(painter, letter, "ink", 44)
