@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QPlainTex
 from tests.helpers.daemons import ended
 from tests.helpers.gui import click, find, press, pump, settle, type_text
 
+from mosaic import secrets
 from mosaic.client import TrainerClient
 from mosaic.gui.app import Application
 from mosaic.gui.forms.game_configuration import GameConfiguration
@@ -143,3 +144,27 @@ def test_each_agent_of_a_game_has_a_player(form: GameConfiguration) -> None:
     pump(lambda: form.is_checked, "the answer")
     assert form.problem()
     assert warning(form, "play.agent.player_1.warning") == form.problem()
+
+
+def test_the_key_of_a_model_is_stored_and_removed_in_the_actor_box(
+    form: GameConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "keyring", NoKeyring())
+    choose(form, "play.mode", "actor")
+    choose(form, "play.actor.kind", "llm")
+    state = find(form, "play.actor.key_state", QLabel)
+    pump(lambda: state.text() == "No key is stored.", "the state of the key")
+    field = find(form, "play.actor.key", QLineEdit)
+    field.setText("sk-canary")
+    click(find(form, "play.actor.store_key"))
+    assert field.text() == ""
+    pump(lambda: "which only you can read" in state.text(), "the stored key")
+    assert secrets.find_secret("openai_api_key") == "sk-canary"
+    click(find(form, "play.actor.remove_key"))
+    pump(lambda: state.text() == "No key is stored.", "the removed key")
+    assert secrets.find_secret("openai_api_key") is None
+
+
+class NoKeyring(secrets.KeyringClient):
+    def request(self, verb: str, name: str, value: str = "") -> str | bool | None:
+        return None
