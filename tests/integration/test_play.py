@@ -166,3 +166,13 @@ def test_commands_are_for_sessions_only(trainer: TrainerClient, start: Start) ->
     control.send(Step())
     with pytest.raises(NotAllowed, match="not a play session that is running"):
         control.close()
+
+
+def test_commands_to_a_session_that_is_queued_are_refused(trainer: TrainerClient, start: Start) -> None:
+    """They would not reach it: it reads what comes after its start."""
+    last = [start("FrozenLake-v1") for _ in range(5)][-1]
+    assert trainer.get(last).stage == "queued"
+    control = trainer.control_session(last)
+    control.send(Step())
+    with pytest.raises(NotAllowed, match="has not started yet"):
+        control.close()

@@ -103,6 +103,9 @@ def test_a_difference_is_found_at_its_step(tmp_path: Path) -> None:
     wrong = find_difference(env, RecordedEpisode(0, 1, None, path, np.array([0, 0, 0, 0.5, 0, 1]), "terminated"))
     assert wrong is not None
     assert (wrong.step, wrong.recorded_reward, wrong.simulated_reward) == (4, 0.5, 0.0)
+    survived = find_difference(env, RecordedEpisode(0, 1, None, path, rewards, "truncated"))
+    assert survived is not None
+    assert (survived.step, survived.endings) == (6, ("truncated", "terminated"))
     longer = find_difference(env, RecordedEpisode(0, 1, None, np.append(path, 0), np.append(rewards, 0), "terminated"))
     assert longer is not None
     assert longer.describe() == "The simulation ended at step 6; the recorded episode is longer."

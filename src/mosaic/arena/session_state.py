@@ -20,7 +20,7 @@ from mosaic.contracts.play import ANY_AGENT
 from mosaic.contracts.views import PlayedEpisode, SeatState, SessionState
 from mosaic.envs.families import EnvEntry
 
-RATE_HZ = 30.0
+RATE_HZ = 60.0
 
 
 class StateWriter:

@@ -22,8 +22,13 @@ class RewardDifference(ReplayMessage):
     recorded_reward: float | list[float]
     simulated_reward: float | list[float] | None = None
     """None where the simulation has ended and the recorded episode has not."""
+    endings: tuple[str, str] | None = None
+    """Of the recorded and of the simulated episode, where these are what differs."""
 
     def describe(self) -> str:
+        if self.endings is not None:
+            recorded, simulated = self.endings
+            return f"At step {self.step:,} the recorded episode is {recorded}, the simulated one is {simulated}."
         if self.simulated_reward is None:
             return f"The simulation ended at step {self.step:,}; the recorded episode is longer."
         rewards = f"{self.recorded_reward}, the simulated one {self.simulated_reward}"

@@ -78,7 +78,13 @@ ENTRIES = (
             KeyBinding(("Right",), axis=0, value=1, label="right"),
             KeyBinding(("Up",), axis=1, value=1, label="gas"),
             KeyBinding(("Down",), axis=2, value=0.8, label="brake"),
+            KeyBinding(("Left",), "steer_left"),
+            KeyBinding(("Right",), "steer_right"),
+            KeyBinding(("Up",), "gas"),
+            KeyBinding(("Down",), "brake"),
         ),
+        actions=("idle", "steer_right", "steer_left", "gas", "brake"),
+        idle_action="idle",
         rate_hz=30,
     ),
 )
