@@ -213,11 +213,9 @@ class Verdict(View):
     summary: VerdictSummary = Field(default_factory=VerdictSummary)
 
 
-class EvaluationBatch(View):
-    """Statistics of one batch of episodes; figures are null where they are not finite."""
+class ReturnStatistics(View):
+    """Of some episodes; figures are null where they are not finite."""
 
-    batch: int = 1
-    """From 1."""
     episodes: int
     avg_return: float | None = None
     median_return: float | None = None
@@ -229,8 +227,13 @@ class EvaluationBatch(View):
     ci95: tuple[float, float] | None = None
     """Student's 95 % confidence interval of the mean; null for a single episode."""
     avg_length: float | None = None
-    duration_s: float | None = None
     returns: tuple[float | None, ...] = ()
+
+
+class EvaluationBatch(ReturnStatistics):
+    batch: int = 1
+    """From 1."""
+    duration_s: float | None = None
     seeds: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
 
