@@ -27,15 +27,21 @@ os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
 os.environ["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # nothing listens there: the run stays offline
 
 from PySide6.QtGui import QPainter
-from PySide6.QtWidgets import QApplication, QDialog, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
 from tests.helpers.daemons import ended
 from tests.helpers.gui import close, pump, pump_for, settle
 
+from mosaic.api.play_payload import build_play_payload
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.client.exports import ExportTask, export_zip
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.play import ANY_AGENT
 from mosaic.gui.app import Application
+from mosaic.gui.forms.game_configuration import GameConfiguration
+from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft
 from mosaic.gui.panels import PAGES, RUN_TABS
+from mosaic.gui.views.replay_pair import ReplayPair
+from mosaic.gui.views.replay_view import ReplayView
 from mosaic.submission.run_payloads import build_eval_payload, build_payload, build_train_payload, with_seed
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +82,13 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
         evaluation = build_eval_payload(worker, checkpoint, options)
         runs[name] = trainer.submit(evaluation).run_id
         ended(trainer, runs[name], 120)
+    for name, env_id, settings in (
+        ("played", "CartPole-v1", {"episodes": 6}),
+        ("lake", "FrozenLake-v1", {"episodes": 3, "seed": 4}),
+        ("moon", "LunarLander-v3", {"episodes": 2}),
+    ):
+        runs[name] = trainer.submit(build_play_payload(trainer, env_id, {ANY_AGENT: "random"}, settings)).run_id
+        ended(trainer, runs[name], 60)
     runs["imported"] = import_copy(trainer, submit_script(trainer))
     runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
     pump(lambda: (trainer.get(runs["running"]).global_step or 0) > 10_000, "some steps", 60)
@@ -149,6 +162,9 @@ class ScreenshotTaker:
                 if view is not None and row.is_available(view):
                     wait_s = SLOW_TABS.get(row.id, 0.8)
                     yield Scene(f"tab-{row.id}-{name}", partial(workbench.select, self.runs[name], row.id), wait_s)
+        for name in ("played", "lake", "moon"):
+            yield Scene(f"replay-{name}", partial(self.show_replay, name), 0.5)
+        yield Scene("replay-compare", self.compare_replays, 0.5)
         for name in ("short", "stopped", "queued"):
             first = RUN_TABS[0].id
             yield Scene(f"tab-{first}-{name}", partial(workbench.select, self.runs[name], first))
@@ -157,6 +173,7 @@ class ScreenshotTaker:
             if not action_id.startswith(NATIVE_DIALOG_ACTIONS):
                 yield Scene(f"dialog-{action_id}", partial(self.trigger_action, action_id))
 
+        yield from self.play_scenes()
         yield from self.state_scenes()
 
     def state_scenes(self) -> Iterator[Scene]:
@@ -201,6 +218,45 @@ class ScreenshotTaker:
         yield Scene("state-full-disk", partial(bridge.connected.emit, full), 0.0)
         yield Scene("state-lost", partial(bridge.connection_lost.emit, "The trainer does not answer."), 0.0)
         bridge.connected.emit(self.status)
+
+    def play_scenes(self) -> Iterator[Scene]:
+        """Configurations of play sessions: few settings, many, several agents, and an actor that cannot act."""
+        policy = ActorDraft("policy", {"policy": self.runs["cartpole"]})
+        model = ActorDraft("llm", {"llm": "llama3"})
+        for name, draft in {
+            "few": GameDraft("FrozenLake-v1", {"is_slippery": "false"}, keys={"left": "A"}),
+            "reserve": GameDraft("CartPole-v1", mode=ControlMode.RESERVE, actor=policy),
+            "atari": GameDraft("ALE/Pong-v5", {"full_action_space": "true", "frameskip": "0"}),
+            "agents": GameDraft("pettingzoo/connect_four_v3"),
+            "misfit": GameDraft("Pendulum-v1", mode=ControlMode.ACTOR, actor=model),
+        }.items():
+            for part, is_end in (("", False), ("-end", True)):
+                yield Scene(f"configuration-{name}{part}", partial(self.configure_game, draft, is_end), 0.3)
+
+    def configure_game(self, draft: GameDraft, is_end: bool) -> None:
+        self.program.window.show_page("play")
+        form: GameConfiguration = pump(lambda: self.program.window.findChild(GameConfiguration), "the configuration")
+        form.configure(draft)
+        pump(lambda: form.is_checked, "the worker's answer")
+        pump_for(0.1)
+        bar = form.verticalScrollBar()
+        bar.setValue(bar.maximum() if is_end else 0)
+
+    def show_replay(self, name: str) -> None:
+        self.program.workbench.select(self.runs[name], "replay")
+        view: ReplayView = pump(lambda: self.program.window.findChild(ReplayView, "replay.view"), "it")
+        pump(lambda: view.player.run_id == self.runs[name] and view.player.step is not None, "its first step")
+        view.transport.step_by(7)
+        pump(lambda: not view.player.is_busy, "a step")
+
+    def compare_replays(self) -> None:
+        self.program.workbench.comparison_requested.emit([self.runs["played"], self.runs["moon"]])
+        tables: QTabWidget = pump(lambda: self.program.window.findChild(QTabWidget, "compare.tables"), "the page")
+        pair: ReplayPair = pump(lambda: self.program.window.findChild(ReplayPair), "the replays")
+        tables.setCurrentWidget(pair)
+        pump(lambda: all(side.screen.step is not None for side in pair.sides), "both replays")
+        pair.transport.step_by(12)
+        pump(lambda: not any(side.screen.is_busy for side in pair.sides), "a step")
 
     def change_view(self, name: str, **fields: Any) -> None:
         view = self.program.workbench.runs.get(self.runs[name])

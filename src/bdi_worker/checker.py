@@ -12,12 +12,13 @@ from bdi_worker.schema_generator import SUPPORTED_OPTIONS, build_schema
 from bdi_worker.training import check_training
 from bdi_worker.worker_config import ALGORITHM, WorkerRequest, parse_request
 from mosaic.arena.evaluation_batches import batch_size
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import FieldProblem
+from mosaic.contracts.model import refuse
 from mosaic.contracts.options import OPTIONS, value_at
 from mosaic.contracts.views import VerdictSummary
 from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
-from mosaic.envs.render_check import check_rendering
+from mosaic.envs.render_check import require_rendering
 from mosaic.workers import checker_loop
 from mosaic.workers.checker_loop import CheckerRequest, Reply
 
@@ -26,6 +27,7 @@ FAMILIES = ("toy_text", "minigrid")
 
 def check_request(request: WorkerRequest, config_path: str = "<config>") -> VerdictSummary:
     """Return everything that a run would use; raise if the run would be refused."""
+    _refuse_unsupported_options(request)
     summary = {
         "mode": str(request.payload.kind),
         "worker": WORKER_NAME,
@@ -34,16 +36,19 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         "cpus": 1,
     }
     found = _check_evaluation(request) if request.payload.is_evaluation else _check_training(request)
-    warnings = [*_ignored_options(request), *found.pop("warnings", ())]
-    return VerdictSummary.model_validate(summary | found | {"warnings": warnings})
+    return VerdictSummary.model_validate(summary | found)
 
 
-def _ignored_options(request: WorkerRequest) -> list[str]:
-    """Return a warning for each option that was set and that this worker does not support."""
+def _refuse_unsupported_options(request: WorkerRequest) -> None:
     data = request.payload.to_json()
-    ignored = (one for one in OPTIONS.values() if one.is_worker_option and one.name not in SUPPORTED_OPTIONS)
-    given = (option.name for option in ignored if value_at(data, option.path))
-    return [f"{name} has no effect: {ALGORITHM} does not support it." for name in given]
+    unsupported = (one for one in OPTIONS.values() if one.is_worker_option and one.name not in SUPPORTED_OPTIONS)
+    problems = [
+        FieldProblem(option.path, f"{ALGORITHM} does not support it; leave it out")
+        for option in unsupported
+        if value_at(data, option.path)
+    ]
+    if problems:
+        raise refuse(problems, "The config was")
 
 
 def _check_training(request: WorkerRequest) -> dict[str, Any]:
@@ -121,19 +126,12 @@ def _describe_checkpoint(request: CheckerRequest) -> Reply:
     }
 
 
-def _probe_rendering(request: CheckerRequest) -> Reply:
-    result = check_rendering(request.require("family"))
-    if not result["ok"]:
-        raise BadInput(result["message"])
-    return result
-
-
 REQUEST_HANDLERS: checker_loop.Handlers = {
     "check": _check,
     "environments": _list_environments,
     "algorithms": _list_algorithms,
     "checkpoint": _describe_checkpoint,
-    "probe": _probe_rendering,
+    "probe": lambda request: require_rendering(request.require("family")),
     "ping": lambda _: {"pid": os.getpid()},
 }
 

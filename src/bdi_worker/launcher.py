@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bdi_worker import WORKER_NAME
-from bdi_worker.policy import load_for_evaluation
+from bdi_worker.policy import load_for_evaluation, recording_header
 from bdi_worker.training import Training, check_training
 from bdi_worker.worker_config import BdiSettings, WorkerRequest
 from mosaic import __version__
 from mosaic.arena.evaluation_batches import EvaluatedPolicy, play_batches
+from mosaic.arena.training_artifacts import record_training_episodes, record_training_videos
 from mosaic.contracts.errors import CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import OPTIONS
@@ -60,7 +61,13 @@ def _train(request: WorkerRequest, settings: BdiSettings, folder: RunFolder, res
         if resumed is None:
             run.hyperparameters(settings.model_dump())
         run.frames = make_live_frames(request.payload, run, settings.env_id)
-        Training(settings, run, resumed).train()
+        header = recording_header(settings, settings.env_id)
+        resumed_from = None if resumed is None else resumed.step
+        with (
+            record_training_videos(request.payload, run),
+            record_training_episodes(request.payload, run, header, resumed_from),
+        ):
+            Training(settings, run, resumed).train()
         is_done = run.global_step >= settings.total_timesteps or not run.stop_requested
         run.finish("succeeded" if is_done else "stopped")
 

@@ -19,10 +19,13 @@ from bdi_worker.plan_values import LearningAgent, PlanValues, build_learner, che
 from bdi_worker.worker_config import ALGORITHM, BdiSettings, WorkerRequest
 from mosaic.arena.evaluate import BATCH_SIZE
 from mosaic.arena.evaluation_batches import EvaluatedPolicy, first_evaluation_seed
+from mosaic.arena.recording import RecordingHeader
+from mosaic.arena.simulation import library_versions
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, WrongWorker, problems_of, refuse_key
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import parse_contract
 from mosaic.envs import make
+from mosaic.envs.factory import find_family
 from mosaic.envs.reproducible import random_state_to_json
 from mosaic.run import Checkpoint, Run, last_good_checkpoint, load_checkpoint
 from mosaic.run.checkpoints import list_steps
@@ -46,7 +49,7 @@ class SavedAgent:
 
 
 def save_agent(
-    run: Run, step: int, settings: BdiSettings, source: AslSource, agent: LearningAgent, env_state: Any
+    run: Run, step: int, settings: BdiSettings, source: AslSource, agent: LearningAgent, env_state: Any, episodes: int
 ) -> None:
     arrays = agent.table.to_arrays()
     run.save_checkpoint(
@@ -60,6 +63,7 @@ def save_agent(
             "asl": {"name": source.name, "text": source.text, "sha256": source.sha256},
             "rng": random_state_to_json(agent.rng.bit_generator.state),
             "env": env_state,
+            "episodes": episodes,
         },
     )
 
@@ -147,10 +151,19 @@ class TrainedAgents:
 
 
 def make_env(settings: BdiSettings, env_id: str | None = None, **options: Any) -> Any:
-    # Another environment is created as it is: the settings are those of the one that was trained on.
-    given = settings.env_kwargs if env_id in (None, settings.env_id) else None
     with problems_of("env_id"):
-        return make(env_id or settings.env_id, **{**(given or {}), **options})
+        return make(env_id or settings.env_id, **{**_env_kwargs(settings, env_id), **options})
+
+
+def _env_kwargs(settings: BdiSettings, env_id: str | None) -> dict[str, Any]:
+    # Another environment is created as it is: the settings are those of the one that was trained on.
+    return (settings.env_kwargs if env_id in (None, settings.env_id) else None) or {}
+
+
+def recording_header(settings: BdiSettings, env_id: str) -> RecordingHeader:
+    """Return what a recording makes the environment from, as `make_env` does."""
+    versions = library_versions(find_family(env_id))
+    return RecordingHeader(env_id=env_id, env_kwargs=_env_kwargs(settings, env_id), versions=versions)
 
 
 def _load(path: str, algo: str | None, env_id: str | None) -> tuple[SavedAgent, TrainedAgents, Callable[..., Any], str]:
@@ -175,7 +188,8 @@ def load_for_evaluation(request: WorkerRequest) -> tuple[SavedAgent, EvaluatedPo
     assert evaluation.policy_path is not None
     saved, agents, make_one, env_id = _load(evaluation.policy_path, request.config.algo, request.config.env_id)
     seed = first_evaluation_seed(saved.settings.seed) if evaluation.seed is None else evaluation.seed
-    return saved, EvaluatedPolicy(saved.path, saved.step, ALGORITHM, env_id, seed, agents, make_one)
+    header = recording_header(saved.settings, env_id)
+    return saved, EvaluatedPolicy(saved.path, saved.step, ALGORITHM, env_id, seed, agents, make_one, header)
 
 
 def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None = None) -> ActingPolicy:

@@ -7,10 +7,11 @@ from typing import Any
 
 from bdi_worker import WORKER_NAME, describe
 from bdi_worker.worker_config import ALGORITHM, BdiSettings, WorkerConfig
-from mosaic.workers.schema_fields import describe_fields, render_json
+from mosaic.workers.schema_fields import describe_fields, print_or_write, render_json
 
 SUPPORTED_OPTIONS = (
     *("kind", "tensorboard_dir", "video_mode", "grid_limit", "eval_capture_video", "policy_path"),
+    *("capture_video", "record_episodes"),
     *("track", "wandb_project_name", "wandb_entity", "wandb_run_name", "wandb_email", "wandb_api_key"),
     *("wandb_use_vpn_proxy", "wandb_http_proxy", "wandb_https_proxy", "fastlane_only"),
     *("eval_batch_size", "eval_repeat", "eval_stochastic", "record_steps", "seed_override"),
@@ -48,17 +49,5 @@ def render_schema() -> str:
     return render_json(build_schema()) + "\n"
 
 
-def main() -> int:
-    target = describe().schemas
-    assert target is not None
-    if "--write" in sys.argv[1:]:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(render_schema())
-        print(target)
-    else:
-        sys.stdout.write(render_schema())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print_or_write(render_schema(), describe().schemas, sys.argv[1:])

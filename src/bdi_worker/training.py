@@ -76,6 +76,10 @@ class Training:
         self._mind = _build(settings, self._source, self._perception)
         self._agent: LearningAgent = self._mind.agent
         self._step = 0
+        self._episode_number = 0
+        """Of the current episode, over all attempts."""
+        self._camera = None if run.frames is None else run.frames.camera
+        self._recorder = None if run.frames is None else run.frames.recorder
         self._fallbacks_in_a_row = 0
         self._seed: int | None = settings.seed
         """Of the next reset; only the first has one."""
@@ -91,6 +95,7 @@ class Training:
         restore_random_state(self._env.unwrapped, resumed.facts["env"])
         self._seed = None
         self._step = resumed.step
+        self._episode_number = int(resumed.facts.get("episodes", 0))
 
     def train(self) -> None:
         """Train until done or stopped, and save the last checkpoint."""
@@ -105,13 +110,19 @@ class Training:
             self._env.close()
 
     def _save(self) -> None:
+        if self._recorder is not None:
+            self._recorder.flush()
         state = random_state(self._env.unwrapped)
-        save_agent(self._run, self._step, self._settings, self._source, self._agent, state)
+        save_agent(self._run, self._step, self._settings, self._source, self._agent, state, self._episode_number)
 
     def _play_episode(self) -> None:
         run, agent, mind = self._run, self._agent, self._mind
-        observation, _ = self._env.reset(seed=self._seed)
-        self._seed = None
+        seed, self._seed = self._seed, None
+        state = random_state(self._env.unwrapped) if seed is None and self._recorder is not None else None
+        observation, _ = self._env.reset(seed=seed)
+        number = self._episode_number
+        is_filmed = self._camera is not None and self._camera.start_episode(number, self._env)
+        actions, rewards = list[int](), list[float]()
         mind.start_episode()
         agent.error_sum, agent.update_count = 0.0, 0
         episodic_return, length, fallbacks, steps_after_stop = 0.0, 0, 0, 0
@@ -122,6 +133,11 @@ class Training:
             decision = mind.decide(observation)
             fallbacks += self._count_fallback(decision)
             observation, reward, is_terminated, is_truncated, _ = self._env.step(decision.action)
+            if is_filmed and self._camera is not None:
+                self._camera.capture_frame(number)
+            if self._recorder is not None:
+                actions.append(int(decision.action))
+                rewards.append(float(reward))
             agent.add_reward(float(reward))
             episodic_return += float(reward)
             length += 1
@@ -133,6 +149,11 @@ class Training:
         end_episode(mind, None if is_terminated else observation)
         if is_terminated or is_truncated:
             run.episode(env=0, step=self._step, episodic_return=episodic_return, length=length)
+            self._episode_number += 1
+            if is_filmed and self._camera is not None:
+                self._camera.finish_episode(number, episodic_return, length)
+            if self._recorder is not None:
+                self._recorder.add(seed, state, [np.array(actions)], [np.array(rewards, np.float64)], is_terminated)
         elif steps_after_stop > MAX_STEPS_AFTER_STOP:
             run.warn("The last episode was truncated: it did not end soon after the stop.", "episode_truncated")
         run.scalars(

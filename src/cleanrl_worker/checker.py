@@ -16,7 +16,7 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.views import VerdictSummary
 from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
-from mosaic.envs.render_check import check_rendering
+from mosaic.envs.render_check import require_rendering
 from mosaic.run import load_checkpoint
 from mosaic.run.worker_run import run_folder, tensorboard_folder
 from mosaic.workers import checker_loop
@@ -125,20 +125,13 @@ def _export_model(request: CheckerRequest) -> Reply:
     return {"path": str(into)}
 
 
-def _probe_rendering(request: CheckerRequest) -> Reply:
-    result = check_rendering(request.require("family"))
-    if not result["ok"]:
-        raise BadInput(result["message"])
-    return result
-
-
 REQUEST_HANDLERS: checker_loop.Handlers = {
     "check": _check,
     "environments": _list_environments,
     "algorithms": _list_algorithms,
     "checkpoint": _describe_checkpoint,
     "model": _export_model,
-    "probe": _probe_rendering,
+    "probe": lambda request: require_rendering(request.require("family")),
     "ping": lambda _: {"pid": os.getpid()},
 }
 

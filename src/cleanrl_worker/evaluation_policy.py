@@ -16,9 +16,11 @@ from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest
 from mosaic.arena import EvaluablePolicy
 from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipper, make_array_converter
 from mosaic.arena.evaluation_batches import EvaluatedPolicy, batch_size, first_evaluation_seed
+from mosaic.arena.recording import Preprocessing, RecordingHeader
+from mosaic.arena.simulation import library_versions
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_key
 from mosaic.envs import make
-from mosaic.envs.factory import describe_env
+from mosaic.envs.factory import describe_env, find_family
 from mosaic.run import Checkpoint
 from mosaic.workers import ActingPolicy
 
@@ -47,6 +49,11 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
     config = request.config
     loaded, env = _load(request.evaluation.policy_path, config.algo, config.env_id, request.evaluation.seed)
     env.close()
+    if loaded.header is None and request.artifacts.record_episodes:
+        raise refuse_key(
+            "artifacts.record_episodes",
+            f"episodes of {loaded.algo} cannot be simulated again, because envpool's games cannot be restored.",
+        )
     return loaded
 
 
@@ -84,10 +91,19 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
         first_seed=first_seed,
         policy=policy,
         make_env=partial(make_env, env_id, **settings),
+        header=recording_header(algo, env_id, settings),
         saved_policy=saved,
         environment_summary=describe_env(env),
     )
     return loaded, env
+
+
+def recording_header(algo: str, env_id: str, settings: dict[str, Any]) -> RecordingHeader | None:
+    if algo.endswith("_envpool"):
+        return None
+    preprocessing: Preprocessing = "atari_evaluation" if ALGORITHMS[algo].is_for_atari else "none"
+    versions = library_versions(find_family(env_id))
+    return RecordingHeader(env_id=env_id, env_kwargs=settings, preprocessing=preprocessing, versions=versions)
 
 
 def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None = None) -> ActingPolicy:

@@ -19,7 +19,6 @@ from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_nam
 from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
-from mosaic.run.live_frames import LiveFrames
 from mosaic.run.worker_run import finish_with_errors, make_live_frames, tensorboard_folder
 from mosaic.secrets import redact_secrets
 
@@ -91,40 +90,14 @@ def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> Itera
 
 
 @contextlib.contextmanager
-def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
-    """Record videos of the first environment on CleanRL's schedule, if requested."""
-    if not request.artifacts.video.capture:
-        yield
-        return
-    from mosaic.arena.video_recorder import VideoRecorder, is_cubic
-
-    folder = run.folder
-
-    def report_videos(videos: list[Path]) -> None:
-        run.video_preview(videos[-1])
-        earlier = folder.videos.glob("*.mp4") if run.attempt > 1 else ()
-        run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *videos)}))
-
-    camera = VideoRecorder(folder.videos, folder.run_id, is_cubic, run.warn, report_videos)
-    run.frames = run.frames or LiveFrames(folder, 0, run.warn)
-    run.frames.camera = camera
-    try:
-        yield
-    finally:
-        camera.close()
-
-
-@contextlib.contextmanager
-def record_training_episodes(
-    request: WorkerRequest, run: Run, config: Any, resumed: Checkpoint | None
-) -> Iterator[None]:
-    """Store every episode, if requested."""
-    if not request.artifacts.record_episodes:
+def record_training(request: WorkerRequest, run: Run, config: Any, resumed: Checkpoint | None) -> Iterator[None]:
+    """Store videos and episodes, if requested."""
+    if not request.artifacts.video.capture and not request.artifacts.record_episodes:
         yield
         return
     from mosaic.arena.recording import RecordingHeader
     from mosaic.arena.simulation import library_versions
-    from mosaic.arena.training_recorder import TrainingRecorder
+    from mosaic.arena.training_artifacts import record_training_episodes, record_training_videos
     from mosaic.envs.factory import find_family
 
     header = RecordingHeader(
@@ -133,14 +106,12 @@ def record_training_episodes(
         preprocessing="atari_training" if ALGORITHMS[request.algo].is_for_atari else "none",
         versions=library_versions(find_family(config.env_id)),
     )
-    recorder = TrainingRecorder(run, header)
-    recorder.open(None if resumed is None else resumed.step)
-    run.frames = run.frames or LiveFrames(run.folder, 0, run.warn)
-    run.frames.recorder = recorder
-    try:
+    resumed_from = None if resumed is None else resumed.step
+    with (
+        record_training_videos(request.payload, run),
+        record_training_episodes(request.payload, run, header, resumed_from),
+    ):
         yield
-    finally:
-        recorder.close()
 
 
 def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
@@ -214,7 +185,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         if resumed is None:
             run.hyperparameters(config.model_dump())
         run.frames = make_live_frames(request.payload, run, config.env_id)
-        with record_training_videos(request, run), record_training_episodes(request, run, config, resumed):
+        with record_training(request, run, config, resumed):
             module.train(config, run, resumed)
         run.print_progress()
         if request.saves_model:

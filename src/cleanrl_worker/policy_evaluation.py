@@ -39,7 +39,9 @@ def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
     try:
         loaded = load_for_evaluation(replace(request, config=config, payload=payload))
         batches = EvaluationBatches(payload, loaded, run, is_evaluation_run=False)
-        batches.play_batch()
-        batches.write_summary()
+        try:
+            batches.play_batch()
+        finally:
+            batches.close()
     except MosaicError as error:
         run.warn(f"The policy was trained but could not be evaluated: {error}", "eval_summary_warning")

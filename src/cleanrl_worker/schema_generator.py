@@ -14,7 +14,7 @@ from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerConfig
 from mosaic.contracts.options import OPTIONS
-from mosaic.workers.schema_fields import describe_fields, render_json
+from mosaic.workers.schema_fields import describe_fields, print_or_write, render_json
 
 _PACKAGE = Path(__file__).parent
 
@@ -59,17 +59,5 @@ def render_schema() -> str:
     return render_json(build_schema()) + "\n"
 
 
-def main() -> int:
-    target = describe().schemas
-    assert target is not None
-    if "--write" in sys.argv[1:]:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(render_schema())
-        print(target)
-    else:
-        sys.stdout.write(render_schema())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print_or_write(render_schema(), describe().schemas, sys.argv[1:])

@@ -235,19 +235,21 @@ class VectorEnvs:
             seed, state = self._seeds[index], self._random_states_before_reset[index]
             self._ended_episodes[index].append(EndedEpisode(len(self._rewards[index]), seed, state, is_terminal))
 
-    def _record_episodes(self, index: int, actions: Array) -> None:
+    def _record_episodes(self, index: int, actions: Array, rewards: npt.NDArray[np.float64]) -> None:
         """Pass on the episodes that ended in this rollout, and keep the part of the current one."""
         if self._recorder is None:
             return
-        begin, rewards, parts = 0, np.array(self._rewards[index], np.float64), self._episode_parts[index]
+        # Copies: an algorithm uses the array of actions again, and may change the rewards that it gets.
+        actions, rewards = actions.copy(), rewards.copy()
+        begin, parts = 0, self._episode_parts[index]
         for end, seed, state, is_terminal in self._ended_episodes[index]:
             if parts is not None:
-                pieces = [*parts, (actions[begin:end].copy(), rewards[begin:end])]
-                self._recorder.add(seed, state, [part for part, _ in pieces], [part for _, part in pieces], is_terminal)
+                own_actions, own_rewards = zip(*parts, (actions[begin:end], rewards[begin:end]), strict=True)
+                self._recorder.add(seed, state, own_actions, own_rewards, is_terminal)
             parts, begin = [], end
         self._ended_episodes[index].clear()
         if parts is not None and begin < len(rewards):
-            parts.append((actions[begin:].copy(), rewards[begin:]))
+            parts.append((actions[begin:], rewards[begin:]))
         self._episode_parts[index] = parts
 
     def _start_video(self) -> None:
@@ -290,7 +292,7 @@ class VectorEnvs:
                     self._actions[index] = None
             # Sum in the order of the steps: how an episode is split into rollouts must not change its return.
             self._earlier_returns[index] = float(sum(env_rewards[first:], self._earlier_returns[index]))
-            self._record_episodes(index, actions[:, index])
+            self._record_episodes(index, actions[:, index], rewards[:, index])
             self._first_reward[index] = 0
             self._began_in_rollout[index] = False
             env_rewards.clear()

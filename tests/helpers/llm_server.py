@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server on loopback that replies as it is told, well or badly."""
+"""An OpenAI-compatible server on loopback that replies as a test says, well or badly."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class PlayerProcess:
         reply = json.loads(line)
         if "error" in reply:
             return ReplayFailed.model_validate_json(line)
-        if "episodes" in reply:
+        if "columns" in reply:
             return ReplayOpened.model_validate_json(line)
         step = ReplayStep.model_validate_json(line)
         self.frame = self.process.stdout.read(step.frame.size_bytes) if step.frame is not None else b""

@@ -1,4 +1,4 @@
-"""`spade_agent.py NAME PORT FILE`: an agent of SPADE-BDI. Prints `ready`, then each number that it is told."""
+"""`spade_agent.py NAME PORT FILE`: an agent of SPADE-BDI. Prints `ready`, then each number that it receives."""
 
 import asyncio
 import sys

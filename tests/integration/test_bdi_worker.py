@@ -14,14 +14,18 @@ import pytest
 pytest.importorskip("agentspeak")
 
 from tests.helpers.daemons import ended, wait_for
+from tests.helpers.worker_runs import events
 
 from bdi_worker import describe, launcher
 from bdi_worker.checker import check_request
 from bdi_worker.schema_generator import render_schema
 from bdi_worker.worker_config import parse_request
 from mosaic.api.policy import Policy, load_policy_file
+from mosaic.api.replays import replay_episodes
+from mosaic.arena.recording import Recording
+from mosaic.arena.video_recorder import video_name
 from mosaic.client import TrainerClient
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import last_good_checkpoint
 from mosaic.submission.run_payloads import build_eval_payload, build_train_payload
@@ -202,9 +206,44 @@ def test_stochastic_evaluation_and_minigrid(tmp_path: Path) -> None:
     assert np.mean(summary["returns"]) > 0.5
 
 
-def test_options_without_an_effect_are_warned_of() -> None:
-    request = parse_request(payload(env_id="FrozenLake-v1", capture_video=True, video_mode="single"))
-    assert check_request(request).warnings == ("capture_video has no effect: bdi_q does not support it.",)
+def test_options_that_the_worker_does_not_support_are_refused() -> None:
+    request = parse_request(payload(env_id="FrozenLake-v1", save_model=True, hf_entity="me", video_mode="single"))
+    with pytest.raises(
+        ConfigRefused, match=r"artifacts\.model\.save: bdi_q does not support it.*model\.hub_entity: bdi_q"
+    ):
+        check_request(request)
+    assert check_request(parse_request(payload(env_id="FrozenLake-v1", video_mode="single"))).warnings == ()
+
+
+def test_episodes_and_videos_are_stored_on_request_across_a_resume(tmp_path: Path) -> None:
+    """R6.4: as for other workers; the table is the same as without."""
+    given = {"env_id": "FrozenLake-v1", "seed": 3, "env_kwargs": {"success_rate": 0.5}, "total_timesteps": 300}
+    plain, folder = RunFolder(tmp_path / "plain"), RunFolder(tmp_path / "run")
+    stored = {**given, "record_episodes": True, "capture_video": True}
+    launcher.build_job(parse_request(payload(**stored)), folder, is_resume=False)()
+    stored["total_timesteps"] = 600
+    launcher.build_job(parse_request(payload(**stored)), folder, is_resume=True)()
+    for total in (300, 600):
+        launcher.build_job(
+            parse_request(payload(**{**given, "total_timesteps": total})), plain, is_resume=total == 600
+        )()
+    one, other = last_good_checkpoint(plain), last_good_checkpoint(folder)
+    assert one is not None
+    assert other is not None
+    assert one.weights["values"].tolist() == other.weights["values"].tolist()
+    rows = [row for event in events(folder, "episodes") for row in event["rows"]]
+    with Recording(folder.recording) as recording:
+        episodes = list(recording.episodes())
+    assert [episode.number for episode in episodes] == list(range(len(rows)))
+    assert all(report.is_identical for report in replay_episodes(folder.recording))
+    cubes = [number for number in (0, 1, 8, 27, 64) if number < len(rows)]
+    assert sorted(path.name for path in folder.videos.glob("*.mp4")) == sorted(map(video_name, cubes))
+    assert len(cubes) > 3
+
+    options = {"eval_batch_size": 3, "record_episodes": True}
+    request = parse_request(build_eval_payload({"id": "bdi", "config": {}}, str(folder.path), options))
+    launcher.build_job(request, RunFolder(tmp_path / "eval"), is_resume=False)()
+    assert [report.is_identical for report in replay_episodes(tmp_path / "eval" / "recording.bin")] == [True] * 3
 
 
 def test_the_committed_schema_is_up_to_date() -> None:

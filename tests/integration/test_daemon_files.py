@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.daemons import ended, running_daemon, scripted
+from tests.helpers.recordings import record_episodes
 
+from mosaic.api.replays import fetch_recording, replay_episodes
 from mosaic.client import TrainerClient, connect_remote, read_daemon_address
 from mosaic.client.file_transfer import CACHE_DAYS, pack_run
-from mosaic.contracts.errors import BadInput, UnknownName
+from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
 
@@ -115,6 +117,15 @@ def test_a_remote_folder_is_copied_once_and_again_when_it_has_changed(
     (original / "[a].json").write_text("[1]")
     assert remote.open_file(view.run_id, "checkpoints/512/[a].json", sizes.append).read_text() == "[1]"
     assert sizes == [3]
+
+
+def test_a_remote_recording_is_replayed_from_a_copy(remote: TrainerClient, view: RunView, tmp_path: Path) -> None:
+    with pytest.raises(NotAllowed, match="recorded no episodes"):
+        fetch_recording(remote, view.run_id)
+    record_episodes(RunFolder(view.run_dir).recording, "FrozenLake-v1", (1,))
+    copy = fetch_recording(remote, view.run_id)
+    assert copy == tmp_path / "cache" / "mosaic" / "files" / view.run_id / "recording.bin"
+    assert [report.is_identical for report in replay_episodes(copy)] == [True]
 
 
 def test_copies_that_were_not_used_for_long_are_deleted(remote: TrainerClient, view: RunView, tmp_path: Path) -> None:

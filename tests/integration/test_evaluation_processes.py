@@ -21,6 +21,7 @@ from cleanrl_worker.evaluation_policy import load_for_evaluation
 from cleanrl_worker.normalization import ObservationNormalizer
 from cleanrl_worker.worker_config import parse_request
 from mosaic.arena import Episode, evaluate
+from mosaic.arena.evaluate import EpisodeSteps
 from mosaic.arena.evaluation_batches import process_count
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.envs import make
@@ -37,6 +38,28 @@ def _start_helpers_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["mosaic.arena.evaluate"]
     monkeypatch.setattr(module, "PROBE_S", 0.0)
     monkeypatch.setattr(module, "MIN_PARALLEL_WORK_S", 0.0)
+
+
+def test_helpers_return_the_steps_of_their_episodes(tmp_path: Path) -> None:
+    def record(count: int, name: str) -> tuple[dict[int, EpisodeSteps], PolePolicy]:
+        policy, recorded = PolePolicy(tmp_path / name), dict[int, EpisodeSteps]()
+
+        def on_episode(episode: Episode) -> None:
+            assert episode.steps is not None
+            recorded[episode.seed] = episode.steps
+
+        episodes = evaluate(policy, cartpole, SEEDS, on_episode=on_episode, processes=count, records_steps=True)
+        assert {episode.steps for episode in episodes} == {None}, "They are not all held in memory."
+        return recorded, policy
+
+    alone, _ = record(1, "alone")
+    together, policy = record(3, "together")
+    assert len(policy.helpers) == 2
+    assert alone.keys() == together.keys() == set(SEEDS)
+    for seed, steps in alone.items():
+        np.testing.assert_array_equal(together[seed].actions, steps.actions)
+        np.testing.assert_array_equal(together[seed].rewards, steps.rewards)
+        assert together[seed].is_terminated == steps.is_terminated
 
 
 class PolePolicy:

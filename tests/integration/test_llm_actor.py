@@ -112,6 +112,7 @@ Sit = Callable[..., Table]
 
 
 def test_a_good_reply_is_the_action_and_is_recorded(server: LlmServer, sit: Sit) -> None:
+    """R9.8: prompt, reply, cost and latency."""
     table = sit(RIGHT, price_per_million_input="100", price_per_million_output=1000)
     assert table.act() == "right"
     assert table.act(table.turn(legal_actions=[0, 2], reward=0.5)) == "right"
@@ -219,6 +220,7 @@ def test_a_lost_connection_is_tried_again(sit: Sit) -> None:
 def test_every_failure_has_a_name_and_the_fallback(
     sit: Sit, monkeypatch: pytest.MonkeyPatch, answer: Answer, problem: str, words: str
 ) -> None:
+    """R9.8: a bad reply never stops the session."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     table = sit(answer)
     assert table.act(table.turn(legal_actions=[1, 2])) == "down"
@@ -375,7 +377,7 @@ def test_an_imported_config_does_not_get_the_key_without_trust() -> None:
 def test_a_session_is_played_canceled_and_keeps_the_key_to_itself(
     workspace: Workspace, plugins: Path, server: LlmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R4.6: keys."""
+    """R4.6, R9.8: the key is in no file of the run."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.answers = [fails(429, f"slow down, {KEY}", Retry_After="0"), NONSENSE, RIGHT]
     common = ("--env-kwargs", '{"is_slippery": false}', "--max-steps", "4", "--json")

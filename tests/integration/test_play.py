@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.daemons import ended, running_daemon
+from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.sessions import recording_of, wait_for_state
 
 from mosaic.api.play_payload import build_play_payload
@@ -101,7 +101,7 @@ def test_a_human_hands_over_to_another_actor_and_takes_back(
 
 def test_held_keys_act_in_real_time(trainer: TrainerClient, start: Start) -> None:
     run_id = start("MountainCar-v0", episodes=1, rate_hz=20, is_paused=True)
-    wait_for_state(trainer, run_id, lambda state: state.is_paused, "the session")
+    wait_for(lambda: trainer.get(run_id).stage == "paused", "the daemon to know that the session is paused")
     with trainer.control_session(run_id) as control:
         control.send(Keys(down=("Right",), pressed=("Right",)))
         trainer.resume(run_id)
@@ -165,4 +165,14 @@ def test_commands_are_for_sessions_only(trainer: TrainerClient, start: Start) ->
     control = trainer.control_session(run_id)
     control.send(Step())
     with pytest.raises(NotAllowed, match="not a play session that is running"):
+        control.close()
+
+
+def test_commands_to_a_session_that_is_queued_are_refused(trainer: TrainerClient, start: Start) -> None:
+    """They would not reach it: it reads what comes after its start."""
+    last = [start("FrozenLake-v1") for _ in range(5)][-1]
+    assert trainer.get(last).stage == "queued"
+    control = trainer.control_session(last)
+    control.send(Step())
+    with pytest.raises(NotAllowed, match="has not started yet"):
         control.close()

@@ -16,6 +16,7 @@ from tests.helpers.sessions import recording_of, wait_for_state
 from mosaic.api.play_payload import build_play_payload
 from mosaic.api.replays import replay_episodes
 from mosaic.arena.recording import Recording
+from mosaic.cli.play_commands import print_reports
 from mosaic.client import TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
@@ -67,8 +68,10 @@ def worker_pid(trainer: TrainerClient, run_id: str) -> int:
     raise AssertionError("The session has no process.")
 
 
-def test_a_killed_session_can_be_replayed_up_to_its_last_step(trainer: TrainerClient, start: Start) -> None:
-    """F1: also the steps before a pause in which the player thinks."""
+def test_a_killed_session_can_be_replayed_up_to_its_last_step(
+    trainer: TrainerClient, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R6.1: also the steps before a pause in which the player thinks."""
     run_id = start()
     with trainer.control_session(run_id) as control:
         for key in ("Down", "Down", "Right"):
@@ -84,6 +87,8 @@ def test_a_killed_session_can_be_replayed_up_to_its_last_step(trainer: TrainerCl
     assert ended(trainer, run_id).outcome == "failed"
     (report,) = replay_episodes(recording_of(trainer, run_id))
     assert (report.is_identical, report.steps, report.ending) == (True, 3, "running")
+    print_reports([report])
+    assert "identical (incomplete" in capsys.readouterr().out
 
 
 def test_a_flood_of_keys_is_survived(trainer: TrainerClient, start: Start) -> None:
@@ -123,7 +128,7 @@ def test_a_command_that_is_not_valid_is_refused(trainer: TrainerClient, start: S
     assert trainer.get(run_id).is_active
 
 
-def test_inputs_that_are_no_actions_do_not_stop_a_session(trainer: TrainerClient, start: Start) -> None:
+def test_inputs_that_are_not_actions_do_not_stop_a_session(trainer: TrainerClient, start: Start) -> None:
     lake, pendulum = start(), start("Pendulum-v1", pacing="turns")
     with trainer.control_session(lake) as first, trainer.control_session(pendulum) as second:
         for control in (first, second):
@@ -139,7 +144,7 @@ def test_inputs_that_are_no_actions_do_not_stop_a_session(trainer: TrainerClient
             wait_for_state(trainer, run_id, lambda state: state.step >= 1, "a step after all")
 
 
-def test_commands_to_what_is_no_running_session_are_refused(trainer: TrainerClient, start: Start) -> None:
+def test_commands_to_anything_but_a_running_session_are_refused(trainer: TrainerClient, start: Start) -> None:
     run_id = start("FrozenLake-v1", "random", episodes=1)
     ended(trainer, run_id)
     for run in (run_id, "no-such-run", ""):
@@ -175,7 +180,7 @@ def test_pause_resume_and_stop_in_any_order_end_the_session(
 
 
 def test_a_session_outlives_the_daemon_and_can_be_controlled_again(tmp_path: Path) -> None:
-    """F2: the stream of commands reports that the daemon is gone, and can be opened again."""
+    """The stream of commands reports that the daemon is gone, and can be opened again."""
     with running_daemon(Workspace(tmp_path / "var"), tmp_path / "plugins") as (daemon, trainer):
         settings = {"env_kwargs": {"is_slippery": False}, "episodes": 1}
         run_id = trainer.submit(build_play_payload(trainer, "FrozenLake-v1", {"*": "human"}, settings)).run_id

@@ -56,8 +56,14 @@ def test_training_waiting_curves_evaluation_and_policy(
     with pytest.raises(mosaic.UnknownName, match="Did you mean 'charts/learning_rate'"):
         run.metrics("charts/lerning_rate")
 
-    result = run.evaluate(episodes=8)
+    result = run.evaluate(episodes=8, record=True)
     assert (result.episodes, len(result.returns)) == (8, 8)
+    replayed = result.run.replay()
+    assert [(one.total_reward, one.is_identical) for one in replayed] == [(value, True) for value in result.returns]
+    from_command = command(workspace, "eval", run.id, "--episodes", "2", "--record-episodes", "--json").json
+    reports = json.loads(command(workspace, "replay", from_command["run_id"], "--json").out)
+    assert reports["identical"] is True
+    assert [one["total_reward"] for one in reports["episodes"]] == from_command["returns"]
     assert result.mean == pytest.approx(result.returns.mean())
     assert result.ci95 is not None
     assert result.ci95[0] <= result.mean <= result.ci95[1]
@@ -75,6 +81,11 @@ def test_training_waiting_curves_evaluation_and_policy(
     batch = np.stack([observation] * 5)
     assert policy.act(batch).shape == (5,)
     assert policy.act(batch).tolist() == [policy.act(observation)] * 5
+    drawn = []
+    for seed in (4, 4, 5):
+        policy.reset(seed)
+        drawn.append([policy.act(batch, deterministic=False).tolist() for _ in range(20)])
+    assert drawn[0] == drawn[1] != drawn[2], "An actor that samples plays the same episode again."
     with pytest.raises(mosaic.BadInput, match=r"shape \(3,\); CartPole-v1 needs \(4,\)"):
         policy.act([1.0, 2.0, 3.0])
     model = next(run.folder.rglob("*.cleanrl_model"))

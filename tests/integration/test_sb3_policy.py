@@ -3,25 +3,132 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import pickle
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers.commands import mosaic
 
 from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import Workspace
 
-sb3 = pytest.importorskip("stable_baselines3")
 OBSERVATIONS = 50
+DATA = Path(__file__).parents[1] / "data" / "sb3"
+"""Files that Stable-Baselines3 wrote, and the actions that it chooses; `make.py` there made them."""
+
+
+@pytest.fixture
+def sb3() -> Any:
+    return pytest.importorskip("stable_baselines3")
+
+
+def spaces(env_id: str) -> tuple[Any, Any]:
+    env = gymnasium.make(env_id)
+    return env.observation_space, env.action_space
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env_id", "settings"),
+    ("name", "file", "env_id"),
+    [
+        ("ppo_cartpole", "ppo_cartpole.zip", "CartPole-v1"),
+        ("sac_pendulum", "sac_pendulum.zip", "Pendulum-v1"),
+        ("normalized", "sac_pendulum.zip", "Pendulum-v1"),
+    ],
+)
+def test_a_stored_policy_chooses_the_actions_of_the_library(name: str, file: str, env_id: str) -> None:
+    """R9.1: without that library; `normalized` with the statistics of VecNormalize."""
+    statistics = read_statistics(DATA / "vecnormalize.pkl") if name == "normalized" else None
+    policy = Sb3Policy(DATA / file, *spaces(env_id), statistics)
+    expected = json.loads((DATA / "expected.json").read_text())[name]
+    actions = [policy.act(np.array(observation, np.float32)) for observation in expected["observations"]]
+    assert np.allclose(actions, expected["actions"], atol=1e-5)
+
+
+def test_a_stored_policy_acts_in_a_session(workspace: Workspace) -> None:
+    """R9.1: an SB3 policy as an actor, from its file alone."""
+    target = f"policy:{DATA / 'ppo_cartpole.zip'}"
+    played = mosaic(workspace, "play", "CartPole-v1", "--actor", target, "--episodes", "3", "--json")
+    assert played.code == 0, played.err
+    assert min(json.loads(played.out)["agents"]["*"]["returns"]) > 100  # at random some 20
+    refused = mosaic(workspace, "play", "Acrobot-v1", "--actor", target)
+    assert (refused.code, "observations of 4 values; those here have 6" in refused.err) == (2, True), refused.err
+    mosaic(workspace, "daemon", "stop")
+
+
+def rewritten(path: Path, **members: bytes) -> Path:
+    """The policy of CartPole with some of its members replaced."""
+    with zipfile.ZipFile(DATA / "ppo_cartpole.zip") as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            compression = zipfile.ZIP_DEFLATED if name in members else zipfile.ZIP_STORED
+            new.writestr(name, members.get(name, old.read(name)), compression)
+    return path
+
+
+def changed_data(**changes: Any) -> bytes:
+    with zipfile.ZipFile(DATA / "ppo_cartpole.zip") as archive:
+        return json.dumps(json.loads(archive.read("data")) | changes).encode()
+
+
+def compressed(names: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in names.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"data": b"[" * 100_000}, "or damaged"),
+        ({"data": b"[1]"}, "not what they should be"),
+        ({"data": b"{}"}, "does not say which class"),
+        ({"data": bytes(65 << 20)}, "larger than 67,108,864 bytes"),
+        ({"data": changed_data(policy_kwargs={"squash_output": True})}, "`squash_output` is not supported"),
+        ({"data": changed_data(policy_kwargs={"normalize_images": False})}, "`normalize_images=False`"),
+        (
+            {"data": changed_data(policy_kwargs={"activation_fn": "<class 'torch.nn.modules.activation.Mish'>"})},
+            "'Mish'",
+        ),
+        ({"data": changed_data(policy_class={"__module__": "os"})}, "policies of 'os' cannot be read"),
+        ({"data": changed_data(policy_class={"__module__": "stable_baselines3.dqn.policies"})}, "has no layers"),
+        ({"policy.pth": b"nothing"}, "not a file written by torch.save"),
+        ({"policy.pth": compressed({"a/data.pkl": bytes(50 << 20)})}, "it is compressed"),
+        ({"policy.pth": compressed({"a/data.pkl": b".", "a/byteorder": bytes(50 << 20)})}, "it is compressed"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused(tmp_path: Path, members: dict[str, bytes], words: str) -> None:
+    """F25: also one that would expand to gigabytes."""
+    with pytest.raises(BadInput, match=words):
+        Sb3Policy(rewritten(tmp_path / "changed.zip", **members), *spaces("CartPole-v1"))
+
+
+@given(place=st.integers(0, 10_000), value=st.integers(1, 255))
+@settings(deadline=None, max_examples=100)
+def test_a_damaged_file_is_refused_with_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, place: int, value: int
+) -> None:
+    """F14: no exception but ours."""
+    data = bytearray((DATA / "ppo_cartpole.zip").read_bytes())
+    data[place % len(data)] ^= value
+    path = tmp_path_factory.mktemp("damage") / "model.zip"
+    path.write_bytes(data)
+    with suppress(BadInput):
+        Sb3Policy(path, *spaces("CartPole-v1")).act(np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "options"),
     [
         ("PPO", "CartPole-v1", {}),
         ("A2C", "Pendulum-v1", {}),
@@ -32,10 +139,10 @@ OBSERVATIONS = 50
     ],
 )
 def test_a_saved_policy_acts_as_the_library_does(
-    algorithm: str, env_id: str, settings: dict[str, Any], tmp_path: Path
+    sb3: Any, algorithm: str, env_id: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     env = gymnasium.make(env_id)
-    model = getattr(sb3, algorithm)("MlpPolicy", env, seed=1, device="cpu", **settings)
+    model = getattr(sb3, algorithm)("MlpPolicy", env, seed=1, device="cpu", **options)
     model.save(tmp_path / "model")
     policy = Sb3Policy(tmp_path / "model.zip", env.observation_space, env.action_space)
     rng = np.random.default_rng(1)
@@ -57,7 +164,7 @@ class ImageEnv(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, True, False, {}
 
 
-def test_a_policy_that_sees_images_acts_as_the_library_does(tmp_path: Path) -> None:
+def test_a_policy_that_sees_images_acts_as_the_library_does(sb3: Any, tmp_path: Path) -> None:
     model = sb3.PPO("CnnPolicy", ImageEnv(), seed=1, device="cpu", n_steps=8, batch_size=8)
     model.save(tmp_path / "model")
     policy = Sb3Policy(tmp_path / "model.zip", ImageEnv.observation_space, ImageEnv.action_space)
@@ -68,14 +175,8 @@ def test_a_policy_that_sees_images_acts_as_the_library_does(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def model_zip(tmp_path: Path) -> Path:
-    sb3.PPO("MlpPolicy", "CartPole-v1", seed=1, device="cpu").save(tmp_path / "model")
-    return tmp_path / "model.zip"
-
-
-def spaces(env_id: str) -> tuple[Any, Any]:
-    env = gymnasium.make(env_id)
-    return env.observation_space, env.action_space
+def model_zip() -> Path:
+    return DATA / "ppo_cartpole.zip"
 
 
 def test_code_in_the_file_does_not_run(model_zip: Path, tmp_path: Path) -> None:
@@ -107,24 +208,6 @@ def test_a_policy_that_does_not_fit_is_refused_with_the_reason(model_zip: Path, 
     (tmp_path / "other.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     with pytest.raises(BadInput, match="it has no 'data'"):
         Sb3Policy(tmp_path / "other.zip", *spaces("CartPole-v1"))
-
-
-def test_statistics_of_vecnormalize_are_applied(tmp_path: Path) -> None:
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-
-    envs = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]))
-    envs.seed(1)
-    envs.reset()
-    for _ in range(50):
-        envs.step(np.array([[0.5]], np.float32))
-    envs.save(str(tmp_path / "vecnormalize.pkl"))
-    model = sb3.PPO("MlpPolicy", envs, seed=1, device="cpu")
-    model.save(tmp_path / "model")
-    statistics = read_statistics(tmp_path / "vecnormalize.pkl")
-    policy = Sb3Policy(tmp_path / "model.zip", *spaces("Pendulum-v1"), statistics)
-    observation = np.array([0.3, -0.9, 2.0], np.float32)
-    expected, _ = model.predict(envs.normalize_obs(observation), deterministic=True)
-    assert np.allclose(policy.act(observation), expected, atol=1e-5)
 
 
 def test_statistics_with_code_are_refused(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from mosaic.arena.actors import Actor, Seat, Turn, make_actor
+from mosaic.arena.script_actor import EXAMPLES
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.play import ActorChoice
+from mosaic.envs import make
+from mosaic.workers.actor_registry import discover_actors
 
 NAMES = ("left", "down", "right", "up")
 DISCRETE = gymnasium.spaces.Discrete(4)
@@ -39,7 +42,7 @@ def act(actor: Actor) -> Any:
         ("", "does not define act"),
     ],
 )
-def test_a_file_that_is_no_script_is_refused_before_it_runs(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_a_file_that_is_not_a_script_is_refused_before_it_runs(tmp_path: Path, text: str | bytes, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         script(tmp_path / "actor.py", text)
 
@@ -88,7 +91,7 @@ def test_a_continuous_action_gets_the_type_of_its_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["7", "-1", "1.5", "nan", "inf", "9" * 30, "1 2", "sideways", "\ufffd" * 900])
-def test_a_line_that_is_no_action_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_not_an_action_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(BadInput, match=r"line 2: .* is not an action; expected one of left, down, right, up"):
         script(tmp_path / "actions.txt", f"left\n{line}\n")
 
@@ -103,3 +106,29 @@ def test_an_actor_without_a_target_takes_none() -> None:
 def test_a_text_that_names_no_actor_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match=r"does not name an actor|The actor was refused"):
         ActorChoice.parse(text)
+
+
+def test_every_example_that_is_listed_is_shipped() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.*")} == set(discover_actors()["script"].examples)
+
+
+@pytest.mark.parametrize(
+    ("name", "env_id", "settings", "least"),
+    [
+        ("cart_pole", "CartPole-v1", {}, 400),
+        ("mountain_car", "MountainCar-v0", {}, -180),
+        ("frozen_lake", "FrozenLake-v1", {"is_slippery": False}, 1),
+    ],
+)
+def test_an_example_plays_its_game(name: str, env_id: str, settings: dict[str, Any], least: float) -> None:
+    env = make(env_id, **settings)
+    seat = Seat(env_id, "*", env.observation_space, env.action_space, NAMES if name == "frozen_lake" else ())
+    actor = make_actor(ActorChoice.parse(f"script:{name}"), seat)
+    observation, info = env.reset(seed=1)
+    actor.start_episode(1)
+    total, is_over = 0.0, False
+    while not is_over:
+        observation, reward, is_terminated, is_truncated, info = env.step(actor.act(Turn("*", 0, observation, info)))
+        total += float(reward)
+        is_over = is_terminated or is_truncated
+    assert total >= least

@@ -11,6 +11,7 @@ from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.setting_field import SettingField
 from mosaic.envs import make
+from mosaic.envs.symbols import frozen_lake
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,12 @@ def test_what_the_environment_accepts_reaches_it() -> None:
     assert env.unwrapped.ncol == 3
     assert env.spec.max_episode_steps == 7
     assert env.unwrapped.P[0][2] == [(1.0, 1, 0.0, False)]
+
+
+def test_a_map_with_other_letters_can_be_drawn() -> None:
+    env: Any = make("FrozenLake-v1", desc=["SXG"])
+    env.reset(seed=1)
+    assert frozen_lake(env.unwrapped, ()).rows == (("start+agent", "ice", "goal"),)
 
 
 def test_a_number_in_quotation_marks_is_not_a_number() -> None:

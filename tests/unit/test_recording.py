@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.recording import ActorChange, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
 from mosaic.arena.recording_blocks import PREFIX, pack_block
 from mosaic.contracts.errors import BadInput
@@ -112,7 +113,7 @@ def test_a_part_without_steps_tells_the_ending_only(tmp_path: Path) -> None:
 
 
 def test_a_block_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_path: Path) -> None:
-    """F4: what is written after it can be read."""
+    """What is written after it can be read."""
     path = tmp_path / "r"
     big = episode(1, rewards=np.random.default_rng(1).normal(size=20_000), actions=np.zeros(20_000, int))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -189,6 +190,7 @@ def test_a_file_that_is_cut_keeps_what_is_complete(tmp_path_factory: pytest.Temp
         expected = [0, 1, 2] if keep == size else [0, 1] if keep >= ends[0] else []
         assert recording.numbers == expected
         assert recording.problem is None
+        assert recording.is_cut_off == (keep not in (size, ends[0], header_end, header_end - 1))
 
 
 def test_an_interrupted_file_is_continued_after_its_last_complete_block(tmp_path: Path) -> None:
@@ -253,6 +255,52 @@ def test_a_missing_episode_is_named_with_those_that_are_there(tmp_path: Path) ->
     write(tmp_path / "r", [episode(0), episode(1)])
     with Recording(tmp_path / "r") as recording, pytest.raises(BadInput, match="has episodes 0 to 1"):
         recording.episode(7)
+
+
+def play_cartpole(recorder: EpisodeRecorder, episodes: int) -> int:
+    """Play at random; return the number of steps."""
+    env, rng, steps = gymnasium.make("CartPole-v1"), np.random.default_rng(1), 0
+    for seed in range(episodes):
+        env.reset(seed=seed)
+        recorder.start(seed, {"*": "random"})
+        is_terminal = False
+        while not is_terminal:
+            action = int(rng.integers(2))
+            is_terminal = bool(env.step(action)[2])
+            recorder.add(action, 1.0)
+            steps += 1
+        recorder.finish("terminated")
+    return steps
+
+
+@pytest.mark.parametrize("flush_s", [-1.0, 60.0], ids=["each step", "at the end"])
+def test_a_session_is_recorded_whenever_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_s: float
+) -> None:
+    """Its short episodes share blocks, so a step takes less than four bytes."""
+    monkeypatch.setattr("mosaic.arena.episode_recorder.FLUSH_S", flush_s)
+    recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda *_: None)
+    steps = play_cartpole(recorder, 40)
+    recorder.close()
+    with Recording(tmp_path / "r") as recording:
+        episodes = list(recording.episodes())
+    assert [one.seed for one in episodes] == list(range(40))
+    assert {(one.ending, one.actions.dtype.kind, one.actors) for one in episodes} == {
+        ("terminated", "i", (ActorChange(0, "*", "random"),))
+    }
+    assert sum(map(len, episodes)) == steps
+    if flush_s > 0:
+        assert (tmp_path / "r").stat().st_size / steps < MAX_BYTES_PER_STEP
+
+
+def test_a_session_without_space_warns_once_and_continues(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    (tmp_path / "r").mkdir()
+    recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda text, code: warnings.append(f"{code}: {text}"))
+    play_cartpole(recorder, 2)
+    recorder.close()
+    (warning,) = warnings
+    assert warning.startswith("recording_failed: No more episodes are recorded")
 
 
 def test_a_step_of_cartpole_takes_less_than_four_bytes(tmp_path: Path) -> None:

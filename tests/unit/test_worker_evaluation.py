@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import torch
 from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.evaluation_policy import load_for_evaluation
+from cleanrl_worker.evaluation_policy import env_maker, load_for_evaluation, recording_header
 from cleanrl_worker.launcher import ConsoleRun
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
+from mosaic.api.replays import replay_episodes
 from mosaic.arena import Episode, evaluate, evaluation_batches, pool_summaries, summarize
 from mosaic.arena.evaluation_batches import first_evaluation_seed
+from mosaic.arena.recording import RecordedEpisode, Recording, RecordingWriter
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.events import Steps
@@ -492,3 +495,85 @@ def test_an_evaluation_without_frames_continues_and_warns(
     assert [event["code"] for event in events(folder, "warning")] == ["no_video"]
     assert "no GL here" in events(folder, "warning")[0]["text"]
     assert not folder.videos.exists()
+
+
+@pytest.mark.parametrize("extras", [{}, {"eval_stochastic": True}])
+def test_episodes_are_recorded_on_request_and_simulated_again(
+    trained: RunFolder, tmp_path: Path, extras: dict[str, Any]
+) -> None:
+    """R6.4: each episode of an evaluation is in its recording, by the order of the seeds."""
+    plain = train_here(RunFolder(tmp_path / "plain"), evaluation(trained.path, extras=extras))
+    assert not plain.recording.exists()
+    folder = RunFolder(tmp_path / "recorded")
+    for attempt in (1, 2):
+        train_here(folder, evaluation(trained.path, extras={"record_episodes": True, **extras}))
+        summary = json.loads(folder.eval_summary.read_text())
+        with Recording(folder.recording) as recording:
+            episodes = list(recording.episodes())
+        assert [episode.number for episode in episodes] == list(range(3 * attempt))
+        assert [episode.seed for episode in episodes] == summary["seeds"]
+        assert [episode.total_reward for episode in episodes] == summary["returns"]
+        assert {change.actor for episode in episodes for change in episode.actors} == {"policy"}
+    assert summary["batches"][0]["returns"] == json.loads(plain.eval_summary.read_text())["returns"]
+    assert [report.is_identical for report in replay_episodes(folder.recording)] == [True] * 6
+
+
+def test_what_an_interrupted_batch_recorded_is_dropped(trained: RunFolder, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "killed")
+    request = evaluation(trained.path, extras={"record_episodes": True})
+    train_here(folder, request)
+    folder.eval_summary.unlink()  # as if it had been killed before the batch was complete
+    train_here(folder, request)
+    with Recording(folder.recording) as recording:
+        assert [episode.seed for episode in recording.episodes()] == json.loads(folder.eval_summary.read_text())[
+            "seeds"
+        ]
+
+
+def test_the_evaluation_after_training_is_in_its_recording(tmp_path: Path) -> None:
+    folder = train_here(RunFolder(tmp_path / "run"), small(extras={"record_episodes": True, "save_model": True}))
+    summary = json.loads(folder.eval_summary.read_text())
+    with Recording(folder.recording) as recording:
+        episodes = list(recording.episodes())
+    evaluated = [episode for episode in episodes if episode.actors]
+    assert [episode.number for episode in evaluated] == list(range(len(episodes)))[-len(evaluated) :]
+    assert [(episode.seed, episode.total_reward) for episode in evaluated] == list(
+        zip(summary["seeds"], summary["returns"], strict=True)
+    )
+    assert len(episodes) > len(evaluated) == 10
+    assert all(report.is_identical for report in replay_episodes(folder.recording))
+
+
+def test_the_recording_has_the_actions_and_rewards_of_the_environment(tmp_path: Path) -> None:
+    """R6.4: also of a policy that normalizes observations and clips actions."""
+    settings = {"num_envs": 1, "num_steps": 64}
+    config = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras=settings)
+    trained = train_here(RunFolder(tmp_path / "run"), config)
+    request = evaluation(trained.path, extras={"record_episodes": True, "eval_stochastic": True, "eval_episodes": 2})
+    folder = train_here(RunFolder(tmp_path / "recorded"), request)
+    returns = json.loads(folder.eval_summary.read_text())["returns"]
+    reports = list(replay_episodes(folder.recording))
+    assert [report.total_reward for report in reports] == pytest.approx(returns, rel=1e-12)
+    assert all(report.is_identical for report in reports)
+
+
+class ChancePolicy:
+    def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
+        return rng.integers(0, 4, len(observations))
+
+
+def test_whole_atari_games_are_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    header = recording_header("ppo_atari", "BreakoutNoFrameskip-v4", {})
+    assert header is not None
+    with RecordingWriter(tmp_path / "recording.bin", header) as writer:
+
+        def on_episode(episode: Episode) -> None:
+            steps = episode.steps
+            assert steps is not None
+            writer.append([RecordedEpisode(0, episode.seed, None, steps.actions, steps.rewards, "terminated")])
+
+        make_game = partial(env_maker("ppo_atari"), header.env_id)
+        evaluate(ChancePolicy(), make_game, [5], deterministic=False, on_episode=on_episode, records_steps=True)
+    (report,) = replay_episodes(tmp_path / "recording.bin")
+    assert (report.is_identical, report.steps > 50) == (True, True)

@@ -15,6 +15,7 @@ from mosaic.contracts.model import parse_contract
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, FIRST_AGENT, HUMAN, PLAY_WORKER, ActorChoice
 from mosaic.submission.run_payloads import build_payload
+from mosaic.workers.actor_registry import discover_actors
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
@@ -91,7 +92,10 @@ def build_play_payload(
 
 def _names_example(choice: ActorChoice) -> bool:
     """Return whether the target may be the name of an example that is shipped with the actor."""
-    return choice.kind == "bdi" and choice.target.isidentifier() and not Path(choice.target).is_file()
+    is_example = choice.target in discover_actors()[choice.kind].examples
+    # The worker suggests the nearest name of an example for one that is misspelled.
+    is_misspelled = choice.kind == "bdi" and choice.target.isidentifier()
+    return (is_example or is_misspelled) and not Path(choice.target).is_file()
 
 
 def complete_options(trainer: TrainerClient, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,8 +59,10 @@ class Policy:
             return actions
         return actions[0].item() if np.ndim(actions[0]) == 0 else actions[0]
 
-    def reset(self) -> None:
-        """Start a new episode. Only policies with memory need this call."""
+    def reset(self, seed: int | None = None) -> None:
+        """Start a new episode. Only policies with memory need this call. What is drawn after it depends on `seed`."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
         if self._loaded.reset_row is not None:
             for row in range(self._loaded.rows or 0):
                 self._loaded.reset_row(row)

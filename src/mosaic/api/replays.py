@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -74,9 +75,12 @@ def export_recording(
 
 def _run_worker(arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the replies of a worker, decoded; raise what it reports as a failure."""
-    with subprocess.Popen([*REPLAY_COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # A file, since nothing reads a pipe meanwhile: an environment that prints much would wait forever.
+    with (
+        tempfile.TemporaryFile() as printed,
+        subprocess.Popen([*REPLAY_COMMAND, *arguments], stdout=subprocess.PIPE, stderr=printed) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         try:
             for line in process.stdout:
                 reply = json.loads(line)
@@ -85,7 +89,7 @@ def _run_worker(arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
                     raise error_class(problem.error)(problem.message)
                 yield reply
             if process.wait() != 0:
-                raise MosaicError(f"The replay ended with exit code {process.returncode}. {_last_line(process.stderr)}")
+                raise MosaicError(f"The replay ended with exit code {process.returncode}. {_last_line(printed)}")
         finally:
             process.terminate()
             try:
@@ -94,6 +98,7 @@ def _run_worker(arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
                 process.kill()
 
 
-def _last_line(stream: IO[bytes]) -> str:
-    lines = stream.read().decode(errors="replace").strip().splitlines()
+def _last_line(printed: IO[bytes]) -> str:
+    printed.seek(0)
+    lines = printed.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""

@@ -193,6 +193,7 @@ class Run:
         seed: int | None = None,
         env_id: str | None = None,
         video: bool = False,
+        record: bool = False,
         trust: bool = False,
         progress: bool = False,
         timeout: float | None = None,
@@ -200,12 +201,13 @@ class Run:
         """Evaluate its policy on seeds that training did not use, wait for the end, and return the result.
 
         `checkpoint` is `last`, `best` or a step. `seed` is the first seed instead. `trust`: import the module that the
-        environment of an imported run names. The evaluation is a run of its own.
+        environment of an imported run names. The evaluation is a run of its own; with `record`, it can be replayed.
         """
         options = {
             "eval_batch_size": episodes,
             "eval_capture_video": video,
             "eval_stochastic": not deterministic,
+            "record_episodes": record,
             "seed_override": seed,
         }
         trainer = self._connection.trainer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,12 +82,12 @@ class RandomActor:
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
         self._space = seat.action_space
-        self._seed = seat.seed
-        self._rng = np.random.default_rng(seat.seed)
+        self._agent = zlib.crc32(seat.agent.encode())
+        self._rng = np.random.default_rng()
 
     def start_episode(self, seed: int) -> None:
-        # Of its own stream: the environment uses the same seed.
-        self._rng = np.random.default_rng([seed, 1])
+        # A stream of its own: the environment and the other agents have the same seed.
+        self._rng = np.random.default_rng([seed, self._agent])
         self._space.seed(int(self._rng.integers(2**31)))
 
     def act(self, turn: Turn) -> Any:
@@ -131,7 +132,7 @@ class PolicyActor:
 
     def start_episode(self, seed: int) -> None:
         if self._sb3 is None:
-            self._policy.reset()
+            self._policy.reset(seed)
 
     def act(self, turn: Turn) -> Any:
         if self._sb3 is not None:

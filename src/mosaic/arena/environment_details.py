@@ -42,8 +42,9 @@ def describe_environment(question: EnvironmentQuestion) -> EnvironmentDetails:
     """Return what the catalog says, and what only the environment itself knows; `problem` where it cannot be made."""
     env_id = question.env_id
     family = find_family(env_id)
-    if family is not None and env_id.startswith(PETTINGZOO_PREFIX) and env_id not in family.known_ids:
-        raise unknown_name_error("environment", env_id, family.known_ids)
+    games = [game for row in FAMILIES.values() if row.is_for_play_only for game in row.known_ids]
+    if env_id.startswith(PETTINGZOO_PREFIX) and env_id not in games:
+        raise unknown_name_error("environment", env_id, games)
     entry = None if family is None else family.find_entry(env_id)
     details = EnvironmentDetails(
         id=env_id,

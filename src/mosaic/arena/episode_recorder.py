@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mosaic.arena.recording import ActorChange, Ending, RecordedEpisode, RecordingHeader, RecordingWriter
+from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.contracts.errors import MosaicError
 
 FLUSH_S = 1.0
@@ -17,21 +18,33 @@ FLUSH_S = 1.0
 
 
 class EpisodeRecorder:
-    """Collects the steps of the current episode and appends them to the recording at intervals.
+    """Collects episodes and the steps of the current one, and appends them to the recording at intervals.
 
+    Short episodes share a block, which takes less space than one for each.
     If that fails, it warns once and records nothing more: the session continues.
     """
 
-    def __init__(self, path: Path | None, header: RecordingHeader, warn: Callable[[str, str], None]) -> None:
-        """Without a path, nothing is recorded."""
+    def __init__(
+        self,
+        path: Path | None,
+        header: RecordingHeader,
+        warn: Callable[[str, str], None],
+        camera: VideoRecorder | None = None,
+        env: Any = None,
+    ) -> None:
+        """Without a path, nothing is recorded. A `camera` stores the frames of `env`, too."""
         self._warn = warn
+        self._camera = camera
+        self._env = env
         self._writer: RecordingWriter | None = None
         try:
             self._writer = None if path is None else RecordingWriter(path, header)
         except (OSError, MosaicError) as error:
             self._give_up(error)
         self._number = 0 if self._writer is None else self._writer.next_number
-        self._flushed_at = 0.0
+        self._flushed_at = time.monotonic()
+        self._parts: list[RecordedEpisode] = []
+        """Of episodes that have ended since the last block."""
         self._length = 0
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
@@ -41,17 +54,23 @@ class EpisodeRecorder:
         self._seed: int | None = seed
         self._actions, self._rewards, self._length = [], [], 0
         self._changes = [ActorChange(0, agent, actor) for agent, actor in actors.items()]
+        self._total_reward = 0.0
+        if self._camera is not None:
+            self._camera.start_episode(self._number, self._env)
 
     def add(self, action_row: Any, reward_row: Any) -> None:
         self._actions.append(action_row)
         self._rewards.append(reward_row)
         self._length += 1
+        self._total_reward += float(np.sum(reward_row))
+        if self._camera is not None:
+            self._camera.capture_frame(self._number)
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
         """Write what was played, also while nothing happens: a player may think for long."""
-        if self._actions and time.monotonic() - self._flushed_at > FLUSH_S:
-            self._flush("running")
+        if (self._actions or self._parts) and time.monotonic() - self._flushed_at > FLUSH_S:
+            self._flush()
 
     def change_actor(self, agent: str, actor: str) -> None:
         self._changes.append(ActorChange(self._length, agent, actor))
@@ -59,34 +78,45 @@ class EpisodeRecorder:
     def finish(self, ending: Ending) -> None:
         """End the episode; one that was left in the middle stays `running`."""
         if self._length and (self._actions or ending != "running"):
-            self._flush(ending)
+            self._end_part(ending)
+            self.flush_if_due()
+        if self._camera is not None and self._length:
+            self._camera.finish_episode(self._number, self._total_reward, self._length)
+        elif self._camera is not None:
+            self._camera.discard_episode(self._number)
         self._number += bool(self._length)
 
-    def _flush(self, ending: Ending) -> None:
-        self._flushed_at = time.monotonic()
-        if self._writer is None:
-            self._actions, self._rewards, self._changes = [], [], []
-            return
-        part = RecordedEpisode(
-            self._number,
-            self._seed,
-            None,
-            np.array(self._actions),
-            np.array(self._rewards, np.float64),
-            ending,
-            tuple(self._changes),
-        )
-        try:
-            self._writer.append([part])
-        except OSError as error:
-            self._give_up(error)
+    def _end_part(self, ending: Ending) -> None:
+        """Move the steps of the current episode to the parts of the next block."""
+        actions, rewards = np.array(self._actions), np.array(self._rewards, np.float64)
+        changes = tuple(self._changes)
+        self._parts.append(RecordedEpisode(self._number, self._seed, None, actions, rewards, ending, changes))
         self._seed, self._actions, self._rewards, self._changes = None, [], [], []
 
+    def _flush(self) -> None:
+        self._flushed_at = time.monotonic()
+        if self._actions:
+            self._end_part("running")
+        parts, self._parts = self._parts, []
+        if self._writer is None:
+            return
+        try:
+            self._writer.append(parts)
+        except OSError as error:
+            self._give_up(error)
+
     def _give_up(self, error: Exception) -> None:
-        self.close()
+        self._close_files()
         self._warn(f"No more episodes are recorded: {error}", "recording_failed")
 
     def close(self) -> None:
+        self._flush()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        if self._camera is not None:
+            self._camera.close()
+            self._camera = None
         if self._writer is not None:
             self._writer.close()
             self._writer = None

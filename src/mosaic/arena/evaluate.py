@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -54,12 +54,23 @@ class RecurrentPolicy(EvaluablePolicy, Protocol):
 
 
 @dataclass(frozen=True)
+class EpisodeSteps:
+    """What simulates an episode again from its seed, and its rewards to compare: the environment's own."""
+
+    actions: np.ndarray
+    rewards: np.ndarray
+    is_terminated: bool
+
+
+@dataclass(frozen=True)
 class Episode:
     index: int
     """Index of its seed in the given list."""
     seed: int
     episodic_return: float
     length: int
+    steps: EpisodeSteps | None = field(default=None, compare=False, repr=False)
+    """Where they are recorded."""
 
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
@@ -76,17 +87,19 @@ def evaluate(
     on_step: Callable[[int], bool] | None = None,
     processes: int = 1,
     make_helper_env: EnvFactory | None = None,
+    records_steps: bool = False,
 ) -> list[Episode]:
     """Play the episodes and return them in the order of their seeds; the same seeds give the same episodes.
 
     `record(index, env)` is called after each reset and step of the episodes played in this process, and may render.
     `on_step(steps)` is called with the steps taken so far, and ends the evaluation by returning False; unfinished
     episodes are then left out. With more than one process, `make_helper_env` creates the helpers' environments.
+    With `records_steps`, `on_episode` gets the steps of an episode; those that are returned are without.
     """
     if not seeds:
         return []
     integers = [int(seed) for seed in seeds]
-    evaluation = _Evaluation(policy, make_env, integers, deterministic, on_episode, record, on_step)
+    evaluation = _Evaluation(policy, make_env, integers, deterministic, on_episode, record, on_step, records_steps)
     return evaluation.run(processes, make_helper_env or make_env)
 
 
@@ -99,6 +112,7 @@ class _Evaluation:
     on_episode: Callable[[Episode], None] | None
     record: RecordFrame | None
     on_step: Callable[[int], bool] | None
+    records_steps: bool = False
     finished: dict[int, Episode] = field(default_factory=dict)
     steps: int = 0
     should_continue: bool = True
@@ -168,10 +182,12 @@ class _Evaluation:
     def _make_runner(
         self, work_queue: SharedWorkQueue, make_env: EnvFactory, record: RecordFrame | None = None
     ) -> EpisodeRunner:
-        return EpisodeRunner(self.policy, make_env, self.seeds, self.deterministic, work_queue, record)
+        return EpisodeRunner(
+            self.policy, make_env, self.seeds, self.deterministic, work_queue, record, self.records_steps
+        )
 
     def _finish_episode(self, episode: Episode) -> None:
-        self.finished[episode.index] = episode
+        self.finished[episode.index] = replace(episode, steps=None)
         if self.on_episode is not None:
             self.on_episode(episode)
 
@@ -200,10 +216,14 @@ class EpisodeRunner:
         deterministic: bool,
         work_queue: SharedWorkQueue,
         record: RecordFrame | None = None,
+        records_steps: bool = False,
     ) -> None:
         self._policy, self._make_env, self._seeds, self._deterministic = policy, make_env, seeds, deterministic
         self._work_queue = work_queue
         self._record = record
+        self._records_steps = records_steps
+        self._actions: list[list[Any]] = [[] for _ in range(BATCH_SIZE)]
+        self._rewards: list[list[float]] = [[] for _ in range(BATCH_SIZE)]
         self._envs: dict[int, gymnasium.Env[Any, Any]] = {}
         self._active_episodes: dict[int, int] = {}
         """By row: the index of its episode."""
@@ -261,15 +281,24 @@ class EpisodeRunner:
                 observation, reward, is_terminated, is_truncated, _ = env.step(actions[row])
                 self._returns[row] += float(reward)
                 self._lengths[row] += 1
+                if self._records_steps:
+                    self._actions[row].append(np.array(actions[row]))
+                    self._rewards[row].append(float(reward))
                 if self._record is not None:
                     self._record(index, env)
                 self._observations[row] = self._as_array(observation)
                 if is_terminated or is_truncated or self._lengths[row] >= MAX_EPISODE_STEPS:
                     del self._active_episodes[row]
-                    on_episode(Episode(index, self._seeds[index], self._returns[row], self._lengths[row]))
+                    steps = self._take_steps(row, bool(is_terminated)) if self._records_steps else None
+                    on_episode(Episode(index, self._seeds[index], self._returns[row], self._lengths[row], steps))
                     self._start_in([row, *self._work_queue.row_order])
                 if not on_step():
                     return
+
+    def _take_steps(self, row: int, is_terminated: bool) -> EpisodeSteps:
+        steps = EpisodeSteps(np.stack(self._actions[row]), np.array(self._rewards[row], np.float64), is_terminated)
+        self._actions[row], self._rewards[row] = [], []
+        return steps
 
     def _select_actions(self) -> Any:
         if self._deterministic:

@@ -14,6 +14,8 @@ from typing import Any
 
 from mosaic.arena import Episode, EvaluablePolicy, evaluate, pool_summaries, summarize
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
+from mosaic.arena.evaluation_recorder import EvaluationRecorder, open_recorder
+from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.step_recorder import StepRecorder
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
@@ -46,6 +48,8 @@ class EvaluatedPolicy:
     policy: EvaluablePolicy
     make_env: Callable[..., Any]
     """Makes the environment, with the wrappers used in training."""
+    header: RecordingHeader | None
+    """What a recording makes the same environment from; None where its episodes cannot be simulated again."""
 
 
 def first_evaluation_seed(training_seed: int) -> int:
@@ -67,7 +71,7 @@ def play_batches(payload: Payload, loaded: EvaluatedPolicy, run: Run) -> None:
         while batches.play_batch() and payload.evaluation.repeat:
             pass
     finally:
-        batches.write_summary()
+        batches.close()
     counts = {"batches": len(batches.completed_batches), "episodes": batches.episode_count}
     run.event("policy_eval_completed", **batches.header.model_dump(include=_REQUEST_FIELDS), **counts)
     run.finish("stopped" if run.stop_requested else "succeeded")
@@ -131,6 +135,10 @@ class EvaluationBatches:
         self._summary_budget = TimeBudget(MAX_WRITING_SHARE)
         self._analytics_budget = TimeBudget(MAX_WRITING_SHARE)
         self._has_warned_of_truncation = False
+        self._recorder: EvaluationRecorder | None = None
+        if payload.artifacts.record_episodes:
+            completed = len(self.completed_batches) if is_evaluation_run else None
+            self._recorder = open_recorder(run, loaded.header, self._batch_size, completed)
         self._step_count = sum(sum(batch.lengths) for batch in self.completed_batches)
 
     def play_batch(self) -> bool:
@@ -153,6 +161,8 @@ class EvaluationBatches:
 
         def on_episode(episode: Episode) -> None:
             self._log_episode(episode)
+            if self._recorder is not None:
+                self._recorder.add(episode)
             if camera is not None:
                 camera.finish_episode(first_episode + episode.index, episode.episodic_return, episode.length)
 
@@ -169,10 +179,13 @@ class EvaluationBatches:
                 on_step=lambda steps: self._on_step(steps_before + steps),
                 processes=self._process_count,
                 make_helper_env=loaded.make_env,
+                records_steps=self._recorder is not None,
             )
         finally:
             if self._steps is not None:
                 self._steps.flush()
+            if self._recorder is not None:
+                self._recorder.finish_batch()
             if camera is not None:
                 self._videos += [str(path.relative_to(run.folder.path)) for path in sorted(camera.close())]
         if episodes:
@@ -251,6 +264,12 @@ class EvaluationBatches:
         if self._analytics_budget.is_available:
             with self._analytics_budget:
                 run.write_analytics()
+
+    def close(self) -> None:
+        """Write what is left: the summary, and the recording."""
+        self.write_summary()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def write_summary(self) -> None:
         """Write the summary of all batches, unless the file has them already."""

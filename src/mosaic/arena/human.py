@@ -33,9 +33,12 @@ def action_names(env: Any, entry: EnvEntry | None, count: int | None) -> tuple[s
 
 
 def key_bindings(entry: EnvEntry | None, names: Sequence[str]) -> tuple[KeyBinding, ...]:
-    """Return the keys of an environment. Atari's follow from the names of its actions: `upfire` is Up and Space."""
+    """Return the keys of an environment: of its discrete actions, by their names, or of its continuous ones.
+
+    Atari's follow from the names of its actions: `upfire` is Up and Space.
+    """
     if entry is not None and entry.keys:
-        return tuple(binding for binding in entry.keys if not binding.action or binding.action in names)
+        return tuple(one for one in entry.keys if (one.action in names if names else not one.action))
     bindings = []
     for name in names:
         rest, keys = name.upper(), []

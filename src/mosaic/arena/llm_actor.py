@@ -37,13 +37,12 @@ from mosaic.arena.llm_prompts import (
 )
 from mosaic.arena.state_text import describe_state
 from mosaic.contracts.errors import BadInput, unknown_name_error
-from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, ActorChoice
+from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, LLM_KEY_NAME, ActorChoice
 from mosaic.envs.factory import find_family
 from mosaic.secrets import find_secret
 
 DEFAULT_BASE_URL = "http://127.0.0.1:11434/v1"
 """Of Ollama on this machine."""
-KEY_NAME = "openai_api_key"
 GRACE_S = 0.5
 """How long after its deadline a request that hangs is given up."""
 MAX_LOGGED_PROMPT = 8_000
@@ -96,7 +95,7 @@ class LlmActor:
         if options.fallback is not None and options.fallback not in self._names:
             raise unknown_name_error("action", options.fallback, self._names, seat.env_id)
         self._template = read_template(Path(options.template)) if options.template else PromptTemplate()
-        key = find_secret(KEY_NAME)
+        key = find_secret(LLM_KEY_NAME)
         sampling = SamplingSettings(options.temperature, options.max_tokens, options.reasoning_effort or None)
         self._client = ChatClient(url, choice.target, key, sampling)
         self._seat = seat
@@ -109,6 +108,8 @@ class LlmActor:
         self._is_closed = False
         self._history: deque[tuple[str, str]] = deque(maxlen=options.history)
         self._problems: dict[Problem, int] = {}
+        self.problem = ""
+        """Why the last decision was the fallback."""
         self._decisions = 0
         self._latency_s = 0.0
         if key and url.startswith("http:") and not is_loopback(url):
@@ -181,6 +182,7 @@ class LlmActor:
         action = decision.action or self._fallback(request.legal)
         self._decisions += 1
         self._latency_s += latency_s
+        self.problem = "" if decision.problem is None else self._client.mask(decision.detail)
         if decision.problem is not None:
             self._count_problem(decision.problem, decision.detail)
         self._history.append((request.messages[-1]["content"], action))

@@ -112,6 +112,8 @@ class GymnasiumEnv(PlayEnv):
         return self.env.action_space
 
     def _reset(self, seed: int | None) -> None:
+        if hasattr(self.core, "abandon_game"):
+            self.core.abandon_game()
         observation, info = self.env.reset(seed=seed)
         self._set_turn(observation, info, 0.0)
 
@@ -134,12 +136,11 @@ class GymnasiumEnv(PlayEnv):
         return {ANY_AGENT: row.item() if self._takes_numbers else row}
 
 
-class TurnsEnv(PlayEnv):
-    """PettingZoo's environments in which one agent acts at a time."""
+class PettingZooEnv(PlayEnv):
+    """Several agents, with spaces of their own."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env, env.possible_agents)
-        _require_discrete(env, self.agents)
 
     @property
     def core(self) -> Any:
@@ -150,6 +151,14 @@ class TurnsEnv(PlayEnv):
 
     def action_space(self, agent: str) -> Any:
         return self.env.action_space(agent)
+
+
+class TurnsEnv(PettingZooEnv):
+    """PettingZoo's environments in which one agent acts at a time."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        _require_discrete(env, self.agents)
 
     def _reset(self, seed: int | None) -> None:
         self.env.reset(seed=seed)
@@ -163,7 +172,7 @@ class TurnsEnv(PlayEnv):
         return StepResult(rewards, "truncated" if is_truncated else "terminated")
 
     def _next_turn(self) -> tuple[dict[str, float], bool]:
-        """Pass over agents that are done; return the rewards delivered on the way, and whether one was truncated."""
+        """Skip agents that are done; return the rewards delivered meanwhile, and whether one was truncated."""
         rewards = dict.fromkeys(self.agents, 0.0)
         was_truncated = False
         self.turns = []
@@ -188,22 +197,12 @@ class TurnsEnv(PlayEnv):
         return {self.env.agent_selection: int(row)}
 
 
-class SimultaneousEnv(PlayEnv):
+class SimultaneousEnv(PettingZooEnv):
     """PettingZoo's environments in which all agents act at the same time."""
 
     def __init__(self, env: Any) -> None:
-        super().__init__(env, env.possible_agents)
+        super().__init__(env)
         self._is_discrete = all(hasattr(env.action_space(agent), "n") for agent in self.agents)
-
-    @property
-    def core(self) -> Any:
-        return self.env.unwrapped
-
-    def observation_space(self, agent: str) -> Any:
-        return self.env.observation_space(agent)
-
-    def action_space(self, agent: str) -> Any:
-        return self.env.action_space(agent)
 
     def _reset(self, seed: int | None) -> None:
         observations, infos = self.env.reset(seed=seed)

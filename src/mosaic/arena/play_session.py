@@ -27,6 +27,8 @@ from mosaic.run.file_watch import FileWatch
 ASK_AGAIN_S = 0.005
 """Interval at which an actor that has no action yet is asked again."""
 IDLE_S = 0.05
+SHOW_END_S = 1.0
+"""For which the end of an episode is shown to a human before the next one."""
 
 
 class PlaySession:
@@ -70,7 +72,8 @@ class PlaySession:
             self._set_paused(body["kind"] == commands.PAUSE)
             return True
         command = parse_inbox_line(body)
-        self._state.has_changed = True
+        if not isinstance(command, play_commands.Keys | play_commands.Act):
+            self._state.has_changed = True  # input changes nothing before the step; a write now would delay the next
         match command:
             case play_commands.Keys():
                 acting = {turn.agent for turn in self._env.turns}
@@ -89,6 +92,7 @@ class PlaySession:
                 self._single_steps += 1
             case play_commands.Reset():
                 self._next_seed, self._is_reset_requested = command.seed, True
+                self._single_steps = 0
             case play_commands.SetRate():
                 self._rate_hz = command.rate_hz
         return command is not None
@@ -153,6 +157,22 @@ class PlaySession:
             first = self._returns[env.agents[0]]
             self._run.episode(env=0, step=self._global_step, episodic_return=first, length=env.steps)
             self.episodes.append(PlayedEpisode(seed=seed, length=env.steps, ending=ending, returns=self._returns))
+            self._state.add_episode(self.episodes[-1])
+            self._show_end()
+
+    def _show_end(self) -> None:
+        """Show the end of an episode: in a paused session until the next step, else for a moment."""
+        has_human = any(seat.is_human for seat in self._seats.values())
+        until = max(time.monotonic() + SHOW_END_S if has_human else 0.0, self._next_step_at)
+        while not (self._run.stop_requested or self._is_reset_requested or self._is_complete):
+            left = until - time.monotonic()
+            if self._single_steps or (left <= 0 and not self._is_paused):
+                break
+            self._run.update(self._global_step)
+            self._handle_commands(min(IDLE_S, left) if left > 0 else IDLE_S)
+        self._single_steps = max(0, self._single_steps - 1)
+        if self._rate_hz is not None:
+            self._next_step_at = time.monotonic() + 1 / self._rate_hz
 
     def _step(self, actions: Mapping[str, Any]) -> Ending:
         env = self._env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ def summarize_session(
     lengths = [episode.length for episode in episodes]
     return {
         "env_id": config.env_id,
-        "episodes": [episode.model_dump() for episode in episodes],
+        "episodes": [json.loads(episode.model_dump_json()) for episode in episodes],
         "agents": {
             agent: {
                 "actor": str(choice),

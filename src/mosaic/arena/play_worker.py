@@ -25,8 +25,10 @@ from mosaic.arena.play_session import PlaySession
 from mosaic.arena.play_summary import summarize_session
 from mosaic.arena.played_seat import NamedActor, PlayedSeat
 from mosaic.arena.recording import RecordingHeader
+from mosaic.arena.replay_choice import choose_session_replay
 from mosaic.arena.session_state import StateWriter
 from mosaic.arena.simulation import library_versions
+from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
@@ -58,6 +60,7 @@ class PreparedSession:
     entry: EnvEntry | None
     action_names: tuple[str, ...]
     rate_hz: float | None
+    own_rate_hz: float | None
 
     def close(self) -> None:
         for seat in self.seats:
@@ -106,10 +109,10 @@ def _prepare_seats(
         if config.standby is not None and (HUMAN in (choice.kind, config.standby.kind) or not config.has_human):
             standby = NamedActor(str(config.standby), make_actor(config.standby, seat))
         seats.append(PlayedSeat(agent, first, standby))
-    rate_hz = config.rate_hz
-    if rate_hz is None and is_real_time and any(seat.human is not None for seat in seats):
-        rate_hz = (entry.rate_hz if entry is not None else None) or DEFAULT_RATE_HZ
-    return PreparedSession(header, env, tuple(seats), entry, names, rate_hz)
+    own_rate_hz = ((entry.rate_hz if entry is not None else None) or DEFAULT_RATE_HZ) if is_real_time else None
+    has_human = any(seat.human is not None for seat in seats)
+    rate_hz = own_rate_hz if config.rate_hz is None and has_human else config.rate_hz
+    return PreparedSession(header, env, tuple(seats), entry, names, rate_hz, own_rate_hz)
 
 
 def run_session(config: PlayConfig, folder: RunFolder) -> None:
@@ -127,7 +130,16 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             prepared = prepare(config, run.event)
         env = prepared.env
         header = prepared.header.model_copy(update={"versions": library_versions(find_family(config.env_id))})
-        recorder = EpisodeRecorder(folder.recording if config.record else None, header, run.warn)
+        if config.record:
+            header = choose_session_replay(header, env, config.seed, prepared.action_names, run.warn)
+        camera = VideoRecorder(folder.videos, folder.run_id, lambda _: True, run.warn)
+        recorder = EpisodeRecorder(
+            folder.recording if config.record else None,
+            header,
+            run.warn,
+            camera if header.replay == "frames" else None,
+            env.env,
+        )
         stack.callback(recorder.close)
         tap = _make_tap(config, run, env)
         if tap is not None:
@@ -138,7 +150,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             env,
             prepared.seats,
             recorder,
-            StateWriter(folder, env, prepared.entry, prepared.action_names),
+            StateWriter(folder, env, prepared.entry, prepared.action_names, prepared.own_rate_hz),
             prepared.rate_hz,
             tap,
         )
@@ -148,6 +160,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             with finish_with_errors(run):
                 session.play()
         finally:
+            recorder.close()  # before the run is seen to have ended
             # Also of a session that fails: its complete episodes count.
             write_json(folder.play_summary, summarize_session(config, prepared.seats, session.episodes))
         run.finish("stopped" if run.stop_requested else "succeeded")

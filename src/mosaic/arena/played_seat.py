@@ -41,8 +41,8 @@ class PlayedSeat:
 
     @property
     def problem(self) -> str:
-        """Why the human's last input was not an action."""
-        return "" if self.human is None else self.human.problem
+        """Why the last input of a human, or the last answer of a model, was not an action."""
+        return str(getattr(self._current.actor, "problem", ""))
 
     @property
     def can_switch(self) -> bool:

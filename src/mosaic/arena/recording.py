@@ -26,22 +26,21 @@ from mosaic.arena.recording_blocks import (
     BlockDescription,
     Ending,
     RecordedEpisode,
-    RecordingDamaged,
     pack_block,
     read_description,
     unpack_block,
 )
 from mosaic.common.limited_json import decode_limited
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, RecordingDamaged
 from mosaic.contracts.model import Contract
 from mosaic.contracts.replays import EpisodeSummary
 
 __all__ = [
     "ActorChange",
     "Ending",
+    "Preprocessing",
     "RecordedEpisode",
     "Recording",
-    "RecordingDamaged",
     "RecordingHeader",
     "RecordingWriter",
 ]
@@ -50,12 +49,15 @@ MAGIC = b"MOSAIC recording 1\n"
 MAX_HEADER_BYTES = 1 << 20
 
 
+Preprocessing = Literal["none", "atari_training", "atari_evaluation"]
+
+
 class RecordingHeader(Contract):
     """What the environment of all episodes of a file is made from."""
 
     env_id: str
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
-    preprocessing: Literal["none", "atari_training", "atari_evaluation"] = "none"
+    preprocessing: Preprocessing = "none"
     versions: dict[str, str] = Field(default_factory=dict)
     """The libraries it was simulated with; others may simulate something else."""
     replay: Literal["simulation", "frames", "nothing"] = "simulation"
@@ -63,7 +65,9 @@ class RecordingHeader(Contract):
     reason: str = ""
     """Why they are not simulated again."""
     action_names: tuple[str, ...] = ()
-    """Where they are not simulated again."""
+    """Stored where they are not simulated again."""
+    rate_hz: float | None = None
+    """Steps per second at which they are watched, stored in the same case."""
 
 
 class RecordingWriter:
@@ -135,8 +139,13 @@ class Recording:
             """By the number of an episode: where its blocks begin."""
             self._block_steps: dict[int, int] = {}
             """By the begin of a block: the step of the training when it was written."""
+            self._summaries: dict[int, EpisodeSummary] = {}
+            self._summarized: set[int] = set()
+            """The begins of the blocks that are in the summaries."""
             self.problem: str | None = None
             """Why the rest of the file could not be read; an incomplete last block is not a problem."""
+            self.is_cut_off = False
+            """Whether the last block is incomplete."""
             self.end = self._file.tell()
             """Where the last complete block ends."""
             self._find_episodes()
@@ -171,7 +180,7 @@ class Recording:
                 self.problem = f"The recording is damaged at byte {self.end:,}."
                 return
             if self.end + PREFIX.size + packed_size > size:
-                return
+                break
             try:
                 description, _ = self._read_block(self.end)
             except RecordingDamaged as error:
@@ -183,6 +192,7 @@ class Recording:
                 if not places or places[-1] != self.end:
                     places.append(self.end)
             self.end += PREFIX.size + packed_size
+        self.is_cut_off = self.end < size
 
     def _read_block(self, begin: int) -> tuple[BlockDescription, bytes]:
         """Return the description of a block, and its data, packed."""
@@ -205,10 +215,12 @@ class Recording:
         """Return the number of episodes that begin before this byte."""
         return sum(places[0] < end for places in self._blocks.values())
 
-    def refresh(self) -> None:
-        """Find the episodes that were appended meanwhile."""
+    def refresh(self) -> bool:
+        """Find the episodes that were appended meanwhile; return whether there is anything new."""
+        before = self.end
         if self.problem is None:
             self._find_episodes()
+        return self.end != before
 
     @property
     def episode_count(self) -> int:
@@ -233,26 +245,24 @@ class Recording:
 
     def summarize(self) -> list[EpisodeSummary]:
         """Return a row for each episode that can be read; each block is read once."""
-        rows: dict[int, EpisodeSummary] = {}
-        actors: dict[int, dict[str, None]] = {}
-        for begin in self._block_steps:
+        for begin in sorted(self._block_steps.keys() - self._summarized):
+            self._summarized.add(begin)
             try:
                 parts = unpack_block(*self._read_block(begin))
             except (RecordingDamaged, ValueError) as error:
                 self.problem = f"A part of the recording is damaged: {error}"
                 continue
             for part in parts:
-                before = rows.get(part.number)
-                names = actors.setdefault(part.number, {})
-                names |= dict.fromkeys(change.actor for change in part.actors)
-                rows[part.number] = EpisodeSummary(
-                    number=part.number,
-                    steps=len(part) + (0 if before is None else before.steps),
-                    total_reward=part.total_reward + (0.0 if before is None else before.total_reward),
-                    ending=part.ending,
-                    actors=", ".join(names),
+                row = self._summaries.get(part.number) or EpisodeSummary(part.number, 0, 0.0, "running", "")
+                actors = dict.fromkeys([*filter(None, row.actors.split(", ")), *(one.actor for one in part.actors)])
+                self._summaries[part.number] = EpisodeSummary(
+                    part.number,
+                    row.steps + len(part),
+                    row.total_reward + part.total_reward,
+                    part.ending,
+                    ", ".join(actors),
                 )
-        return [rows[number] for number in sorted(rows)]
+        return [self._summaries[number] for number in sorted(self._summaries)]
 
 
 def _join(parts: Sequence[RecordedEpisode]) -> RecordedEpisode:

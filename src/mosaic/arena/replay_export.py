@@ -72,6 +72,9 @@ def _open_writer(
         try:
             yield Mp4Writer(video)
             video.finish()
+        except OSError as error:
+            video.discard()
+            raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from None
         except BaseException:
             video.discard()
             raise

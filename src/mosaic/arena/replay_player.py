@@ -77,7 +77,7 @@ class StepCache:
 
 
 class RequestQueue:
-    """Reads requests in a thread of its own; only the last one that was not begun counts."""
+    """Reads requests in a thread of its own; only the last one that was not started counts."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
@@ -130,9 +130,11 @@ class ReplayPlayer:
         self._replies.flush()
 
     def _refresh(self) -> None:
-        self._source.recording.refresh()
-        self._replay = None  # an episode in progress has grown
-        self._cache.clear()
+        if not self._source.recording.refresh():
+            return
+        if self._replay is not None and not self._replay.episode.is_complete:  # it may have grown
+            self._replay = None
+            self._cache.clear()
         self._reply(self._source.describe())
 
     def _show(self, request: ReplayRequest) -> None:

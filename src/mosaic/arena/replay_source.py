@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from mosaic.arena.episode_replay import EpisodeReplay, SimulatedReplay, StoredReplay
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import Recording
 from mosaic.arena.simulation import describe_version_changes
-from mosaic.arena.video_recorder import DEFAULT_FPS, video_name
-from mosaic.contracts.replays import ReplayOpened, ReplayReport
+from mosaic.arena.video_recorder import DEFAULT_FPS, render_rate, video_name
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.replays import EpisodeSummary, ReplayOpened, ReplayReport
 from mosaic.envs.factory import find_family
 
 STORED = "Not simulated again: frames were stored"
 NOT_STORED = "Not simulated again: only actions and rewards were stored"
+CUT_OFF = "The recording is incomplete: its last block was cut off."
 
 
 class ReplaySource:
     def __init__(self, path: Path) -> None:
         self.recording = Recording(path)
         self.header = self.recording.header
-        self._videos = path.parent / "videos"
+        self._videos = RunFolder(path.parent).videos
         self._env: PlayEnv | None = None
 
     def __enter__(self) -> Self:
@@ -50,18 +52,20 @@ class ReplaySource:
     def rate_hz(self) -> float:
         """Steps per second at which the environment is meant to be watched."""
         if self.header.replay != "simulation":
-            return DEFAULT_FPS
-        metadata = getattr(self.env.core, "metadata", None) or {}
-        return float(metadata.get("render_fps") or DEFAULT_FPS)
+            return self.header.rate_hz or DEFAULT_FPS
+        return render_rate(self.env.env)
 
     def warnings(self) -> list[str]:
         changes = describe_version_changes(self.header, find_family(self.header.env_id)) if not self.note else []
-        return [*changes, *([self.recording.problem] if self.recording.problem is not None else [])]
+        problem = self.recording.problem or (CUT_OFF if self.recording.is_cut_off else None)
+        return [*changes, *([] if problem is None else [problem])]
 
     def describe(self) -> ReplayOpened:
+        rows = self.recording.summarize()
+        columns: Any = tuple(tuple(row[place] for row in rows) for place in range(len(EpisodeSummary._fields)))
         return ReplayOpened(
             env_id=self.header.env_id,
-            episodes=tuple(self.recording.summarize()),
+            columns=columns,
             rate_hz=self.rate_hz,
             note=self.note,
             warnings=tuple(self.warnings()),

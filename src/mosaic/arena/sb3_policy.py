@@ -25,7 +25,7 @@ from mosaic.run.torchreader import read_weights
 
 Array = npt.NDArray[Any]
 MAX_DATA_BYTES = 64 << 20
-MAX_WEIGHT_BYTES = 1 << 30
+MAX_WEIGHT_BYTES = 256 << 20
 MAX_STATISTICS_BYTES = 64 << 20
 
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -96,7 +96,12 @@ class Sb3Policy:
         self._activation = _activation(data, self._kind.activation, path)
         self._is_image = f"{self._kind.features}.cnn.0.weight" in weights
         self._layers = self._find_layers()
-        self._check_shapes(observation_space, class_name)
+        self._refuse_unknown_parts(data, observation_space)
+        try:
+            self._check_shapes(observation_space, class_name)
+            self.act(np.zeros(observation_space.shape, observation_space.dtype))
+        except (ValueError, IndexError, KeyError) as error:
+            raise BadInput(f"{path}: the weights do not fit together: {error}.") from None
 
     def _find_layers(self) -> list[tuple[Array, Array]]:
         pattern = re.compile(rf"{re.escape(self._kind.layers)}\.(\d+)\.weight")
@@ -108,6 +113,30 @@ class Sb3Policy:
             return [(self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]) for name in names]
         except KeyError as error:
             raise BadInput(f"{self.path}: the weights have no {error.args[0]!r}; the policy cannot be built.") from None
+
+    def _refuse_unknown_parts(self, data: Mapping[str, Any], observation_space: Any) -> None:
+        """Refuse what would act differently from the library, though its weights have the right shapes."""
+        settings = data.get("policy_kwargs")
+        changed = settings if isinstance(settings, dict) else {}
+        if not all(np.isfinite(value).all() for value in self._weights.values()):
+            raise BadInput(f"{self.path}: it has weights that are not finite numbers.")
+        if str(changed.get("squash_output", False)) != "False" and not self._kind.is_squashed:
+            raise BadInput(f"{self.path}: `squash_output` is not supported.")
+        if str(changed.get("normalize_images", True)) != "True":
+            raise BadInput(f"{self.path}: `normalize_images=False` is not supported.")
+        for name in self._weights:
+            owner, _, part = name.rpartition("features_extractor.")
+            is_used = owner == "pi_" or f"{owner}features_extractor" == self._kind.features
+            if part != name and is_used and not part.startswith(("cnn.", "linear.")):
+                raise BadInput(f"{self.path}: its features extractor is not known ({name}).")
+        if not self._is_image and len(getattr(observation_space, "shape", None) or ()) > 2:
+            raise BadInput(f"{self.path}: images are supported for CnnPolicy only.")
+        if getattr(self._space, "shape", None) is None or not (self._is_discrete or hasattr(self._space, "low")):
+            raise BadInput(f"{self.path}: actions of {self._space} are not supported.")
+
+    @property
+    def _is_discrete(self) -> bool:
+        return hasattr(self._space, "n") and self._space.shape == ()
 
     def _check_shapes(self, observation_space: Any, class_name: str) -> None:
         if not self._layers:
@@ -131,7 +160,7 @@ class Sb3Policy:
                 f"{int(np.prod(shape))}. If its environment was wrapped, that is not part of the file."
             )
         outputs = int(self._layers[-1][0].shape[0])
-        needed = int(self._space.n) if hasattr(self._space, "n") else int(np.prod(self._space.shape))
+        needed = int(self._space.n) if self._is_discrete else int(np.prod(self._space.shape))
         if outputs != needed:
             raise BadInput(f"{self.path}: it chooses among {outputs} actions; here are {needed}.")
 
@@ -144,7 +173,7 @@ class Sb3Policy:
             features = self._activation(weight @ features + bias)
         weight, bias = self._layers[-1]
         output = weight @ features + bias
-        if hasattr(self._space, "n"):
+        if self._is_discrete:
             return int(output.argmax())
         low, high = self._space.low.ravel(), self._space.high.ravel()
         action = (
@@ -172,7 +201,9 @@ def _read_zip(path: Path) -> tuple[Mapping[str, Any], dict[str, Array]]:
         with zipfile.ZipFile(path) as archive:
             data = json.loads(_read_member(archive, "data", MAX_DATA_BYTES, path))
             weights = read_weights(path, io.BytesIO(_read_member(archive, "policy.pth", MAX_WEIGHT_BYTES, path)))
-    except (zipfile.BadZipFile, OSError, ValueError, RecursionError) as error:
+    except MosaicError:
+        raise
+    except Exception as error:  # zipfile raises many kinds for a damaged file
         raise BadInput(f"{path} is not a file of Stable-Baselines3, or damaged: {error}.") from None
     if not isinstance(data, dict) or not isinstance(weights, dict):
         raise BadInput(f"{path} is not a file of Stable-Baselines3: its parts are not what they should be.")
@@ -218,7 +249,7 @@ def _normal_cdf(values: Array) -> Array:
 
 
 class _Inert:
-    """Stands for any object of a library: holds its state and does nothing."""
+    """Replaces any object of a library: holds its state and does nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass

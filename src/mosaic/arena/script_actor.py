@@ -17,6 +17,16 @@ from mosaic.contracts.play import ActorChoice
 _SHOWN_CHARACTERS = 200
 
 
+EXAMPLES = Path(__file__).parent / "script_examples"
+
+
+def find_script(target: str) -> Path:
+    """Return the path of a file, or that of the example with this name."""
+    path = Path(target).expanduser()
+    example = next((file for file in EXAMPLES.iterdir() if file.stem == target), None)
+    return path if example is None or path.is_file() else example
+
+
 class ScriptActor:
     """A Python file that defines `act(observation, info)`, or a file with one action per line.
 
@@ -24,7 +34,7 @@ class ScriptActor:
     """
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        self._path = Path(choice.target).expanduser()
+        self._path = find_script(choice.target)
         self._name = str(choice)
         self._space = seat.action_space
         self._actions: list[Any] = []

@@ -56,15 +56,27 @@ class Simulation:
         self._is_over = result.ending != "running"
         recorded = self.episode.rewards[index]
         if self.difference is None:
+            is_last = index + 1 == len(self.episode)
             simulated = np.asarray(self.env.reward_row(result.rewards), recorded.dtype)
             if simulated.tobytes() != recorded.tobytes():
                 self.difference = RewardDifference(
                     step=index + 1, recorded_reward=recorded.tolist(), simulated_reward=simulated.tolist()
                 )
-            elif self._is_over and index + 1 < len(self.episode):
+            elif self._is_over and not is_last:
                 self.difference = RewardDifference(step=index + 1, recorded_reward=recorded.tolist())
+            elif is_last and self.episode.is_complete and self._differs_in_ending(result):
+                self.difference = RewardDifference(
+                    step=index + 1,
+                    recorded_reward=recorded.tolist(),
+                    simulated_reward=simulated.tolist(),
+                    endings=(self.episode.ending, result.ending),
+                )
             self.verified_steps = max(self.verified_steps, index + 1)
         return result
+
+    def _differs_in_ending(self, result: StepResult) -> bool:
+        """A limit of steps is not always the environment's own: only a terminal state must be one in both."""
+        return (self.episode.ending == "terminated") != (result.ending == "terminated")
 
     def seek(self, index: int, is_superseded: Callable[[], bool] = lambda: False) -> None:
         """Go to the state after `index` steps; backwards means from the start. It stops on the way if superseded."""

@@ -96,8 +96,8 @@ class VideoRecorder:
         if self._thread is None:
             self._thread = threading.Thread(target=self._encode_loop, name="video-encoder", daemon=True)
             self._thread.start()
-        fps = int((getattr(env, "metadata", None) or {}).get("render_fps") or DEFAULT_FPS)
-        self._recordings[number] = _Recording(FrameRenderer(env), EpisodeVideo(self._folder / video_name(number), fps))
+        video = EpisodeVideo(self._folder / video_name(number), int(render_rate(env)))
+        self._recordings[number] = _Recording(FrameRenderer(env), video)
         self.capture_frame(number)
         return True
 
@@ -131,6 +131,12 @@ class VideoRecorder:
 
         self._encode_queue.put(finish)
 
+    def discard_episode(self, number: int) -> None:
+        """Remove the video of an episode that was left before its first step."""
+        recording = self._recordings.pop(number, None)
+        if recording is not None:
+            self._encode_queue.put(recording.video.discard)
+
     def _encode_loop(self) -> None:
         while (work := self._encode_queue.get()) is not None:
             try:
@@ -151,6 +157,11 @@ class VideoRecorder:
             self._has_given_up = True
             self._warn(f"No video: {self._problem}. To see what is wrong: mosaic doctor", "no_video")
         return self.finished_videos
+
+
+def render_rate(env: Any) -> float:
+    """Return the frames per second at which an environment is meant to be watched."""
+    return float((getattr(env, "metadata", None) or {}).get("render_fps") or DEFAULT_FPS)
 
 
 def video_name(number: int) -> str:

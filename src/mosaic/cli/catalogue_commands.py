@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,13 +11,14 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.contracts.errors import unknown_name_error
+from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.submission.algorithm_schema import Algorithm, get_algorithm, load_algorithms
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mosaic.contracts.views import EnvironmentListing
+    from mosaic.contracts.setting_field import SettingField
+    from mosaic.contracts.views import EnvironmentDetails, EnvironmentListing
 
 _ACTION_SPACE_NAMES = {"Discrete": "discrete", "Box": "continuous"}
 
@@ -75,12 +78,22 @@ def _print_algorithm(algorithm: Algorithm, console: Console) -> None:
 
 
 @command()
-@click.argument("family", required=False)
-@click.option("--worker", default="cleanrl", show_default=True, help="Whose environments.")
+@click.argument("name", metavar="[FAMILY|ENV]", required=False)
+@click.option("--worker", default="cleanrl", show_default=True, help="Whose environments; `play`: games too.")
 @click.option("--all", "is_all", is_flag=True, help="Those that are not installed, too.")
 @pass_context
-def envs(context: CliContext, family: str | None, worker: str, is_all: bool) -> None:
-    """Lists the environments that can be trained on, all or those of one FAMILY."""
+def envs(context: CliContext, name: str | None, worker: str, is_all: bool) -> None:
+    """Lists the environments, all or those of one FAMILY; or explains one: its settings, actions and keys."""
+    if name is not None and not _is_family_name(name):
+        details = context.trainer().environment(name)
+        if details.problem and not details.action_space and not details.has_settings_list:
+            raise BadInput(details.problem)
+        if context.is_json:
+            output.print_json(details)
+        else:
+            _print_details(details)
+        return
+    family = name
     environments = context.trainer().environments(worker, family or "")
     if context.is_json:
         output.print_json(environments)
@@ -94,6 +107,45 @@ def envs(context: CliContext, family: str | None, worker: str, is_all: bool) -> 
         _print_families(families)
     else:
         _print_envs(environments)
+
+
+def _is_family_name(name: str) -> bool:
+    """Ids of environments have a version, a namespace or capital letters."""
+    return name == name.lower() and not any(char in name for char in "-/:")
+
+
+def _print_details(details: EnvironmentDetails) -> None:
+    number = formatting.format_count
+    rows = [
+        ("environment", details.id),
+        ("family", details.family_title),
+        ("what it is", details.about),
+        ("agents", ", ".join(details.agents)),
+        ("observations", details.observation_space),
+        ("actions", details.action_space),
+        ("", ", ".join(details.action_names)),
+        ("longest episode", number(details.max_episode_steps) if details.max_episode_steps else ""),
+        ("missing", details.install_hint or details.problem),
+    ]
+    output.print_fields([(name, value) for name, value in rows if value])
+    if details.settings:
+        print_settings("SETTING", details.settings)
+        first = details.settings[0].name
+        output.print_message(f"Set one: --env-kwargs '{{\"{first}\": …}}' of mosaic train and mosaic play")
+    if details.keys:
+        table = output.create_table("KEYS", "ACTION")
+        for binding in details.keys:
+            table.add_row(" + ".join(binding.keys), binding.text)
+        output.console().print(table)
+
+
+def print_settings(title: str, settings: Sequence[SettingField]) -> None:
+    """Print settings with their defaults, what they accept and what they do."""
+    table = output.create_table(title, "DEFAULT", "VALUES", "WHAT IT DOES", wrap=("VALUES", "WHAT IT DOES"))
+    for field in settings:
+        default = formatting.PLACEHOLDER if field.default is None else json.dumps(field.default)
+        table.add_row(field.name, default, field.expected_values, field.help)
+    output.console().print(table)
 
 
 def _print_families(families: dict[str, list[EnvironmentListing]]) -> None:

@@ -47,6 +47,7 @@ def _option(flag: str, name: str, **attributes: Any) -> Callable[[Any], Any]:
 )
 @click.option("--video", "eval_capture_video", is_flag=True, help="Record the first episodes.")
 @click.option("--stochastic", "eval_stochastic", is_flag=True, help=OPTIONS["eval_stochastic"].help)
+@click.option("--record-episodes", is_flag=True, help=OPTIONS["record_episodes"].help)
 @click.option("--record-steps", is_flag=True, help=OPTIONS["record_steps"].help)
 @_option("--seed-override", "seed_override")
 @click.option("--env-id", metavar="ID", help="Another environment, with the same spaces.")

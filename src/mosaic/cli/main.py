@@ -32,7 +32,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "Train an agent on CartPole, watch it learn, evaluate it."),
         "doctor": ("doctor:doctor", "Check this machine and show how to fix each problem."),
         "algorithms": ("catalogue_commands:algorithms", "List the algorithms, or explain one and its settings."),
-        "envs": ("catalogue_commands:envs", "List the environments that can be trained on."),
+        "envs": ("catalogue_commands:envs", "List the environments, or explain one: settings, actions, keys."),
     },
     "Train": {
         "train": ("train_commands:train", "Train an agent and watch it."),
@@ -44,6 +44,8 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Play": {
         "play": ("play_commands:play", "Let a policy, a script or chance act in an environment."),
         "duel": ("duel_command:duel", "Compare actors in an environment under the same seeds."),
+        "actors": ("actors_command:actors", "List who can act: kinds of actors, and what each needs."),
+        "llm": ("llm_commands:llm", "Language models as actors: store the API key."),
         "replay": ("play_commands:replay", "Simulate recorded episodes again and compare every reward."),
     },
     "Inspect": {

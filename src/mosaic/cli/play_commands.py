@@ -200,5 +200,7 @@ def print_reports(reports: Sequence[ReplayReport]) -> None:
     for report in reports:
         outcome = "identical" if report.difference is None else report.difference.describe()
         outcome = report.note or outcome
+        if report.ending == "running":
+            outcome += " (incomplete: the episode was not played to its end)"
         table.add_row(str(report.episode), number(report.steps), number(report.total_reward), outcome)
     output.console().print(table)

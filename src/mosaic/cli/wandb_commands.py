@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
 
 API_KEY_NAME = "wandb_api_key"
 MIN_KEY_LENGTH = 20
-KEY_LOCATIONS = {
-    "environment": "set in the environment (WANDB_API_KEY)",
-    "keyring": "stored in the system keyring",
-    "file": "stored in {path}",
-}
+LOGIN_COMMAND = "mosaic wandb login"
 _STYLES = {"ok": "green", "synced": "green", "online": "green", "fail": "red", "failed": "red", "syncing": "cyan"}
 UPLOADABLE_STATES = ("offline", "failed")
 _BYTE_COUNTS = ("sent_bytes", "size_bytes")
@@ -49,28 +44,17 @@ def login(context: CliContext, ctx: click.Context) -> None:
     It is stored in the system keyring, else in a file that only you can read. It is read from a hidden prompt or from
     stdin: mosaic wandb login < key.txt
     """
+    from mosaic.cli.api_keys import describe_key_location, read_key
     from mosaic.secrets import put_secret, secret_location
 
-    if ctx.args:
-        # The argument is not repeated: it may be the key.
-        raise BadInput(
-            "The key must not be an argument: all users of this machine can read those. "
-            "Enter it at the prompt or pass it by stdin: mosaic wandb login < key.txt"
-        )
-    key = _read_key()
+    key = read_key("W&B API key", LOGIN_COMMAND, ctx.args)
     if len(key) < MIN_KEY_LENGTH:
         raise BadInput(f"Not a valid W&B key: it has {len(key)} characters, expected 40 or more. Copy it again.")
     location = put_secret(API_KEY_NAME, key)
-    message = f"The key is {describe_key_location(location)}. Test it: mosaic wandb probe"
+    message = f"The key is {describe_key_location(API_KEY_NAME, location, LOGIN_COMMAND)}. Test it: mosaic wandb probe"
     context.print_result({"stored_in": location}, message)
     if not context.is_json and secret_location(API_KEY_NAME) == "environment":
         output.print_message("WANDB_API_KEY is set in this environment and precedes the stored key.")
-
-
-def _read_key() -> str:
-    if sys.stdin.isatty():
-        return str(click.prompt("W&B API key", hide_input=True, err=True)).strip()
-    return sys.stdin.readline().strip()
 
 
 @command()
@@ -88,14 +72,6 @@ def logout(context: CliContext, is_all: bool) -> None:
         output.print_message("WANDB_API_KEY is still set in this environment.")
 
 
-def describe_key_location(location: str | None) -> str:
-    from mosaic.secrets import secrets_path
-
-    if location is None:
-        return "none is stored: mosaic wandb login"
-    return KEY_LOCATIONS[location].format(path=secrets_path())
-
-
 # --- the sync state
 
 
@@ -104,6 +80,7 @@ def describe_key_location(location: str | None) -> str:
 @pass_context
 def status(context: CliContext, runs: tuple[str, ...]) -> None:
     """Shows which runs are offline, synced or failed. Without RUN: all runs with W&B data."""
+    from mosaic.cli.api_keys import describe_key_location
     from mosaic.secrets import secret_location
 
     states = _load_states(context, runs)
@@ -111,7 +88,7 @@ def status(context: CliContext, runs: tuple[str, ...]) -> None:
     if context.is_json:
         output.print_json({"key": location, "runs": states})
         return
-    output.print_fields([("key", describe_key_location(location))])
+    output.print_fields([("key", describe_key_location(API_KEY_NAME, location, LOGIN_COMMAND))])
     if not states:
         output.print_message("No run has W&B data. Track one: mosaic train ppo --env-id CartPole-v1 --track")
         return

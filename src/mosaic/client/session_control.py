@@ -45,9 +45,13 @@ class SessionControl:
             return None
         return None
 
+    def end(self) -> None:
+        """End the stream after what was sent, without waiting for that."""
+        self._waiting.put(None)
+
     def close(self) -> None:
         """Wait until everything was sent; raise what was refused."""
-        self._waiting.put(None)
+        self.end()
         try:
             self._call.result(timeout=CLOSE_TIMEOUT_S)
         except grpc.RpcError as error:

@@ -8,6 +8,7 @@ MosaicError                 LOG700, exit 1
 │   ├── NotAllowed          LOG708: a good request at the wrong time
 │   │   └── NotTrusted      LOG712: an imported config would execute code, and is not trusted
 │   ├── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
+│   ├── RecordingDamaged    LOG715: a recording of episodes that cannot be read
 │   └── WrongWorker         LOG714: a saved policy of another worker
 ├── RunEnded                LOG702, exit 3: the run that was waited for failed
 ├── DiskFull                LOG711, exit 1: the workspace's disk is full
@@ -77,6 +78,10 @@ class NotTrusted(NotAllowed):
 
 class CheckpointDamaged(BadInput):
     log_code = "LOG709"
+
+
+class RecordingDamaged(BadInput):
+    log_code = "LOG715"
 
 
 class WrongWorker(BadInput):

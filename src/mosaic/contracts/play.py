@@ -15,6 +15,8 @@ PLAY_WORKER = "play"
 HUMAN = "human"
 BASE_URL_VARIABLE = "OPENAI_BASE_URL"
 """Where the actor `llm` finds its model, unless its options say so."""
+LLM_KEY_NAME = "openai_api_key"
+"""The secret that the actor `llm` sends to its server."""
 MAX_EPISODES = 100_000
 MAX_RATE_HZ = 240.0
 ANY_AGENT = "*"

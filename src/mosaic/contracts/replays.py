@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import ConfigDict
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from mosaic.contracts.model import Contract
-from mosaic.contracts.views import SessionState, View
+from mosaic.contracts.views import RewardView, SessionState
 
 EXPORT_SUFFIXES = (".mp4", ".gif", ".jsonl")
 
 
-class ReplayMessage(View):
-    # A reward may be infinite or not a number, which JSON has no number for.
-    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+class ReplayMessage(RewardView):
+    """A line that a replay prints."""
 
 
 class RewardDifference(ReplayMessage):
@@ -24,8 +22,13 @@ class RewardDifference(ReplayMessage):
     recorded_reward: float | list[float]
     simulated_reward: float | list[float] | None = None
     """None where the simulation has ended and the recorded episode has not."""
+    endings: tuple[str, str] | None = None
+    """Of the recorded and of the simulated episode, where these are what differs."""
 
     def describe(self) -> str:
+        if self.endings is not None:
+            recorded, simulated = self.endings
+            return f"At step {self.step:,} the recorded episode is {recorded}, the simulated one is {simulated}."
         if self.simulated_reward is None:
             return f"The simulation ended at step {self.step:,}; the recorded episode is longer."
         rewards = f"{self.recorded_reward}, the simulated one {self.simulated_reward}"
@@ -47,7 +50,7 @@ class ReplayReport(ReplayMessage):
     """What is different from the machine that recorded it."""
 
 
-class EpisodeSummary(ReplayMessage):
+class EpisodeSummary(NamedTuple):
     """One row of the list of recorded episodes."""
 
     number: int
@@ -63,16 +66,21 @@ class ReplayOpened(ReplayMessage):
     """The first reply of a player, and the reply to `refresh`: what the recording has."""
 
     env_id: str
-    episodes: tuple[EpisodeSummary, ...]
+    columns: tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], tuple[str, ...], tuple[str, ...]]
+    """The fields of all episodes; by columns, because a training may have a hundred thousand."""
     rate_hz: float
     """Steps per second at the speed 1."""
     note: str = ""
     """Why it is not simulated again; empty where it is."""
     warnings: tuple[str, ...] = ()
 
+    @cached_property
+    def episodes(self) -> list[EpisodeSummary]:
+        return list(map(EpisodeSummary, *self.columns))
+
 
 class ReplayRequest(Contract):
-    """A line to a player's standard input."""
+    """A line to a player's standard input. `refresh` has a reply only if the recording has changed."""
 
     kind: Literal["seek", "refresh"] = "seek"
     id: int = 0

@@ -213,11 +213,9 @@ class Verdict(View):
     summary: VerdictSummary = Field(default_factory=VerdictSummary)
 
 
-class EvaluationBatch(View):
-    """Statistics of one batch of episodes; figures are null where they are not finite."""
+class ReturnStatistics(View):
+    """Of some episodes; figures are null where they are not finite."""
 
-    batch: int = 1
-    """From 1."""
     episodes: int
     avg_return: float | None = None
     median_return: float | None = None
@@ -229,8 +227,13 @@ class EvaluationBatch(View):
     ci95: tuple[float, float] | None = None
     """Student's 95 % confidence interval of the mean; null for a single episode."""
     avg_length: float | None = None
-    duration_s: float | None = None
     returns: tuple[float | None, ...] = ()
+
+
+class EvaluationBatch(ReturnStatistics):
+    batch: int = 1
+    """From 1."""
+    duration_s: float | None = None
     seeds: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
 
@@ -335,7 +338,12 @@ class MetricsCursor(NamedTuple):
     last_point: int = 0
 
 
-class PlayedEpisode(View):
+class RewardView(View):
+    # A reward may be infinite or not a number, which JSON has no number for.
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+
+class PlayedEpisode(RewardView):
     """A complete episode of a play session."""
 
     seed: int
@@ -354,7 +362,7 @@ class SymbolGrid(View):
     caption: str = ""
 
 
-class SeatState(View):
+class SeatState(RewardView):
     """One agent of a session."""
 
     agent: str
@@ -368,10 +376,14 @@ class SeatState(View):
     last_reward: float
     legal_actions: tuple[int, ...] | None = None
     problem: str = ""
-    """Why a human's last input was not an action."""
+    """Why the last input of a human, or the last answer of a model, was not an action."""
+    mean_return: float | None = None
+    """Of the complete episodes; null before the first."""
+    wins: int = 0
+    """Complete episodes in which its return was higher than that of all others."""
 
 
-class SessionState(View):
+class SessionState(RewardView):
     """What a window shows of a play session besides its frames."""
 
     episode: int
@@ -381,8 +393,15 @@ class SessionState(View):
     ending: str
     is_paused: bool
     rate_hz: float | None
+    own_rate_hz: float | None = None
+    """Steps per second of the environment in real time; null where it waits for a human."""
     action_names: tuple[str, ...]
+    keys: tuple[KeyBinding, ...] = ()
+    """Of the first human."""
     seats: tuple[SeatState, ...]
+    complete_episodes: int = 0
+    last_episode: PlayedEpisode | None = None
+    """The last complete one."""
     text: str = ""
     symbols: SymbolGrid | None = None
     observation: str = ""

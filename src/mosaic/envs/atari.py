@@ -79,6 +79,14 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
         """Whether the game itself has ended, not only a life."""
         return self._is_game_over
 
+    def abandon_game(self) -> None:
+        """Make the next reset start another game, instead of the next life of this one."""
+        self._is_game_over = True
+
+    def get_action_meanings(self) -> list[str]:
+        names: list[str] = self._ale_env.get_action_meanings()
+        return names
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[FrameArray, dict[str, Any]]:

@@ -75,6 +75,8 @@ class EnvFamily:
     """Recognized, but not supported by this version."""
     entries: tuple[EnvEntry, ...] = ()
     """The first whose pattern fits describes an environment."""
+    is_reproducible: bool = True
+    """Whether an episode can be simulated again from its start and its actions."""
     is_for_play_only: bool = False
     """Several agents: sessions can be played in them, and nothing can be trained."""
 

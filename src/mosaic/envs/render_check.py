@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from mosaic.contracts.errors import MosaicError, unknown_name_error
+from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.envs.families import FAMILIES, EnvFamily
 
 RENDER_TIMEOUT_S = 60.0
@@ -39,6 +39,14 @@ def check_rendering(family_name: str) -> dict[str, Any]:
     if result.returncode == 0:
         return {**target, **json.loads(result.stdout.splitlines()[-1])}
     return {"ok": False, **target, "message": _failure_message(family, result)}
+
+
+def require_rendering(family_name: str) -> dict[str, Any]:
+    """Render one frame of a family, or raise why that fails."""
+    result = check_rendering(family_name)
+    if not result["ok"]:
+        raise BadInput(result["message"])
+    return result
 
 
 def _failure_message(family: EnvFamily, result: subprocess.CompletedProcess[str]) -> str:

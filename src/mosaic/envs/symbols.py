@@ -12,7 +12,8 @@ _DIRECTIONS = ("right", "down", "left", "up")
 
 
 def frozen_lake(core: Any, _: Sequence[Any]) -> SymbolGrid:
-    rows = [[_LAKE[bytes(cell)] for cell in row] for row in core.desc]
+    # A map of the user may have any letters; the environment treats unknown ones as ice.
+    rows = [[_LAKE.get(bytes(cell), "ice") for cell in row] for row in core.desc]
     return _with_agent(rows, divmod(int(core.s), core.ncol))
 
 
@@ -75,7 +76,7 @@ def _with_agent(
     marks: dict[tuple[int, int], str] | None = None,
     walls: Sequence[tuple[int, int]] = (),
 ) -> SymbolGrid:
-    """Put what is on top of a cell behind its name: `ice+agent`."""
+    """Append what is on a cell to its name: `ice+agent`."""
     tops = dict(marks or {})
     shown = [
         [

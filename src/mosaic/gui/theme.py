@@ -81,6 +81,36 @@ _COLORS = {
 """By token: its color in the dark and in the light theme."""
 DARK, LIGHT = (Tokens(*colors) for colors in zip(*_COLORS.values(), strict=True))
 
+_TILE_COLORS = {
+    "floor": ("#2a2f38", "#eceff3"),
+    "ice": ("#7fb2d9", "#cfe6f7"),
+    "shine": ("#b5d6ee", "#f4fafe"),
+    "water": ("#123a5c", "#2f6ea3"),
+    "deep": ("#0a2238", "#1c4a72"),
+    "grass": ("#2f6b3c", "#bfe3c5"),
+    "start": ("#5b5470", "#ddd6ee"),
+    "rock": ("#5d4a3c", "#a8886c"),
+    "rock_dark": ("#3b2d24", "#76593f"),
+    "wall": ("#626c7a", "#8b95a3"),
+    "wall_side": ("#d9dee6", "#2c333d"),
+    "wall_line": ("#4a535f", "#747e8c"),
+    "lava": ("#e0602a", "#f0773d"),
+    "lava_light": ("#f7a94a", "#ffc46b"),
+    "ink": ("#10131a", "#20242c"),
+    "paper": ("#f2f4f7", "#ffffff"),
+    "agent": ("#ff7a59", "#d9481f"),
+    "taxi": ("#f5c518", "#f2b705"),
+    "red": ("#e5534b", "#d1332b"),
+    "green": ("#46b859", "#2b9a41"),
+    "blue": ("#4c8dff", "#2467d6"),
+    "purple": ("#a574e0", "#7d48bf"),
+    "yellow": ("#f0c929", "#dba800"),
+    "grey": ("#98a2b0", "#7b8593"),
+    "cross": ("#58a6ff", "#0b66d8"),
+    "circle": ("#e69f00", "#c67c00"),
+}
+"""Of the tiles of grid worlds and boards, in the dark and in the light theme."""
+
 _current = LIGHT
 _points = 10.0
 
@@ -92,6 +122,11 @@ def tokens() -> Tokens:
 
 def is_dark() -> bool:
     return _current is DARK
+
+
+def tile_color(name: str) -> QColor:
+    """A color of the tiles of grid worlds and boards."""
+    return QColor(_TILE_COLORS[name][0 if is_dark() else 1])
 
 
 def run_color(run_id: str) -> QColor:

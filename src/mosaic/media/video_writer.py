@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ class VideoWriter:
     def discard(self) -> None:
         """Remove the incomplete file."""
         if self._container is not None:
-            self._container.close()
+            with suppress(OSError):  # it ends the file first, which fails where writing has failed
+                self._container.close()
             self._container = None
         self._temp_path.unlink(missing_ok=True)
 

@@ -35,6 +35,9 @@ def read_weights(path: Path, content: IO[bytes] | None = None) -> Any:
     """
     try:
         with zipfile.ZipFile(content or path) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                # torch stores without compression: a compressed member could expand to any size.
+                raise CheckpointDamaged(f"{path} is not a file written by torch.save (it is compressed).")
             broken = archive.testzip()
             if broken is not None:
                 raise CheckpointDamaged(f"{path} is damaged ({broken}: wrong checksum). Use a checkpoint of its run.")
@@ -85,8 +88,7 @@ class _Archive:
 
     def _member(self, name: str) -> zipfile.ZipInfo:
         info = self._members.get(name)
-        # torch stores without compression: a compressed member could expand to any size.
-        if info is None or info.compress_type != zipfile.ZIP_STORED:
+        if info is None:
             raise CheckpointDamaged(
                 f"{self._path} is not a file written by torch.save (no {name}). Use a checkpoint of its run."
             )

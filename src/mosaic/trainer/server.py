@@ -23,7 +23,7 @@ from mosaic.contracts.events import Hello
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.play_commands import MAX_COMMAND_BYTES, parse_command
-from mosaic.contracts.states import EnvModules
+from mosaic.contracts.states import EnvModules, Stage
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
 from mosaic.fastlane import lanes_folder
@@ -277,6 +277,8 @@ class Servicer(TrainerServicer):
             record = self._records.active.get(run_id)
             if record is None or record.worker != PLAY_WORKER:
                 raise NotAllowed(f"Run {run_id} is not a play session that is running.")
+            if record.stage is Stage.QUEUED:
+                raise NotAllowed(f"The session {run_id} has not started yet.")
             if len(message.fields_json) > MAX_COMMAND_BYTES:
                 raise BadInput(f"The command is longer than {MAX_COMMAND_BYTES:,} bytes.")
             fields = decode_limited(message.fields_json or "{}", "The command")

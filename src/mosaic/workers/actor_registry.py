@@ -112,8 +112,9 @@ _OWN = (
         "script",
         "Script",
         "A Python file that defines act(observation, info), or a file with one action per line.",
-        "a file",
+        "a file or an example",
         "mosaic.arena.script_actor:ScriptActor",
+        examples=("cart_pole", "frozen_lake", "mountain_car"),
         file_filter="Scripts (*.py *.txt)",
     ),
     ActorDescription(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import types
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -14,6 +17,16 @@ _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length
 
 def describe_fields(model: type[BaseModel]) -> list[dict[str, Any]]:
     return [_describe_field(name, info) for name, info in model.model_fields.items()]
+
+
+def print_or_write(schema: str, target: Path | None, arguments: Sequence[str]) -> None:
+    """Write a schema file with `--write` among the arguments; else print it."""
+    if "--write" in arguments and target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(schema)
+        print(target)
+    else:
+        sys.stdout.write(schema)
 
 
 def _describe_field(name: str, info: FieldInfo) -> dict[str, Any]:

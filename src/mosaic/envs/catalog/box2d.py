@@ -12,16 +12,17 @@ _LANDER_SETTINGS = (
     SettingField("wind_power", "float", 15.0, "The strength of the wind.", {"ge": 0, "le": 20}),
     SettingField("turbulence_power", "float", 1.5, "The strength of turbulence.", {"ge": 0, "le": 2}),
 )
+_THROTTLES = (
+    KeyBinding(("Up",), axis=0, value=1, label="main engine"),
+    KeyBinding(("Left",), axis=1, value=-1, label="left engine"),
+    KeyBinding(("Right",), axis=1, value=1, label="right engine"),
+)
 ENTRIES = (
     EnvEntry(
         pattern="LunarLanderContinuous",
         about="Land between the flags.",
         settings=_LANDER_SETTINGS,
-        keys=(
-            KeyBinding(("Up",), axis=0, value=1, label="main engine"),
-            KeyBinding(("Left",), axis=1, value=-1, label="left engine"),
-            KeyBinding(("Right",), axis=1, value=1, label="right engine"),
-        ),
+        keys=_THROTTLES,
         rate_hz=40,
     ),
     EnvEntry(
@@ -43,6 +44,7 @@ ENTRIES = (
             KeyBinding(("Up",), "main_engine"),
             KeyBinding(("Left",), "left_engine"),
             KeyBinding(("Right",), "right_engine"),
+            *_THROTTLES,
         ),
         idle_action="idle",
         rate_hz=40,
@@ -76,7 +78,13 @@ ENTRIES = (
             KeyBinding(("Right",), axis=0, value=1, label="right"),
             KeyBinding(("Up",), axis=1, value=1, label="gas"),
             KeyBinding(("Down",), axis=2, value=0.8, label="brake"),
+            KeyBinding(("Left",), "steer_left"),
+            KeyBinding(("Right",), "steer_right"),
+            KeyBinding(("Up",), "gas"),
+            KeyBinding(("Down",), "brake"),
         ),
+        actions=("idle", "steer_right", "steer_left", "gas", "brake"),
+        idle_action="idle",
         rate_hz=30,
     ),
 )

@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QStandardItemModel
 from PySide6.QtWidgets import QWidget
 
-from mosaic.contracts.play import HUMAN
+from mosaic.contracts.play import HUMAN, LLM_KEY_NAME
 from mosaic.gui import theme
 from mosaic.gui.forms.actor_target import PolicyTarget, TargetEditor
 from mosaic.gui.forms.field_rows import FieldRows
@@ -20,7 +20,6 @@ from mosaic.gui.workbench import Workbench
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
 
 POLICY, LLM = "policy", "llm"
-LLM_KEY_NAME = "openai_api_key"
 LLM_KEY_COMMAND = "mosaic llm login"
 HIDDEN_OPTIONS = {HUMAN: ("keys",)}
 """Options that are edited elsewhere."""

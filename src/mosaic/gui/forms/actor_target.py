@@ -90,9 +90,8 @@ class PolicyTarget(TargetEditor):
         self._examples.activated.connect(lambda _: self._on_run_chosen())
         self._examples.setAccessibleName("Run")
         self._column.insertWidget(1, self._which)
-        workbench.runs.reset.connect(self._list_runs)
-        workbench.runs.changed.connect(lambda _: self._list_runs())
-        workbench.runs.removed.connect(lambda _: self._list_runs())
+        for signal in (workbench.runs.reset, workbench.runs.changed, workbench.runs.removed):
+            signal.connect(self._on_runs_changed)
 
     def show_policy(self, description: ActorDescription, target: str, env_id: str) -> None:
         self._env_id = env_id
@@ -109,6 +108,10 @@ class PolicyTarget(TargetEditor):
 
     def _show_line(self, text: str) -> None:
         super()._show_line("" if self._examples.currentData() else text)
+
+    def _on_runs_changed(self) -> None:
+        if self.isVisible():  # otherwise they are listed when it is shown
+            self._list_runs()
 
     def _list_runs(self) -> None:
         views = runs_with_policy(self._workbench.runs.all())

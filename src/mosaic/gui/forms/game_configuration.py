@@ -19,6 +19,7 @@ from mosaic.gui import theme
 from mosaic.gui.forms.actor_box import ActorBox
 from mosaic.gui.forms.field_rows import FieldRows
 from mosaic.gui.forms.form_rows import NarrowEnvironmentRow, form_combo, shrink_combo
+from mosaic.gui.forms.key_map import KeyMap
 from mosaic.gui.models.environment_choices import environment_problem
 from mosaic.gui.models.game_draft import (
     DEFAULT_ENVIRONMENT,
@@ -33,6 +34,7 @@ from mosaic.gui.models.game_draft import (
     game_problems,
     with_text,
 )
+from mosaic.gui.models.key_changes import valid_changes
 from mosaic.gui.models.play_request import PlayRequest
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
@@ -60,6 +62,8 @@ class GameConfiguration(QScrollArea):
         """Why the worker refuses the draft; empty where it does not, or has not answered yet."""
         self._environment_problem = ""
         self._request_number = 0
+        self._checked_number = -1
+        """The question that has been answered completely."""
         self._agent_boxes: dict[str, ActorBox] = {}
         self.setObjectName("play.configuration")
         self.setWidgetResizable(True)
@@ -87,12 +91,17 @@ class GameConfiguration(QScrollArea):
         self._mode = form_combo("play.mode")
         self._mode.setAccessibleName("Control mode")
         shrink_combo(self._mode)
-        self._mode.activated.connect(lambda _: self._edit(replace(self._draft, mode=self._mode.currentData())))
+        self._mode.activated.connect(
+            lambda _: self._edit(replace(self._draft, mode=ControlMode(self._mode.currentData())))
+        )
         self._turns = FieldRows("play", (TURN_FIELD,))
         self._agents_column = ui.column()
         self._actor_title = ui.section_label("Active actor")
         self._actor = ActorBox(self._workbench, "play.actor")
         self._actor.edited.connect(lambda actor: self._edit(replace(self._draft, actor=actor)))
+        self._keys_title = ui.section_label("Keys")
+        self._keys = KeyMap("play.keys")
+        self._keys.edited.connect(lambda keys: self._edit(replace(self._draft, keys=keys)))
         self._session = FieldRows("play", SESSION_FIELDS)
         for rows, fields in ((self._turns, (TURN_FIELD,)), (self._session, SESSION_FIELDS)):
             by_name = {field.name: field for field in fields}
@@ -111,6 +120,9 @@ class GameConfiguration(QScrollArea):
             theme.GAP,
             self._actor_title,
             self._actor,
+            theme.GAP,
+            self._keys_title,
+            self._keys,
             theme.GAP,
             ui.section_label("Session"),
             self._session,
@@ -135,7 +147,25 @@ class GameConfiguration(QScrollArea):
         if found:
             name, problem = next(iter(found.items()))
             return problem if name in ("actor", *self._draft.agents) else f"{_label(name)}: {problem}"
-        return self._environment_problem or self._refusal
+        if self._environment_problem or self._refusal:
+            return self._environment_problem or self._refusal
+        return "" if self._details is not None else "The trainer has not described the environment yet."
+
+    @property
+    def env_id(self) -> str:
+        return self._draft.env_id
+
+    def configure(self, draft: GameDraft) -> None:
+        """Show this configuration, and remember it."""
+        self._draft, self._details = draft, None
+        self._settings.set_fields(())
+        self._save()
+        self._on_draft_changed()
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the worker has answered about the configuration as it is now, or need not be asked."""
+        return self._checked_number == self._request_number
 
     def set_locked(self, is_locked: bool) -> None:
         """While a session runs, nothing can be changed; it can still be read and scrolled."""
@@ -170,7 +200,6 @@ class GameConfiguration(QScrollArea):
         saved = {name: one for name, one in self._saved_drafts().items() if name != self._draft.env_id}
         saved = dict(list(saved.items())[-SAVED_ENVIRONMENTS + 1 :]) | {self._draft.env_id: self._draft.to_json()}
         self._workbench.settings.put_for_workspace("play_games", saved)
-        self._workbench.settings.put_for_workspace("play_environment", self._draft.env_id)
 
     # --- asking the worker
 
@@ -181,47 +210,56 @@ class GameConfiguration(QScrollArea):
         number, draft, details = self._request_number, self._draft, self._details
         try:
             arguments = environment_arguments(draft, details)
-        except BadInput:
-            return  # shown at its field
+        except BadInput:  # shown at its field
+            self._checked_number = number
+            return
+        if not draft.env_id:
+            self._checked_number = number
+            return
 
         def take(answer: EnvironmentDetails) -> None:
-            if number == self._request_number:
-                self._show_details(answer)
+            if number != self._request_number:
+                return
+            self._show_details(answer)
+            if details is None and draft.setting_texts:  # they could not be read before the environment was described
+                self._ask_environment()
+            else:
                 self._ask_actors(number)
 
         def refuse(error: Exception) -> None:
             if number == self._request_number:
                 self._environment_problem = str(error)
+                self._checked_number = number
                 self._refresh()
 
-        if draft.env_id:
-            self._workbench.bridge.ask(lambda trainer: trainer.environment(draft.env_id, arguments), take, refuse, self)
+        self._workbench.bridge.ask(lambda trainer: trainer.environment(draft.env_id, arguments), take, refuse, self)
 
     def _show_details(self, details: EnvironmentDetails) -> None:
         self._details = details
         self._environment_problem = details.problem
         self._draft = self._draft.for_details(details)
         self._settings.set_fields(details.settings)
+        if not details.problem:
+            self._workbench.settings.put_for_workspace("play_environment", details.id)
         self._refresh()
 
     def _ask_actors(self, number: int) -> None:
         if self._problems() or self._environment_problem:
+            self._checked_number = number
             return
         request = self.payload_request()
+        self._workbench.bridge.ask(
+            lambda trainer: _check(trainer, request),
+            lambda _: self._show_refusal(number, ""),
+            lambda error: self._show_refusal(number, str(error)),
+            self,
+        )
 
-        def take(_: object) -> None:
-            if number == self._request_number:
-                self._show_refusal("")
-
-        def refuse(error: Exception) -> None:
-            if number == self._request_number:
-                self._show_refusal(str(error))
-
-        self._workbench.bridge.ask(lambda trainer: _check(trainer, request), take, refuse, self)
-
-    def _show_refusal(self, text: str) -> None:
-        self._refusal = text
-        self._refresh()
+    def _show_refusal(self, number: int, text: str) -> None:
+        if number == self._request_number:
+            self._refusal = text
+            self._checked_number = number
+            self._refresh()
 
     # --- editing
 
@@ -270,11 +308,16 @@ class GameConfiguration(QScrollArea):
             {"other_arguments": draft.other_arguments} if draft.other_arguments else {}, problems
         )
         modes = control_modes(details)
-        ui.set_choices(self._mode, [(mode.label, mode) for mode in modes], draft.mode)
+        ui.set_choices(self._mode, [(mode.label, mode.value) for mode in modes], draft.mode.value)
         self._turns.setVisible(draft.mode is ControlMode.TURNS)
         self._turns.show_texts(draft.session_texts, problems)
         self._show_agents()
         self._show_actor(problems)
+        has_keys = draft.has_human and details is not None and bool(details.keys)
+        self._keys_title.setVisible(has_keys)
+        self._keys.setVisible(has_keys)
+        if details is not None:
+            self._keys.show_keys(details.keys, valid_changes(details.keys, draft.keys))
         self._session.show_texts(draft.session_texts, problems)
         self.changed.emit()
 

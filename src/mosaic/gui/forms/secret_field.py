@@ -18,6 +18,9 @@ LOCATION_TEXTS = {
 REMOTE_TEXT = "The key is on the trainer's machine: store it there with `{command}`."
 
 
+MAX_FIELD_WIDTH = 320
+
+
 class SecretField(QWidget):
     """Never shows the key itself."""
 
@@ -28,6 +31,7 @@ class SecretField(QWidget):
         self._command = command
         self._state = ui.muted_label("", f"{prefix}.key_state")
         self._field = ui.with_object_name(QLineEdit(), f"{prefix}.key")
+        self._field.setMaximumWidth(MAX_FIELD_WIDTH)
         self._field.setEchoMode(QLineEdit.EchoMode.Password)
         self._field.setPlaceholderText("Paste a key here")
         self._field.setAccessibleName("API key")
@@ -36,7 +40,8 @@ class SecretField(QWidget):
         self._remove_button = ui.button("Remove", f"{prefix}.remove_key", self._remove, "Delete the stored key")
         self._field.textChanged.connect(lambda text: self._store_button.setEnabled(bool(text.strip())))
         self._field.returnPressed.connect(self._store)
-        self._editors = ui.widget_column(ui.row((self._field, 1), self._store_button, self._remove_button))
+        editors = ui.row((self._field, 100), self._store_button, self._remove_button, ui.Stretch())
+        self._editors = ui.widget_column(editors)
         ui.column(self._state, self._editors, parent=self, spacing=4)
 
     def showEvent(self, event: QShowEvent) -> None:

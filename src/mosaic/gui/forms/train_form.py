@@ -9,9 +9,13 @@ from PySide6.QtCore import QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
+from mosaic.contracts.setting_field import SettingField
 from mosaic.gui import theme
+from mosaic.gui.forms.environment_settings_row import EnvironmentSettingsRow
 from mosaic.gui.forms.form_rows import EnvironmentRow, FieldRow, LabelledRow, SeedRow, create_row, form_combo
 from mosaic.gui.models.draft import field_text, problems
+from mosaic.gui.models.env_settings_text import FIELD_NAME as ENV_KWARGS
+from mosaic.gui.models.env_settings_text import object_problem, read_object, settings_problems, without_settings
 from mosaic.gui.models.environment_choices import WorkerEnvironments, environment_problem
 from mosaic.gui.models.form_layout import FormSection, algorithms_by_worker, field_label
 from mosaic.gui.models.training import Training
@@ -31,6 +35,8 @@ class TrainForm(QScrollArea):
         self._environments = environments
         self._rows: dict[str, FieldRow] = {}
         self._field_errors: dict[str, str] = {}
+        self._settings_before: tuple[SettingField, ...] = ()
+        """Of the environment from which the user has changed to another one that is not described yet."""
         self.setObjectName("train.scroll")
         self.setWidgetResizable(True)
         body = QWidget()
@@ -57,6 +63,7 @@ class TrainForm(QScrollArea):
         training.draft_replaced.connect(self._build)
         training.draft_edited.connect(self.refresh)
         environments.environments_loaded.connect(lambda _: self._show_environments())
+        environments.details_loaded.connect(lambda _: self.refresh())
 
     # --- building
 
@@ -73,6 +80,7 @@ class TrainForm(QScrollArea):
 
     def _build(self) -> None:
         """Rebuild the rows for another algorithm, section by section, so that the window stays responsive."""
+        self._settings_before = ()
         self._field_errors = {}
         is_first = not self._bodies
         layout = self._training.layout
@@ -117,7 +125,7 @@ class TrainForm(QScrollArea):
         body, section = self._pending_sections.pop(0)
         rows = []
         for field in section.fields:
-            row = create_row(field, PREFIX)
+            row = (EnvironmentSettingsRow if field.name == ENV_KWARGS else create_row)(field, PREFIX)
             row.label.setFixedWidth(body.label_width)
             row.edited.connect(self._on_edited)
             if isinstance(row, SeedRow):
@@ -176,6 +184,8 @@ class TrainForm(QScrollArea):
     # --- editing
 
     def _on_edited(self, name: str, text: str) -> None:
+        if name == "env_id":
+            self._settings_before = self._environment_settings() or self._settings_before
         self._field_errors.pop(name, None)
         self._training.edit(self._training.draft.with_text(self._training.layout.fields[name], text))
         self._rows[name].show_text(text)
@@ -202,11 +212,31 @@ class TrainForm(QScrollArea):
         by_field = problems(layout, draft)
         env_id = field_text(draft, layout.fields["env_id"]).strip()
         problem = environment_problem(env_id, self._environments.for_worker(draft.worker))
+        if ENV_KWARGS in layout.fields and ENV_KWARGS not in by_field:
+            text = field_text(draft, layout.fields[ENV_KWARGS])
+            wrong = settings_problems(self._environment_settings() or (), text)
+            of_settings = next((f"{name}: {problem}" for name, problem in wrong.items()), "")
+            if one := object_problem(text) or of_settings:
+                by_field[ENV_KWARGS] = one
         return {"env_id": problem, **by_field} if problem and "env_id" not in by_field else by_field
+
+    def _environment_settings(self) -> tuple[SettingField, ...] | None:
+        """What the catalog knows of the chosen environment's settings; None until the trainer has answered."""
+        draft = self._training.draft
+        env_id = field_text(draft, self._training.layout.fields["env_id"]).strip()
+        listed = {listing.id for listing in self._environments.for_worker(draft.worker) if listing.is_installed}
+        details = self._environments.details(env_id) if env_id in listed else None
+        return None if details is None else details.settings
 
     def refresh(self) -> None:
         draft = self._training.draft
         messages = {**self._field_errors, **self.problems()}
+        settings_row = self._rows.get(ENV_KWARGS)
+        if isinstance(settings_row, EnvironmentSettingsRow):
+            settings = self._environment_settings()
+            settings_row.show_settings(settings or ())
+            self._drop_settings_of_other_environment(settings)
+            draft = self._training.draft
         for name, row in self._rows.items():
             is_changed = name in draft.texts
             if isinstance(row, SeedRow):
@@ -220,6 +250,17 @@ class TrainForm(QScrollArea):
         names = ", ".join(sorted(_leaf_names(draft.rest)))
         self._rest_label.setText(f"Kept from the run that was opened: {names}. Reset all drops it." if names else "")
         self._rest_label.setVisible(bool(names))
+
+    def _drop_settings_of_other_environment(self, settings: tuple[SettingField, ...] | None) -> None:
+        """Drop what was set in rows of the environment that was chosen before: the new one would be refused with it."""
+        gone = {field.name for field in self._settings_before} - {field.name for field in settings or ()}
+        if settings is None or not gone:
+            return
+        self._settings_before = ()
+        field = self._training.layout.fields[ENV_KWARGS]
+        text = field_text(self._training.draft, field)
+        if gone.intersection(read_object(text)):
+            self._training.edit(self._training.draft.with_text(field, without_settings(text, gone)))
 
     def focused_field(self) -> str:
         """The name of the setting that has the focus; empty where none has."""

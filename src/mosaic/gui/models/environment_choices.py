@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from PySide6.QtCore import QObject, Signal
 
-from mosaic.contracts.views import EnvironmentListing
+from mosaic.contracts.views import EnvironmentDetails, EnvironmentListing
 from mosaic.gui.bridge import Bridge
 
 _TITLES = {
@@ -55,12 +55,16 @@ class WorkerEnvironments(QObject):
 
     environments_loaded = Signal(str)
     """The worker whose environments are known now."""
+    details_loaded = Signal(str)
+    """The environment that is described now."""
 
     def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bridge = bridge
         self._known: dict[str, list[EnvironmentListing]] = {}
         self._requested: set[str] = set()
+        self._details: dict[str, EnvironmentDetails] = {}
+        self._requested_details: set[str] = set()
         bridge.connected.connect(lambda _: self._retry_missing())
 
     def for_worker(self, worker: str) -> list[EnvironmentListing]:
@@ -70,9 +74,26 @@ class WorkerEnvironments(QObject):
             self._request(worker)
         return self._known.get(worker, [])
 
+    def details(self, env_id: str) -> EnvironmentDetails | None:
+        """What there is to know about an environment; None until it is known, then `details_loaded` is emitted."""
+        if env_id not in self._requested_details:
+            self._requested_details.add(env_id)
+            self._request_details(env_id)
+        return self._details.get(env_id)
+
+    def _request_details(self, env_id: str) -> None:
+        def take(details: EnvironmentDetails) -> None:
+            self._details[env_id] = details
+            self.details_loaded.emit(env_id)
+
+        # Without an answer the settings are written as JSON, and the worker checks them.
+        self._bridge.ask(lambda trainer: trainer.environment(env_id), take, None, self)
+
     def _retry_missing(self) -> None:
         for worker in self._requested - set(self._known):
             self._request(worker)
+        for env_id in self._requested_details - set(self._details):
+            self._request_details(env_id)
 
     def _request(self, worker: str) -> None:
         def take(listings: list[EnvironmentListing]) -> None:

@@ -16,6 +16,7 @@ from mosaic.submission.algorithm_schema import Algorithm, load_algorithms, suppo
 SETTING_UNITS = {"checkpoint_every": "steps"}
 SETTING_LABELS = {
     "exp_name": "Experiment name",
+    "env_kwargs": "Its settings",
     "checkpoint_every": "Every",
     "norm_adv": "Normalize advantages",
     "torch_deterministic": "Deterministic",
@@ -29,6 +30,10 @@ _ABBREVIATIONS = {
 """The meaning of abbreviations in names of settings."""
 _SETTINGS_ON_THE_RIGHT = {"Checkpoints": ("checkpoint_every",)}
 """Settings of algorithms that are shown among the options, after the first one of a section."""
+
+
+_SETTINGS_OF_ENVIRONMENT = ("env_kwargs",)
+"""Settings of algorithms that are shown below the environment."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,11 @@ def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:
     for option in OPTIONS.values():
         if option.group and (option.name in supported or option.name in stated):
             shown.setdefault(option.group, []).append(stated.get(option.name, option))
-    core = tuple(shown.pop(CORE_GROUP))
+    env_id, *others = shown.pop(CORE_GROUP)
+    core = (env_id, *(stated[name] for name in _SETTINGS_OF_ENVIRONMENT if name in stated), *others)
     for title, names in _SETTINGS_ON_THE_RIGHT.items():
         shown[title][1:1] = [stated[name] for name in names if name in stated]
-    elsewhere = {*OPTIONS, *(field.name for fields in shown.values() for field in fields)}
+    elsewhere = {*OPTIONS, *_SETTINGS_OF_ENVIRONMENT, *(field.name for fields in shown.values() for field in fields)}
     groups: dict[str, list[SettingField]] = {}
     for field in algorithm.fields:
         if field.name not in elsewhere:

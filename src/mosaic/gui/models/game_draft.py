@@ -14,6 +14,7 @@ from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
 from mosaic.gui.models.draft import field_problem, is_default, parse_value
 from mosaic.gui.models.form_layout import format_value
+from mosaic.gui.models.key_changes import valid_changes
 from mosaic.gui.models.play_request import PlayRequest
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
 
@@ -272,8 +273,9 @@ def build_request(draft: GameDraft, details: EnvironmentDetails | None) -> PlayR
         settings["standby"] = {name: value for name, value in choice.items() if value}
     if draft.mode is ControlMode.TURNS:
         settings["alternate_steps"] = parse_value(TURN_FIELD, shown_text(draft.session_texts, TURN_FIELD))
+    keys = valid_changes(() if details is None else details.keys, draft.keys)
     options = {
-        agent: ({"keys": dict(draft.keys)} if draft.keys else {}) if player.kind == HUMAN else player.options()
+        agent: ({"keys": keys} if keys else {}) if player.kind == HUMAN else player.options()
         for agent, player in players.items()
     }
     return PlayRequest(

@@ -22,6 +22,7 @@ TELEMETRY_FIELDS = ("video_mode", "grid_limit")
 """The video settings of a training run; its policy uses the same unless they are changed."""
 _EVALUATION_FIELDS = (
     *("eval_batch_size", "eval_repeat", "eval_stochastic", "seed_override", "eval_capture_video", "record_steps"),
+    "record_episodes",
 )
 POLICY_FIELDS = tuple(OPTIONS[name] for name in (*_EVALUATION_FIELDS, *TELEMETRY_FIELDS, "tags"))
 ENVIRONMENT_FIELD = SettingField("env_id", "str", None, "Must have the same spaces as the one it was trained on.")

@@ -11,7 +11,7 @@ from mosaic.contracts.replays import EpisodeSummary
 from mosaic.formatting import format_si_number
 
 Index = QModelIndex | QPersistentModelIndex
-COLUMNS = ("Episode", "Return", "Steps", "Ending", "Actor")
+COLUMNS = ("No.", "Return", "Steps", "Actor", "Ending")
 _RIGHT_ALIGNED = (0, 1, 2)
 ENDINGS = {"running": "left", "terminated": "terminated", "truncated": "truncated"}
 """How an episode ended, in a word: one that is `running` was left, or the session was killed."""
@@ -42,6 +42,8 @@ class ReplayEpisodes(QAbstractTableModel):
             return COLUMNS[section]
         if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.TextAlignmentRole:
             return self._alignment(section)
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.ToolTipRole and not section:
+            return "Number of the episode, from 0"
         return None
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
@@ -56,8 +58,8 @@ class ReplayEpisodes(QAbstractTableModel):
             str(episode.number),
             format_si_number(episode.total_reward),
             f"{episode.steps:,}",
-            ENDINGS.get(episode.ending, episode.ending),
             episode.actors,
+            ENDINGS.get(episode.ending, episode.ending),
         )[index.column()]
 
     def _alignment(self, column: int) -> Qt.AlignmentFlag:

@@ -20,7 +20,7 @@ MAX_BUFFERED_BYTES = 64 << 20
 
 class ReplayProcess(ChildProcess):
     opened = Signal(object)
-    """A `ReplayOpened`: at the start, and after each `refresh`."""
+    """A `ReplayOpened`: at the start, and after a `refresh` if there is anything new."""
     step_shown = Signal(object, object)
     """A `ReplayStep`, and its frame as a QImage or None."""
     failed = Signal(str)
@@ -48,10 +48,12 @@ class ReplayProcess(ChildProcess):
         self._last_id += 1
         self._send(ReplayRequest(id=self._last_id, episode=episode, step=step))
 
-    def refresh(self) -> None:
-        """Read the list of episodes again; ignored while a reply is expected."""
-        if not self.is_busy:
-            self._send(ReplayRequest(kind="refresh"))
+    def refresh(self) -> bool:
+        """Look for new episodes; return False while a reply is expected, and nothing is done."""
+        if self.is_busy:
+            return False
+        self._send(ReplayRequest(kind="refresh"))
+        return True
 
     def _send(self, request: ReplayRequest) -> None:
         if self._process is not None:
@@ -83,7 +85,7 @@ class ReplayProcess(ChildProcess):
             del self._buffer[:end]
             self._last_reply = problem.id
             self.failed.emit(problem.message)
-        elif "episodes" in reply:
+        elif "columns" in reply:
             del self._buffer[:end]
             self.opened.emit(ReplayOpened.model_validate(reply))
         else:

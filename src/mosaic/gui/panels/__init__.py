@@ -10,6 +10,7 @@ from mosaic.gui.panels.fastlane_panel import FastLaneTab
 from mosaic.gui.panels.leaderboard_panel import LeaderboardPage
 from mosaic.gui.panels.logs_panel import LogsTab
 from mosaic.gui.panels.overview import OverviewTab
+from mosaic.gui.panels.play_panel import PlayPage
 from mosaic.gui.panels.policy_panel import PolicyPage
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.runs_panel import RunsPanel
@@ -41,6 +42,7 @@ PAGES: tuple[Page, ...] = (
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
     Page("compare", "Compare", "mdi6.compare", ComparePage),
     Page("policy", "Evaluate", "mdi6.folder-open-outline", PolicyPage),
+    Page("play", "Play", "mdi6.gamepad-variant-outline", PlayPage),
     Page("leaderboard", "Leaderboard", "mdi6.trophy-outline", LeaderboardPage),
     Page("trainer", "Trainer", "mdi6.server", TrainerPage, has_nav_button=False),
     Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, has_nav_button=False),

@@ -18,6 +18,7 @@ from mosaic.gui.models.curve_model import X_KINDS, ChartCurve, CurveFeed
 from mosaic.gui.models.series import GrowingPoints, RunSeries
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.chart import Chart, SmoothingSlider
+from mosaic.gui.views.replay_pair import ReplayPair
 from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.tables import ReadOnlyTable, show_probabilities, show_results, show_settings
 from mosaic.gui.views.video_player import VideoPair
@@ -94,12 +95,14 @@ class ComparePage(QWidget):
         self.better = ReadOnlyTable("compare.better")
         self.diff = ReadOnlyTable("compare.settings")
         self.videos = VideoPair(self._workbench)
+        self.replays = ReplayPair(self._workbench)
         self.tables = ui.tabs(
             "compare.tables",
             ("Results", self.results),
             ("Probability of improvement", self.better),
             ("Differing settings", self.diff),
             ("Videos", self.videos),
+            ("Replays", self.replays),
         )
         self.tables.setMinimumHeight(110)
         split = ui.splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
@@ -110,9 +113,17 @@ class ComparePage(QWidget):
             "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
             self._start,
         )
-        self._stack = ui.stack(empty, ui.widget_column(self.chips, self._build_toolbar(), (split, 1)))
+        toolbar = self._build_toolbar()
+        self.tables.currentChanged.connect(lambda _: self._show_chart(toolbar))
+        self._stack = ui.stack(empty, ui.widget_column(self.chips, toolbar, (split, 1)))
         head = ui.row(ui.heading_label("Compare"), ui.Stretch(), self.add_button, self.clear_button)
         ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
+
+    def _show_chart(self, toolbar: QWidget) -> None:
+        """Two replays need the whole page; everything else is read together with the curves."""
+        is_shown = self.tables.currentWidget() is not self.replays
+        self.chart.setVisible(is_shown)
+        toolbar.setVisible(is_shown)
 
     def _build_toolbar(self) -> WrappingRow:
         self.tag = self._create_choice("compare.tag", 200)
@@ -199,6 +210,7 @@ class ComparePage(QWidget):
         self.clear_button.setEnabled(bool(self._series))
         self.chips.show_runs(self._views())
         self.videos.show_runs(self._views())
+        self.replays.show_runs(self._views())
         self._update_buttons()
         self._list_tags()
         self._list_keys()

@@ -18,6 +18,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.play import LLM_KEY_NAME
+from mosaic.gui.forms.actor_box import LLM_KEY_COMMAND
+from mosaic.gui.forms.secret_field import SecretField
 from mosaic.gui.panels.wandb_settings import WandbSettingsForm
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
@@ -60,6 +63,10 @@ class SettingsPage(QWidget):
             16,
             ui.heading_label("Weights & Biases"),
             WandbSettingsForm(workbench),
+            16,
+            ui.heading_label("Language models"),
+            ui.muted_label("The API key of the server that has the models. Most servers on this machine need none."),
+            SecretField(workbench, LLM_KEY_NAME, "settings.llm", LLM_KEY_COMMAND),
             16,
             ui.heading_label("Keyboard"),
             (self._build_shortcuts(), 1),

@@ -19,6 +19,8 @@ from mosaic.gui.workbench import Workbench
 POLL_MS = 16
 IDLE_POLL_MS = 100
 """While there are no frames."""
+SESSION_POLL_MS = 8
+"""While a session is played: a frame is shown soon after the key that caused it."""
 TEXT_INTERVAL_S = 0.1
 SEPARATOR = "   "
 FRAME_STATE_ICONS = {UNAVAILABLE: "mdi6.monitor-off", WAITING: "mdi6.timer-sand", CONNECTED: "mdi6.monitor-eye"}
@@ -74,13 +76,17 @@ class FramesView(QWidget):
     frames_received = Signal()
     """New frames are in `lanes.cells`."""
 
-    def __init__(self, workbench: Workbench, is_small: bool = False) -> None:
-        """`is_small`: next to other widgets, with the shortest line of text."""
+    def __init__(self, workbench: Workbench, is_small: bool = False, is_session: bool = False) -> None:
+        """`is_small`: next to other widgets, with the shortest line of text.
+
+        `is_session`: of a play session, without a line of text, and polled often also while it waits for a key.
+        """
         super().__init__()
         self._workbench = workbench
         self._is_small = is_small
+        self._is_session = is_session
         self.lanes = Lanes(workbench.bridge, workbench.runs, workbench.events, workbench.is_remote, self)
-        self.grid = with_object_name(FrameGrid(), "frames.grid")
+        self.grid = with_object_name(FrameGrid(has_text=not is_session), "frames.grid")
         self.is_kept_active = False
         """Keeps reading while hidden, for a recording."""
         self._hovered_env: int | None = None
@@ -163,6 +169,8 @@ class FramesView(QWidget):
     def _update_status(self) -> None:
         status = self.lanes.status
         interval = POLL_MS if status.state == CONNECTED else IDLE_POLL_MS
+        if self._is_session and not self.lanes.is_suspended:
+            interval = SESSION_POLL_MS
         if self._timer.interval() != interval:
             self._timer.setInterval(interval)
         self.grid.show_message(to_sentence(status.text), FRAME_STATE_ICONS[status.state])
@@ -172,6 +180,8 @@ class FramesView(QWidget):
     def _update_text(self) -> None:
         self._next_text_at = time.monotonic() + TEXT_INTERVAL_S
         status, cells = self.lanes.status, self.lanes.cells
+        if self._is_session:
+            return
         if status.state != CONNECTED and self.grid.has_image:
             self.grid.show_text(to_sentence(status.text))
         elif self._is_small:

@@ -21,6 +21,8 @@ from mosaic.gui.views.frame_grid import FrameGrid
 from mosaic.gui.views.reward_strip import RewardStrip
 from mosaic.gui.workbench import Workbench
 
+SLOW_MS = 300
+"""A step that takes longer than this is announced."""
 REFRESH_MS = 3000
 """Interval at which new episodes of an active run are listed."""
 
@@ -44,6 +46,9 @@ class ReplayScreen(QWidget):
         self.step: ReplayStep | None = None
         """The last step that was shown."""
         self._wanted_step = 0
+        self._is_new_process = False
+        self._was_active = False
+        """Whether the run was active when new episodes were last looked for."""
         self._process = ReplayProcess(self)
         self._process.opened.connect(self._on_opened)
         self._process.step_shown.connect(self._on_step)
@@ -60,6 +65,7 @@ class ReplayScreen(QWidget):
         verdict = ui.row(self._verdict_icon, (self.verdict, 1))
         ui.column((self.canvas, 1), self.facts, verdict, self.strip, parent=self)
         self._refresh_timer = ui.VisibleTimer(self, REFRESH_MS, self._refresh_if_active)
+        self._slow_timer = ui.create_timer(self, SLOW_MS, self._show_simulating, is_single_shot=True)
         self._clear()
 
     # --- which recording
@@ -69,6 +75,7 @@ class ReplayScreen(QWidget):
             return
         if run_id != self.run_id:
             self.run_id, self.opened, self.episode = run_id, None, None
+            self._was_active = False
             self._clear()
         self._process.stop()
         if self.isVisible():
@@ -92,6 +99,7 @@ class ReplayScreen(QWidget):
 
         def then(path: Path) -> None:
             if run_id == self.run_id and self.isVisible():
+                self._is_new_process = True
                 self._process.open(path)
 
         def failed(error: Exception) -> None:
@@ -106,25 +114,31 @@ class ReplayScreen(QWidget):
             self._open()
 
     def hideEvent(self, event: QHideEvent) -> None:
+        self._slow_timer.stop()
         self._process.stop()
         super().hideEvent(event)
 
     def _refresh_if_active(self) -> None:
         view = self._workbench.runs.get(self.run_id) if self.run_id else None
-        if view is not None and view.stage != "finished" and not self._workbench.is_remote and self.opened is not None:
-            self._process.refresh()
+        if view is None or self.opened is None or self._workbench.is_remote:
+            return
+        is_active = view.stage != "finished"
+        # Once more after the end: the last episode is written shortly before it.
+        if (is_active or self._was_active) and self._process.refresh():
+            self._was_active = is_active
 
     def _on_opened(self, opened: ReplayOpened) -> None:
-        before = None if self.opened is None else self.opened.episodes
+        before, episodes = self.episodes, opened.episodes
+        chosen = self.episode
         self.opened = opened
-        number = None if self.episode is None else self.episode.number
-        self.episode = next((row for row in opened.episodes if row.number == number), None)
-        if before != opened.episodes:
+        self.episode = None if chosen is None else next((row for row in episodes if row.number == chosen.number), None)
+        if before != episodes:
             self.episodes_changed.emit()
-        if not opened.episodes:
+        if not episodes:
             self.canvas.show_message("No episode has been recorded yet.")
-        elif self.episode is not None:
+        elif self.episode is not None and (self._is_new_process or self.episode != chosen):
             self._process.seek(self.episode.number, self._wanted_step)
+        self._is_new_process = False
 
     # --- which step
 
@@ -150,10 +164,18 @@ class ReplayScreen(QWidget):
         self._wanted_step = step
         if self._process.is_running:
             self._process.seek(self.episode.number, step)
+            if not self._slow_timer.isActive():
+                self._slow_timer.start()
         elif self.isVisible():
             self._open()
 
+    def _show_simulating(self) -> None:
+        if self.is_busy:
+            self._show_verdict(f"Simulating up to step {self._wanted_step:,}…", "mdi6.timer-sand", "muted")
+
     def _on_step(self, step: ReplayStep, image: QImage | None) -> None:
+        if not self.is_busy:
+            self._slow_timer.stop()
         if self.episode is None or step.state.episode != self.episode.number:
             return
         self.step = step
@@ -174,26 +196,28 @@ class ReplayScreen(QWidget):
     def _show_comparison(self, step: ReplayStep) -> None:
         assert self.opened is not None
         warnings = "; ".join(self.opened.warnings)
-        tip = f"Different from the machine that recorded it: {warnings}" if warnings else ""
+        suffix = f" · {warnings}" if warnings else ""
         if self.opened.note:
-            self._show_verdict(self.opened.note, "mdi6.filmstrip", "muted", tip)
+            self._show_verdict(self.opened.note + suffix, "mdi6.filmstrip", "muted")
         elif step.difference is not None:
             text = f"Differs at step {step.difference.step:,}. {step.difference.describe()}"
-            self._show_verdict(text, "mdi6.alert-outline", "warning", tip)
+            self._show_verdict(text + suffix, "mdi6.alert-outline", "warning")
         elif step.verified_steps >= step.steps:
-            self._show_verdict("Identical: every reward is the recorded one", "mdi6.check-all", "good", tip)
+            text = "Identical: every reward is the recorded one"
+            self._show_verdict(text + suffix, "mdi6.check-all", "good")
         else:
             text = f"Identical so far ({step.verified_steps:,} of {step.steps:,} steps)"
-            self._show_verdict(text, "mdi6.check", "good", tip)
+            self._show_verdict(text + suffix, "mdi6.check", "good")
 
-    def _show_verdict(self, text: str, icon: str, token: str, tip: str = "") -> None:
+    def _show_verdict(self, text: str, icon: str, token: str) -> None:
         self.verdict.setText(text)
-        self.verdict.setToolTip("\n".join(filter(None, (text, tip))))
+        self.verdict.setToolTip(text)
         self._verdict_icon.setVisible(bool(icon))
         if icon:
             self._verdict_icon.set_icon(theme.icon(icon, token))
 
     def _show_problem(self, reason: str) -> None:
+        self._slow_timer.stop()
         self.canvas.show_cells([])
         self.canvas.show_message(reason, "mdi6.alert-circle-outline")
         self._show_verdict("", "", "muted")

@@ -44,7 +44,8 @@ class ReplayTransport(QWidget):
         self.speed = ui.combo_box(f"{name}.speed", [(f"{speed:g}×", speed) for speed in SPEEDS], "Playing speed")
         self.speed.setCurrentIndex(SPEEDS.index(1.0))
         buttons = (self._first, self._back, self.play_button, self._next)
-        self.layout_row = ui.row(*buttons, (self.slider, 1), self._label, self.speed, parent=self)
+        self.buttons = ui.row(*buttons, self._label, ui.Stretch(), self.speed)
+        ui.column(self.slider, self.buttons, parent=self, spacing=4)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.set_steps(0)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QItemSelectionModel, QModelIndex, QSignalBlocker, Qt
+from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QObject, QSignalBlocker, Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QMenu, QTableView, QToolButton, QWidget
 
 from mosaic.api.replays import export_recording
 from mosaic.formatting import short_id
+from mosaic.gui import theme
 from mosaic.gui.models.replay_episodes import ReplayEpisodes
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.replay_screen import ReplayScreen
@@ -30,17 +31,21 @@ EXPORTS = (
 class ReplayView(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
+        self.setObjectName("replay.view")
         self._workbench = workbench
         self._episodes = ReplayEpisodes(self)
         self.table = ui.plain_table(QTableView(), "replay.episodes")
         self.table.setModel(self._episodes)
         self.table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.table.setWordWrap(False)
+        self.table.setMinimumWidth(180)
+        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         header = self.table.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         header.setResizeContentsPrecision(20)  # a training may have a hundred thousand episodes
         header.setStretchLastSection(True)
         self.table.selectionModel().currentRowChanged.connect(self._choose_row)
+        self.table.installEventFilter(self)
         self.player = ReplayScreen(workbench, "replay.screen")
         self.transport = ReplayTransport("replay.transport", lambda: self.player.is_busy)
         self.transport.step_requested.connect(self.player.seek)
@@ -53,10 +58,10 @@ class ReplayView(QWidget):
         )
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.export_button.setMenu(self._build_menu())
-        self.transport.layout_row.addWidget(self.export_button)
-        right = ui.widget_column((self.player, 1), self.transport)
+        self.transport.buttons.addWidget(self.export_button)
+        right = ui.widget_column((self.player, 1), self.transport, margins=(theme.GAP, 0, 0, 0))
         self._split = ui.splitter(
-            Qt.Orientation.Horizontal, self.table, right, sizes=[300, 640], stretch=1, name="replay.split"
+            Qt.Orientation.Horizontal, self.table, right, sizes=[320, 640], stretch=1, name="replay.split"
         )
         self._empty = ui.EmptyState(
             "No recording", "Every play session records its episodes, and a training does with “Record episodes”."
@@ -126,6 +131,12 @@ class ReplayView(QWidget):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if not self.transport.handle_key(event):
             super().keyPressEvent(event)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """In the list of episodes, Up and Down choose one; the other keys are those of the player."""
+        if watched is self.table and isinstance(event, QKeyEvent) and event.type() is QEvent.Type.KeyPress:
+            return self.transport.handle_key(event)
+        return False
 
     def hideEvent(self, event: QHideEvent) -> None:
         self.transport.pause()

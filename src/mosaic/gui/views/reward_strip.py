@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from mosaic.gui import theme
 
 HEIGHT_PX = 36
+BAR_ALPHA = 170
 
 
 class RewardStrip(QWidget):
@@ -61,7 +62,9 @@ class RewardStrip(QWidget):
                 continue
             top, bottom = min(zero_y, zero_y - highest * scale), max(zero_y, zero_y - lowest * scale)
             bar = QRectF(room.left() + place * width, top, max(1.0, width - (1 if width > 4 else 0)), bottom - top)
-            painter.fillRect(bar, QColor(t.bad if highest <= 0 else t.accent))
+            color = QColor(t.bad if highest <= 0 else t.accent)
+            color.setAlpha(BAR_ALPHA)
+            painter.fillRect(bar, color)
         painter.fillRect(QRectF(room.left(), zero_y, room.width(), 1), QColor(t.line))
         if self._different_step is not None:
             self._paint_marker(painter, self._different_step, QColor(t.warning))

@@ -1,0 +1,37 @@
+"""API keys on the command line: read without being shown or named in arguments, and where they are stored."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from mosaic.contracts.errors import BadInput
+from mosaic.secrets import SECRET_VARIABLES, secrets_path
+
+KEY_LOCATIONS = {
+    "environment": "set in the environment ({variable})",
+    "keyring": "stored in the system keyring",
+    "file": "stored in {path}",
+}
+
+
+def read_key(prompt: str, login_command: str, arguments: Sequence[str]) -> str:
+    """Read a key from a hidden prompt, or from stdin where that is not a terminal."""
+    if arguments:
+        # The argument is not repeated: it may be the key.
+        raise BadInput(
+            "The key must not be an argument: all users of this machine can read those. "
+            f"Enter it at the prompt or pass it by stdin: {login_command} < key.txt"
+        )
+    if sys.stdin.isatty():
+        return str(click.prompt(prompt, hide_input=True, err=True)).strip()
+    return sys.stdin.readline().strip()
+
+
+def describe_key_location(name: str, location: str | None, login_command: str) -> str:
+    """Say where a key is, or the command that stores one."""
+    if location is None:
+        return f"none is stored: {login_command}"
+    return KEY_LOCATIONS[location].format(path=secrets_path(), variable=SECRET_VARIABLES[name])
