@@ -134,7 +134,10 @@ class Checker:
             self._lock.release()
 
     def start(self) -> None:
+        """Start it ahead of its first question, unless the daemon is ending."""
         with self._lock:
+            if self._is_closed:
+                return
             try:
                 self._ensure_started()
             except OSError as error:
