@@ -41,9 +41,9 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("ppo", "CartPole-v1", 60_000),
-    Workload("dqn", "CartPole-v1", 16_000),
-    Workload("ppo_continuous_action", "HalfCheetah-v5", 4_096),
+    Workload("ppo", "CartPole-v1", 300_000),
+    Workload("dqn", "CartPole-v1", 60_000),
+    Workload("ppo_continuous_action", "HalfCheetah-v5", 16_384),
 )
 
 

@@ -19,7 +19,7 @@ import gymnasium
 
 from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base, ppo_atari
-from cleanrl_worker.algorithms.ppo_atari import SIZES, Agent, image_policy, loss, state_dict_of
+from cleanrl_worker.algorithms.ppo_atari import SIZES, Agent, image_policy, loss, make_learner, state_dict_of
 from cleanrl_worker.algorithms.settings import EnvpoolConfig
 from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, describe_run
@@ -27,7 +27,7 @@ from cleanrl_worker.loops.on_policy_frames import AverageReturn, describe_run
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
 
-__all__ = ["Agent", "Config", "check", "load_policy", "loss", "make_env", "state_dict_of", "train"]
+__all__ = ["Agent", "Config", "check", "load_policy", "loss", "make_env", "make_learner", "state_dict_of", "train"]
 NAME = "ppo_atari_envpool"
 STICKINESS = 0.0
 """The probability of repeating the previous action, unless the game's id determines it."""
