@@ -1,14 +1,37 @@
-"""Play sessions in tests: their state and their recording."""
+"""Play sessions in tests: their daemon, their state and their recording."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from tests.helpers.daemons import wait_for
+import pytest
+from tests.helpers.daemons import ended, running_daemon, wait_for
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import SessionState
+
+Start = Callable[..., str]
+"""Starts a session and returns its run."""
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]:
+    folder = tmp_path_factory.mktemp("play")
+    with running_daemon(Workspace(folder / "var"), folder / "plugins", "--max-runs", "4") as (_, client):
+        # They would otherwise start during a test, which would take them for processes of its own.
+        client.ask_worker("cleanrl", {"ask": "ping"})
+        client.ask_worker("play", {"ask": "ping"})
+        yield client
+
+
+def cancel_sessions(trainer: TrainerClient, run_ids: Iterable[str]) -> None:
+    """End those that are still running."""
+    for run_id in run_ids:
+        if trainer.get(run_id).is_active:
+            trainer.cancel(run_id)
+            ended(trainer, run_id)
 
 
 def state_of(trainer: TrainerClient, run_id: str) -> SessionState | None:

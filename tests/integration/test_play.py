@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.daemons import ended, running_daemon, wait_for
-from tests.helpers.sessions import recording_of, wait_for_state
+from tests.helpers.daemons import ended, wait_for
+from tests.helpers.sessions import Start, cancel_sessions, recording_of, trainer, wait_for_state
 
 from mosaic.api.play_payload import build_play_payload
 from mosaic.api.replays import replay_episodes
 from mosaic.arena.recording import Recording
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.folder import Workspace
 from mosaic.contracts.play_commands import Act, HandBack, Keys, Reset, Step, TakeOver
 
+__all__ = ["trainer"]
 SAFE_PATH = ("Down", "Down", "Right", "Right", "Down", "Right")
 """To the goal of FrozenLake without ice that slips."""
-
-
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]:
-    folder = tmp_path_factory.mktemp("play")
-    with running_daemon(Workspace(folder / "var"), folder / "plugins", "--max-runs", "4") as (_, client):
-        # They would otherwise start during a test, which would take them for processes of its own.
-        client.ask_worker("cleanrl", {"ask": "ping"})
-        client.ask_worker("play", {"ask": "ping"})
-        yield client
-
-
-Start = Callable[..., str]
 
 
 @pytest.fixture
@@ -46,10 +33,7 @@ def start(trainer: TrainerClient) -> Iterator[Start]:
         return started[-1]
 
     yield submit
-    for run_id in started:
-        if trainer.get(run_id).is_active:
-            trainer.cancel(run_id)
-            ended(trainer, run_id)
+    cancel_sessions(trainer, started)
 
 
 def test_a_human_walks_to_the_goal_with_arrow_keys(trainer: TrainerClient, start: Start) -> None:

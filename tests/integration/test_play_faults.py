@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers.daemons import ended, running_daemon, wait_for
-from tests.helpers.sessions import recording_of, wait_for_state
+from tests.helpers.sessions import Start, cancel_sessions, recording_of, trainer, wait_for_state
 
 from mosaic.api.play_payload import build_play_payload
 from mosaic.api.replays import replay_episodes
@@ -23,19 +23,8 @@ from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.play_commands import Act, Keys, Reset, SetRate, Step, TakeOver
 
+__all__ = ["trainer"]
 FLOOD = 10_000
-
-Start = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]:
-    folder = tmp_path_factory.mktemp("play")
-    with running_daemon(Workspace(folder / "var"), folder / "plugins", "--max-runs", "4") as (_, client):
-        # They would otherwise start during a test, which would take them for processes of its own.
-        client.ask_worker("cleanrl", {"ask": "ping"})
-        client.ask_worker("play", {"ask": "ping"})
-        yield client
 
 
 @pytest.fixture
@@ -49,10 +38,7 @@ def start(trainer: TrainerClient) -> Iterator[Start]:
         return started[-1]
 
     yield submit
-    for run_id in started:
-        if trainer.get(run_id).is_active:
-            trainer.cancel(run_id)
-            ended(trainer, run_id)
+    cancel_sessions(trainer, started)
 
 
 def worker_pid(trainer: TrainerClient, run_id: str) -> int:
