@@ -14,7 +14,7 @@ from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import RecordedEpisode, Recording, RecordingHeader, RecordingWriter
 from mosaic.arena.simulation import Simulation
 from mosaic.contracts.errors import MissingExtra
-from mosaic.contracts.replays import RewardDifference
+from mosaic.contracts.replays import ReplayDifference
 from mosaic.envs.reproducible import random_state
 
 SEEDS = (1, 2, 3)
@@ -61,7 +61,7 @@ def record(path: Path, header: RecordingHeader) -> None:
     env.close()
 
 
-def find_difference(env: PlayEnv, episode: RecordedEpisode) -> RewardDifference | None:
+def find_difference(env: PlayEnv, episode: RecordedEpisode) -> ReplayDifference | None:
     simulation = Simulation(env, episode)
     simulation.seek(len(episode))
     assert simulation.difference is not None or simulation.verified_steps == len(episode)

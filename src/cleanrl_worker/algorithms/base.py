@@ -155,13 +155,18 @@ def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
         )
 
 
+def count_discrete_actions(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
+    """Return the number of actions; raise if they are not discrete."""
+    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
+        raise unsupported_actions_error(algorithm, "a discrete action space", env)
+    return int(env.action_space.n)
+
+
 def check_discrete(
     algorithm: str, config: AlgorithmConfig, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, int], FlatAgent]
 ) -> dict[str, Any]:
     """Raise unless the algorithm fits an environment with discrete actions; return the sizes and backend of the run."""
-    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise unsupported_actions_error(algorithm, "a discrete action space", env)
-    count = int(env.action_space.n)
+    count = count_discrete_actions(algorithm, env)
     return {**_check_vectors(algorithm, config, env, count, make_agent), "actions": count}
 
 

@@ -75,10 +75,9 @@ def discrete_world(config: Any, run: Run, **shape: Any) -> ReplayWorld:
 
 def check_discrete(name: str, config: Any, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise base.unsupported_actions_error(name, "a discrete action space", env)
+    count = base.count_discrete_actions(name, env)
     sizes = check_vectors(name, config.buffer_size, env)
-    return {**sizes, "actions": int(env.action_space.n), "backend": base.resolve_backend(config.backend)}
+    return {**sizes, "actions": count, "backend": base.resolve_backend(config.backend)}
 
 
 def load_greedy_policy(agent: Any, checkpoint: Checkpoint) -> GreedyPolicy:

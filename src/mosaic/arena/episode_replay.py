@@ -17,7 +17,7 @@ from mosaic.arena.simulation import Simulation
 from mosaic.arena.state_text import describe_action, describe_value, read_symbols, read_text
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ANY_AGENT, HUMAN
-from mosaic.contracts.replays import RewardDifference
+from mosaic.contracts.replays import ReplayDifference
 from mosaic.contracts.views import SeatState, SessionState
 from mosaic.envs.factory import find_family
 from mosaic.fastlane.tap import FrameRenderer, RenderUnavailable
@@ -40,7 +40,7 @@ class EpisodeReplay(ABC):
         """Steps since the reset."""
         self.verified_steps = 0
         """How many steps have been simulated and compared so far."""
-        self.difference: RewardDifference | None = None
+        self.difference: ReplayDifference | None = None
 
     @property
     def is_at_end(self) -> bool:

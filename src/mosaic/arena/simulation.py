@@ -13,7 +13,7 @@ import numpy as np
 from mosaic.arena.play_envs import PlayEnv, StepResult
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.replays import RewardDifference
+from mosaic.contracts.replays import ReplayDifference
 from mosaic.envs.families import EnvFamily
 
 _ALWAYS_LISTED = ("gymnasium", "numpy")
@@ -25,7 +25,7 @@ class Simulation:
     def __init__(self, env: PlayEnv, episode: RecordedEpisode) -> None:
         self.env = env
         self.episode = episode
-        self.difference: RewardDifference | None = None
+        self.difference: ReplayDifference | None = None
         """Where it first differed from the recording; what follows is another episode."""
         self.verified_steps = 0
         """How many steps have been simulated and compared, at any time."""
@@ -59,13 +59,13 @@ class Simulation:
             is_last = index + 1 == len(self.episode)
             simulated = np.asarray(self.env.reward_row(result.rewards), recorded.dtype)
             if simulated.tobytes() != recorded.tobytes():
-                self.difference = RewardDifference(
+                self.difference = ReplayDifference(
                     step=index + 1, recorded_reward=recorded.tolist(), simulated_reward=simulated.tolist()
                 )
             elif self._is_over and not is_last:
-                self.difference = RewardDifference(step=index + 1, recorded_reward=recorded.tolist())
+                self.difference = ReplayDifference(step=index + 1, recorded_reward=recorded.tolist())
             elif is_last and self.episode.is_complete and self._differs_in_ending(result):
-                self.difference = RewardDifference(
+                self.difference = ReplayDifference(
                     step=index + 1,
                     recorded_reward=recorded.tolist(),
                     simulated_reward=simulated.tolist(),

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import click
 
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext
 from mosaic.contracts.errors import BadInput
-from mosaic.secrets import SECRET_VARIABLES, secrets_path
+from mosaic.secrets import SECRET_VARIABLES, put_secret, secret_location, secrets_path
 
 KEY_LOCATIONS = {
     "environment": "set in the environment ({variable})",
@@ -28,6 +30,15 @@ def read_key(prompt: str, login_command: str, arguments: Sequence[str]) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(prompt, hide_input=True, err=True)).strip()
     return sys.stdin.readline().strip()
+
+
+def store_key(context: CliContext, name: str, key: str, login_command: str, next_step: str = "") -> None:
+    """Store a key and print where it is, and whether the environment has another that precedes it."""
+    location = put_secret(name, key)
+    message = f"The key is {describe_key_location(name, location, login_command)}.{next_step}"
+    context.print_result({"stored_in": location}, message)
+    if not context.is_json and secret_location(name) == "environment":
+        output.print_message(f"{SECRET_VARIABLES[name]} is set in this environment and precedes the stored key.")
 
 
 def describe_key_location(name: str, location: str | None, login_command: str) -> str:

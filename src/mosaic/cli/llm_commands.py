@@ -25,14 +25,9 @@ def login(context: CliContext, ctx: click.Context) -> None:
     It is stored in the system keyring, else in a file that only you can read. It is read from a hidden prompt or from
     stdin: mosaic llm login < key.txt
     """
-    from mosaic.cli.api_keys import describe_key_location, read_key
-    from mosaic.secrets import put_secret, secret_location
+    from mosaic.cli.api_keys import read_key, store_key
 
-    location = put_secret(LLM_KEY_NAME, read_key("API key", LOGIN_COMMAND, ctx.args))
-    message = f"The key is {describe_key_location(LLM_KEY_NAME, location, LOGIN_COMMAND)}."
-    context.print_result({"stored_in": location}, message)
-    if not context.is_json and secret_location(LLM_KEY_NAME) == "environment":
-        output.print_message("OPENAI_API_KEY is set in this environment and precedes the stored key.")
+    store_key(context, LLM_KEY_NAME, read_key("API key", LOGIN_COMMAND, ctx.args), LOGIN_COMMAND)
 
 
 @command()

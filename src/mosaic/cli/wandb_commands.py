@@ -44,17 +44,12 @@ def login(context: CliContext, ctx: click.Context) -> None:
     It is stored in the system keyring, else in a file that only you can read. It is read from a hidden prompt or from
     stdin: mosaic wandb login < key.txt
     """
-    from mosaic.cli.api_keys import describe_key_location, read_key
-    from mosaic.secrets import put_secret, secret_location
+    from mosaic.cli.api_keys import read_key, store_key
 
     key = read_key("W&B API key", LOGIN_COMMAND, ctx.args)
     if len(key) < MIN_KEY_LENGTH:
         raise BadInput(f"Not a valid W&B key: it has {len(key)} characters, expected 40 or more. Copy it again.")
-    location = put_secret(API_KEY_NAME, key)
-    message = f"The key is {describe_key_location(API_KEY_NAME, location, LOGIN_COMMAND)}. Test it: mosaic wandb probe"
-    context.print_result({"stored_in": location}, message)
-    if not context.is_json and secret_location(API_KEY_NAME) == "environment":
-        output.print_message("WANDB_API_KEY is set in this environment and precedes the stored key.")
+    store_key(context, API_KEY_NAME, key, LOGIN_COMMAND, " Test it: mosaic wandb probe")
 
 
 @command()

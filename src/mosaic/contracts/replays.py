@@ -15,7 +15,7 @@ class ReplayMessage(RewardView):
     """A line that a replay prints."""
 
 
-class RewardDifference(ReplayMessage):
+class ReplayDifference(ReplayMessage):
     """The first step at which a simulation is not the recorded episode."""
 
     step: int
@@ -44,7 +44,7 @@ class ReplayReport(ReplayMessage):
     ending: str
     is_identical: bool | None
     """None where it was not simulated again; `note` says why."""
-    difference: RewardDifference | None = None
+    difference: ReplayDifference | None = None
     note: str = ""
     warnings: tuple[str, ...] = ()
     """What is different from the machine that recorded it."""
@@ -114,7 +114,7 @@ class ReplayStep(ReplayMessage):
     is_end: bool = False
     verified_steps: int = 0
     """How many steps have been simulated and compared so far."""
-    difference: RewardDifference | None = None
+    difference: ReplayDifference | None = None
     rewards: tuple[tuple[float, float], ...] | None = None
     """The lowest and highest reward in equal parts of the episode; only with its first reply."""
     frame: FrameShape | None = None
