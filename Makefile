@@ -53,8 +53,8 @@ benchgui: setup  ## How long the window blocks, how fast it starts, whether its 
 screenshots: setup  ## Save images of every page, tab and dialog of the workbench, with real runs, to build/screenshots
 	$(if $(shell command -v xvfb-run),xvfb-run -a -s "-screen 0 1920x1080x24") $(BIN)/python scripts/screenshots.py $(ARGS)
 
-stubs: setup  ## Generate the protobuf stubs again, after trainer.proto has changed
-	$(BIN)/python scripts/stubs.py
+stubs: setup  ## Generate the protobuf stubs and the C library again, after trainer.proto or classic_control.c has changed
+	$(BIN)/python scripts/generate.py
 
 constraints: setup  ## Resolve all extras to their newest versions into constraints.txt
 	scripts/constraints.sh

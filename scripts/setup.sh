@@ -52,7 +52,7 @@ fi
 venv=.venv
 stamp=$venv/.ready-$what
 contracts=src/mosaic/contracts
-key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/stubs.py src/mosaic/__init__.py $contracts/trainer.proto | cksum)"
+key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/generate.py src/mosaic/__init__.py $contracts/trainer.proto src/cleanrl_worker/classic_control.c | cksum)"
 if [ -x $venv/bin/mosaic ] && [ -e $contracts/trainer_pb2.py ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
     exit 0
 fi
@@ -173,7 +173,8 @@ torch_backend() {  # which build of torch; empty: the one in the index or the fo
 
 install_packages() {  # further arguments for uv
     # Compile now: with PYTHONDONTWRITEBYTECODE every process would otherwise compile at every start.
-    # MOSAIC itself is always built again: that generates the protobuf stubs, which may be missing or out of date.
+    # MOSAIC itself is always built again: that generates the protobuf stubs, which may be missing or out of date,
+    # and the C library, if there is a compiler.
     $venv/bin/uv pip install --quiet --compile-bytecode --python $venv/bin/python -c constraints.txt \
         --build-constraints constraints.txt --reinstall-package mosaic-rl "$@" -e ".[$extras]"
 }

@@ -58,7 +58,7 @@ def in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("in_repository")
 def test_the_protobuf_stubs_are_what_protoc_makes_of_the_proto(tmp_path: Path) -> None:
-    runpy.run_path("scripts/stubs.py")["generate_stubs"](tmp_path)
+    runpy.run_path("scripts/generate.py")["generate_stubs"](tmp_path)
     current = {path.name: path.read_text() for path in (tmp_path / "mosaic" / "contracts").iterdir()}
     stubs = {path.name: path.read_text() for path in (SOURCE / "mosaic" / "contracts").glob("trainer_pb2*")}
     assert stubs == current, "The stubs are out of date: make stubs"
@@ -91,6 +91,8 @@ def test_the_wheel_has_types_stubs_schema_and_help_pages(tmp_path: Path) -> None
     contracts = {f"mosaic/contracts/trainer_pb2{end}" for end in (".py", ".pyi", "_grpc.py", "_grpc.pyi")}
     assert {"mosaic/py.typed", "cleanrl_worker/py.typed", "mosaic/contracts/trainer.proto", *contracts} <= names
     assert not {name for name in names if "__pycache__" in name}
+    has_library = "cleanrl_worker/libclassic_control.so" in names
+    assert str(wheel).endswith("py3-none-any.whl") != has_library
 
 
 def test_the_installed_version_is_that_of_the_source() -> None:
