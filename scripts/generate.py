@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path(__file__).parents[1] / "src"
 PROTO = "mosaic/contracts/trainer.proto"
-C_FILE = SOURCE / "cleanrl_worker" / "classic_control.c"
+C_FILE = SOURCE / "cleanrl_worker" / "environments" / "classic_control.c"
 LIBRARY = C_FILE.with_name("libclassic_control.so")  # without the prefix it would hide the Python module
 C_FLAGS = ["-std=c99", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-builtin"]
 """The results must be equal to Python's: no fused multiply-add, and powers by libm instead of products."""

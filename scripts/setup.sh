@@ -52,7 +52,7 @@ fi
 venv=.venv
 stamp=$venv/.ready-$what
 contracts=src/mosaic/contracts
-key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/generate.py src/mosaic/__init__.py $contracts/trainer.proto src/cleanrl_worker/classic_control.c | cksum)"
+key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/generate.py src/mosaic/__init__.py $contracts/trainer.proto src/cleanrl_worker/environments/classic_control.c | cksum)"
 if [ -x $venv/bin/mosaic ] && [ -e $contracts/trainer_pb2.py ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
     exit 0
 fi

@@ -1,4 +1,4 @@
-"""The CleanRL worker: the algorithms of CleanRL, one complete file each. Importing this package is cheap."""
+"""The CleanRL worker: the algorithms of CleanRL, one file each. Importing this package is cheap."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def describe() -> WorkerDescription:
 
 
 def _algorithms_in(path: str) -> dict[str, Any]:
-    from cleanrl_worker.user_cleanrl import script_algorithms
+    from cleanrl_worker.shell.user_cleanrl import script_algorithms
 
     return script_algorithms(path)
 
 
 def _installed_algorithms() -> str | None:
-    from cleanrl_worker.user_cleanrl import find_installed
+    from cleanrl_worker.shell.user_cleanrl import find_installed
 
     return find_installed()
 
 
 def _load_policy(path: Path, algo: str | None, env_id: str | None) -> ActingPolicy:
-    from cleanrl_worker.evaluation_policy import load_acting_policy
+    from cleanrl_worker.evaluation.loading import load_acting_policy
 
     return load_acting_policy(path, algo, env_id)

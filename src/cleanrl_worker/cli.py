@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     faulthandler.enable()
     if args.checker:
         try:
-            from cleanrl_worker.checker import serve
+            from cleanrl_worker.shell.checker import serve
 
             return serve()
         except ModuleNotFoundError as error:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse_request(args: argparse.Namespace) -> Any:
-    from cleanrl_worker.worker_config import parse_json, parse_request, read_config_file, require_object
+    from cleanrl_worker.shell.worker_config import parse_json, parse_request, read_config_file, require_object
 
     overrides: dict[str, Any] = {
         "seed": args.seed,
@@ -80,8 +80,8 @@ def _refuse_requests(missing: ModuleNotFoundError) -> int:
 
 
 def _run_dry_run(args: argparse.Namespace) -> int:
-    from cleanrl_worker import launcher
-    from cleanrl_worker.checker import check_request, format_summary, to_json
+    from cleanrl_worker.shell import launcher
+    from cleanrl_worker.shell.checker import check_request, format_summary, to_json
     from mosaic.contracts.folder import RUN_DIR_VARIABLE
     from mosaic.run.worker_run import run_folder
 
@@ -96,8 +96,8 @@ def _run_dry_run(args: argparse.Namespace) -> int:
 def _run_worker(args: argparse.Namespace) -> int:
     from ulid import ULID
 
-    from cleanrl_worker import launcher
-    from cleanrl_worker.worker_config import WORKER_NAME
+    from cleanrl_worker.shell import launcher
+    from cleanrl_worker.shell.worker_config import WORKER_NAME
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
     from mosaic.run.worker_run import run_folder, write_rejection
@@ -117,7 +117,7 @@ def _run_worker(args: argparse.Namespace) -> int:
         launcher.write_config(request, folder)
     registration = None
     if args.grpc:
-        from cleanrl_worker.registration import schedule_registration
+        from cleanrl_worker.shell.registration import schedule_registration
 
         registration = schedule_registration(args.grpc_target, folder.run_id, launcher.CAPABILITIES)
     run_job(folder, args.resume)

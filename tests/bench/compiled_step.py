@@ -19,7 +19,8 @@ from unittest import mock
 
 from tests.helpers.algorithm_cases import train_run
 
-from cleanrl_worker import classic_control, vector_envs
+from cleanrl_worker.environments import classic_control
+from cleanrl_worker.environments import vector as vector_envs
 from cleanrl_worker.registry import load_algorithm
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -244,8 +244,8 @@ def _start_worker(temp_dir: str, setup: ViewerSetup, env_id: str, steps: int, se
 
 def run_worker(config_path: str, run_dir: str) -> None:
     """Trains, and prints the steps of all but the first quarter, when they were taken, and the processor time."""
-    from cleanrl_worker import launcher
-    from cleanrl_worker.worker_config import parse_request, read_config_file
+    from cleanrl_worker.shell import launcher
+    from cleanrl_worker.shell.worker_config import parse_request, read_config_file
     from mosaic.contracts.folder import RunFolder
 
     config = read_config_file(config_path)

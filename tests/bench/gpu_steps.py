@@ -173,7 +173,7 @@ def format_timings(name: str, subjects: dict[str, Subject]) -> list[str]:
 def describe_machine() -> list[str]:
     if not torch.cuda.is_available():
         return [f"torch {torch.__version__}, no GPU: every column is the same eager code"]
-    from cleanrl_worker.torch_backend import InferenceStep, TorchContext
+    from cleanrl_worker.learners.torch_backend import InferenceStep, TorchContext
 
     acting = InferenceStep((1, 4), torch.float32, 1, lambda seen: seen[:, :1], TorchContext.set_up(cuda=True))
     seen = np.zeros((1, 4), np.float32)

@@ -73,8 +73,8 @@ class RolloutSubject(Subject):
     """PPO's and RPO's small networks; one call is a pass over a rollout."""
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        from cleanrl_worker.ppo_kernels import RolloutBatch
-        from cleanrl_worker.ppo_network import PpoActor
+        from cleanrl_worker.learners.ppo_kernels import RolloutBatch
+        from cleanrl_worker.learners.ppo_network import PpoActor
 
         module, config = load_algorithm(name, **settings)
         size, outputs = (4, 2) if name == "ppo" else (OBSERVATION_SIZE, ACTION_SIZE)
@@ -121,8 +121,8 @@ class QValueSubject(Subject):
     """The small networks of DQN, C51 and PQN."""
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        from cleanrl_worker.perceptron import ForwardPass
-        from cleanrl_worker.value_kernels import ReturnBatch
+        from cleanrl_worker.learners.perceptron import ForwardPass
+        from cleanrl_worker.learners.value_kernels import ReturnBatch
 
         module, config = load_algorithm(name, **settings)
         self._has_target = name != "pqn"
@@ -239,7 +239,7 @@ class AtariRolloutSubject(Subject):
     """PPO on frames, with and without an LSTM."""
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        from cleanrl_worker.torch_backend import TorchContext
+        from cleanrl_worker.learners.torch_backend import TorchContext
 
         module, config = load_algorithm(name, **settings)
         self._is_recurrent = name.endswith("lstm")
@@ -293,7 +293,7 @@ class EnvpoolSubject(AtariRolloutSubject):
     _is_recurrent = False
 
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        from cleanrl_worker.torch_backend import TorchContext
+        from cleanrl_worker.learners.torch_backend import TorchContext
 
         is_rnd = name == "ppo_rnd_envpool"
         module, config = load_algorithm(name, **({"num_envs": 32} if is_rnd else {}) | settings)

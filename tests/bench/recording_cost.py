@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cleanrl_worker.launcher import build_job
-from cleanrl_worker.vector_envs import VectorEnvs
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.shell.launcher import build_job
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.arena import training_artifacts
 from mosaic.arena.training_recorder import BufferedRecorder
 from mosaic.contracts.folder import RunFolder

@@ -27,7 +27,8 @@ def install_held_worker(plugins: Path) -> None:
 
 
 def _prepare(run_dir: str) -> None:
-    from cleanrl_worker import conv_network, launcher
+    from cleanrl_worker.learners import conv_network
+    from cleanrl_worker.shell import launcher
     from mosaic.contracts.folder import RunFolder
 
     conv_network.ConvNetworkSizes.__new__.__defaults__ = _SIZES

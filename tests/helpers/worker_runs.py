@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cleanrl_worker.launcher import build_job
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell.launcher import build_job
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, WORKSPACE_VARIABLE, RunFolder
 from mosaic.journal import read_all
 

@@ -11,11 +11,11 @@ import pytest
 from tests.helpers import algorithm_cases
 from tests.helpers.algorithm_cases import events, latest_checkpoint, open_run
 
-from cleanrl_worker import torch_replay
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners import torch_replay
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
-from cleanrl_worker.replay import Replay
+from cleanrl_worker.replay.buffers import Replay
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import last_good_checkpoint

@@ -14,9 +14,10 @@ from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events
 
 pytest.importorskip("ale_py")
 
-from cleanrl_worker import atari_envs, ppo_kernels
 from cleanrl_worker.algorithms import ppo_atari_lstm
-from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.environments import atari as atari_envs
+from cleanrl_worker.learners import ppo_kernels
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
 from mosaic.arena import evaluate
 from mosaic.contracts.errors import BadInput, MosaicError

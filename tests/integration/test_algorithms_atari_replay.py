@@ -12,8 +12,8 @@ from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events
 
 pytest.importorskip("ale_py")
 
-from cleanrl_worker import torch_replay
-from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners import torch_replay
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.envs.atari import AtariEnv

@@ -22,9 +22,10 @@ from tests.helpers.algorithm_cases import (
     train_run,
 )
 
-from cleanrl_worker import control_kernels, replay
 from cleanrl_worker.algorithms import ddpg_continuous_action, sac_continuous_action, td3_continuous_action
-from cleanrl_worker.replay import Replay
+from cleanrl_worker.learners import control_kernels
+from cleanrl_worker.replay import buffers as replay
+from cleanrl_worker.replay.buffers import Replay
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.run.torchfile import save_state_dict
 
@@ -138,7 +139,7 @@ def test_each_backend_resumes_from_the_others_checkpoint(name: str, place: Path)
 
 def test_a_resumed_run_keeps_its_backend(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train_run(place / "run", "ddpg_continuous_action", config_of("ddpg_continuous_action"), stop_at=150)
-    monkeypatch.setattr("cleanrl_worker.devices.has_gpu", lambda: True)
+    monkeypatch.setattr("cleanrl_worker.learners.devices.has_gpu", lambda: True)
     train_run(
         place / "run",
         "ddpg_continuous_action",

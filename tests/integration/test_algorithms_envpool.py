@@ -19,11 +19,11 @@ import pytest
 from tests.helpers import fake_envpool
 from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events, latest_checkpoint, train_run
 
-from cleanrl_worker import ppo_kernels, value_kernels
 from cleanrl_worker.algorithms import ppo_rnd_envpool
-from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.envpool_envs import EnvpoolGame, EnvpoolTask
-from cleanrl_worker.evaluation_policy import env_maker
+from cleanrl_worker.environments.envpool_games import EnvpoolGame, EnvpoolTask
+from cleanrl_worker.evaluation.loading import env_maker
+from cleanrl_worker.learners import ppo_kernels, value_kernels
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.run.torchfile import save_state_dict

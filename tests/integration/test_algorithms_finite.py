@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.helpers.algorithm_cases import NanRewardEnv, events, latest_checkpoint, open_run, register_env
 
-from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.run import Checkpoint

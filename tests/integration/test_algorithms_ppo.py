@@ -23,10 +23,11 @@ from tests.helpers.algorithm_cases import (
     train_run,
 )
 
-from cleanrl_worker import ppo_kernels, registry
+from cleanrl_worker import registry
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action, rpo_continuous_action
-from cleanrl_worker.normalization import RewardNormalizer
-from cleanrl_worker.ppo_network import PpoActor, PpoNetwork
+from cleanrl_worker.environments.normalization import RewardNormalizer
+from cleanrl_worker.learners import ppo_kernels
+from cleanrl_worker.learners.ppo_network import PpoActor, PpoNetwork
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import load_checkpoint

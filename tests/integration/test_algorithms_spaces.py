@@ -14,10 +14,10 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from tests.helpers.worker_runs import events, train_here
 
-from cleanrl_worker.checker import check_request, format_summary, to_json
-from cleanrl_worker.evaluation_policy import load_for_evaluation
+from cleanrl_worker.evaluation.loading import load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell.checker import check_request, format_summary, to_json
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs.spaces import flat_size

@@ -23,9 +23,11 @@ from tests.helpers.algorithm_cases import (
     train_run,
 )
 
-from cleanrl_worker import replay_blocks, replay_ring, value_kernels
 from cleanrl_worker.algorithms import c51, dqn, pqn
-from cleanrl_worker.perceptron import Perceptron
+from cleanrl_worker.learners import value_kernels
+from cleanrl_worker.learners.perceptron import Perceptron
+from cleanrl_worker.replay import blocks as replay_blocks
+from cleanrl_worker.replay import ring as replay_ring
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.run import checkpoints
 
@@ -184,7 +186,7 @@ def test_a_reward_that_is_not_finite_stops_the_training_at_its_step(name: str, p
 def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
     name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cleanrl_worker import autograd_learners
+    from cleanrl_worker.learners import autograd_learners
 
     kernels = {
         "dqn": value_kernels.QKernel,

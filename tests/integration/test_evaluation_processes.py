@@ -17,9 +17,9 @@ import pytest
 from tests.conftest import wait_until
 from tests.helpers.worker_runs import COMMAND, events, small, train_here
 
-from cleanrl_worker.evaluation_policy import load_for_evaluation
-from cleanrl_worker.normalization import ObservationNormalizer
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.environments.normalization import ObservationNormalizer
+from cleanrl_worker.evaluation.loading import load_for_evaluation
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.arena import Episode, evaluate
 from mosaic.arena.evaluate import EpisodeSteps
 from mosaic.arena.evaluation_batches import process_count

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from tests.helpers.worker_runs import COMMAND, events, run_worker, small
 
-from cleanrl_worker.registration import schedule_registration
+from cleanrl_worker.shell.registration import schedule_registration
 from mosaic.common.auth_proof import TOKEN_KEY, compute_proof
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from tests.bench.contenders import CleanRlContender, Training, run_command
 
+from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.registry import load_algorithm
-from cleanrl_worker.replay import Replay
-from cleanrl_worker.vector_envs import EpisodeEnd
+from cleanrl_worker.replay.buffers import Replay
 
 ENV_ID, OBSERVATION_SIZE, ACTION_COUNT = "CartPole-v1", 4, 2
 ALGORITHMS = ("dqn", "c51")

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("ale_py")
 
-from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env, make_evaluation_env
-from cleanrl_worker.vector_envs import EpisodeEnd
+from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env, make_evaluation_env
+from cleanrl_worker.environments.vector import EpisodeEnd
 from mosaic.contracts.errors import BadInput
 from mosaic.envs import make
 

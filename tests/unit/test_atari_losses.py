@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from cleanrl_worker.algorithms import c51_atari, rainbow_atari, sac_atari
-from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.torch_backend import TorchContext
-from cleanrl_worker.torch_conv import as_tensors, channels_last
-from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner, DiscreteSacLosses, DiscreteSacNetwork
-from cleanrl_worker.torch_replay import PrioritizedLearner, ReplayFeed
-from cleanrl_worker.torch_value_heads import FactorizedNoise, project_onto_atoms
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners.torch_backend import TorchContext
+from cleanrl_worker.learners.torch_conv import as_tensors, channels_last
+from cleanrl_worker.learners.torch_discrete_sac import DiscreteSacLearner, DiscreteSacLosses, DiscreteSacNetwork
+from cleanrl_worker.learners.torch_replay import PrioritizedLearner, ReplayFeed
+from cleanrl_worker.learners.torch_value_heads import FactorizedNoise, project_onto_atoms
 
 CPU = torch.device("cpu")
 COMPUTE = TorchContext(CPU, uses_graphs=False, is_compiled=False)

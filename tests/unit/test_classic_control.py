@@ -13,9 +13,10 @@ from gymnasium.envs.classic_control import AcrobotEnv, CartPoleEnv
 from gymnasium.wrappers import TransformReward
 from tests.helpers.algorithm_cases import assert_same_checkpoint, latest_checkpoint, train_run
 
-from cleanrl_worker import classic_control, vector_envs
+from cleanrl_worker.environments import classic_control
+from cleanrl_worker.environments import vector as vector_envs
+from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from cleanrl_worker.registry import load_algorithm
-from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs
 from mosaic.envs.reproducible import random_state
 
 Array = np.ndarray[Any, Any]

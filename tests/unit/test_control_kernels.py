@@ -11,11 +11,10 @@ import torch
 from cleanrl_worker.algorithms import ddpg_continuous_action as ddpg
 from cleanrl_worker.algorithms import sac_continuous_action as sac
 from cleanrl_worker.algorithms import td3_continuous_action as td3
-from cleanrl_worker.control_kernels import ActorCriticKernel, DeterministicKernel, SacKernel, ScalarAdam
-from cleanrl_worker.perceptron import ActorCriticNetworks
-from cleanrl_worker.replay import Replay
-from cleanrl_worker.torch_backend import TorchContext
-from cleanrl_worker.torch_control import (
+from cleanrl_worker.learners.control_kernels import ActorCriticKernel, DeterministicKernel, SacKernel, ScalarAdam
+from cleanrl_worker.learners.perceptron import ActorCriticNetworks
+from cleanrl_worker.learners.torch_backend import TorchContext
+from cleanrl_worker.learners.torch_control import (
     ActorCriticLosses,
     ContinuousSacLearner,
     DeterministicActorLearner,
@@ -23,6 +22,7 @@ from cleanrl_worker.torch_control import (
     TorchActorCriticLearner,
     TransitionTensors,
 )
+from cleanrl_worker.replay.buffers import Replay
 
 OBSERVATIONS, ACTIONS, ROWS = 5, 3, 32
 SCALE, BIAS = np.array([0.5, 1.0, 2.0], np.float32), np.array([0.0, 0.1, -0.3], np.float32)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cleanrl_worker import devices
+from cleanrl_worker.learners import devices
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cleanrl_worker.checker import check_request
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell.checker import check_request
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.setting_field import SettingField
 from mosaic.envs import make

@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import fake_envpool
 from tests.helpers.fake_envpool import LIVES, MAX_STEPS, POINTS, FakeGame, FakePool
 
-from cleanrl_worker.envpool_envs import (
+from cleanrl_worker.environments.envpool_games import (
     EnvpoolEnvs,
     EnvpoolGame,
     EnvpoolTask,
@@ -21,7 +21,7 @@ from cleanrl_worker.envpool_envs import (
     find_task,
     make_envpool_env,
 )
-from cleanrl_worker.vector_envs import EpisodeEnd
+from cleanrl_worker.environments.vector import EpisodeEnd
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 
 TASK = EnvpoolTask("Breakout-v5", 0.0)

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from cleanrl_worker.algorithms import ppo_atari, ppo_atari_envpool, ppo_rnd_envpool, pqn_atari_envpool
 from cleanrl_worker.algorithms.ppo import categorical_loss
-from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.torch_backend import TorchContext
-from cleanrl_worker.torch_conv import PPO_METRIC_NAMES, as_tensors, channels_last
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners.torch_backend import TorchContext
+from cleanrl_worker.learners.torch_conv import PPO_METRIC_NAMES, as_tensors, channels_last
 
 SIZES = ConvNetworkSizes((4, 6, 8), 10)
 ACTIONS, ENVS, STEPS, WIDE, FEATURES = 3, 4, 6, 12, 7

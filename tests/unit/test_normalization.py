@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from cleanrl_worker.normalization import ObservationNormalizer, RewardNormalizer
+from cleanrl_worker.environments.normalization import ObservationNormalizer, RewardNormalizer
 
 
 def test_with_one_environment_values_equal_gymnasiums_wrappers() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.helpers.worker_runs import events, small, train_here
 
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.extras import RESERVED_EXTRAS, flatten_sections, translate_extras

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action
-from cleanrl_worker.autograd_learners import PpoAutogradLearner
-from cleanrl_worker.ppo_kernels import RolloutBatch
-from cleanrl_worker.ppo_network import PpoActor
-from cleanrl_worker.torch_backend import TorchContext
+from cleanrl_worker.learners import ppo_kernels
+from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner
+from cleanrl_worker.learners.ppo_kernels import RolloutBatch
+from cleanrl_worker.learners.ppo_network import PpoActor
+from cleanrl_worker.learners.torch_backend import TorchContext
 
 CASES = [("ppo", 5, 3), ("ppo_continuous_action", 5, 2)]
 MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}

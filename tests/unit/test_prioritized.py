@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanrl_worker.prioritized import BRANCHING_FACTOR, PrioritizedReplay, SumTree
-from cleanrl_worker.vector_envs import EpisodeEnd
+from cleanrl_worker.environments.vector import EpisodeEnd
+from cleanrl_worker.replay.prioritized import BRANCHING_FACTOR, PrioritizedReplay, SumTree
 
 Array = np.ndarray[Any, Any]
 GAMMA, STACK, SHAPE = 0.9, 4, (2, 2)

@@ -12,9 +12,9 @@ from tests.helpers.cli_trainer import FakeTrainer, call
 from tests.helpers.probe_cleanrl import make_checkout
 from tests.helpers.probe_scripts import write_script
 
-from cleanrl_worker import user_cleanrl
-from cleanrl_worker.script_job import build_script_job
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell import user_cleanrl
+from cleanrl_worker.shell.script_job import build_script_job
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, ConfigRefused, MissingExtra, UnknownName
 from mosaic.contracts.setting_field import SettingField
 
@@ -115,7 +115,7 @@ def build_job(checkout: Path, **extras: Any) -> Any:
 @pytest.fixture
 def complete_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter with every package."""
-    monkeypatch.setattr("cleanrl_worker.script_job.missing_package_problem", lambda *_: None)
+    monkeypatch.setattr("cleanrl_worker.shell.script_job.missing_package_problem", lambda *_: None)
 
 
 @pytest.mark.usefixtures("complete_interpreter")

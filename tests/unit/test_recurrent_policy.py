@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from mosaic.arena import evaluate
 from mosaic.envs import make
 from mosaic.run import Checkpoint

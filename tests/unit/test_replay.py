@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanrl_worker import replay
-from cleanrl_worker.replay import FrameReplay, Replay
-from cleanrl_worker.vector_envs import EpisodeEnd
+from cleanrl_worker.environments.vector import EpisodeEnd
+from cleanrl_worker.replay import buffers as replay
+from cleanrl_worker.replay.buffers import FrameReplay, Replay
 from mosaic.contracts.errors import BadInput
 
 Array = np.ndarray[Any, Any]

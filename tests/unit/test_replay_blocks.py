@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from tests.helpers.run_folders import make_run_folder
 
-from cleanrl_worker import replay_blocks, replay_ring
-from cleanrl_worker.prioritized import PrioritizedReplay
-from cleanrl_worker.replay import FrameReplay, Replay
-from cleanrl_worker.vector_envs import EpisodeEnd
+from cleanrl_worker.environments.vector import EpisodeEnd
+from cleanrl_worker.replay import blocks as replay_blocks
+from cleanrl_worker.replay import ring as replay_ring
+from cleanrl_worker.replay.buffers import FrameReplay, Replay
+from cleanrl_worker.replay.prioritized import PrioritizedReplay
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, checkpoints, last_good_checkpoint, load_checkpoint
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleanrl_worker.normalization import FrameMoments, IntrinsicRewardScaler, RunningMoments
+from cleanrl_worker.environments.normalization import FrameMoments, IntrinsicRewardScaler, RunningMoments
 
 
 def test_moments_of_batches_are_those_of_all_rows_together() -> None:

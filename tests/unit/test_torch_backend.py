@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker.replay import Replay
-from cleanrl_worker.torch_backend import (
+from cleanrl_worker.learners.torch_backend import (
     GraphedStep,
     InferenceStep,
     StepMetrics,
@@ -14,6 +13,7 @@ from cleanrl_worker.torch_backend import (
     TorchRAdam,
     unpack_fields,
 )
+from cleanrl_worker.replay.buffers import Replay
 
 CUDA = [
     False,

@@ -13,10 +13,10 @@ from torch.distributions import Categorical
 
 from cleanrl_worker.algorithms import dqn_atari, ppo_atari, ppo_atari_lstm
 from cleanrl_worker.algorithms.ppo import categorical_loss
-from cleanrl_worker.conv_network import ConvNetworkSizes, infer_sizes
-from cleanrl_worker.torch_backend import TorchAdam, TorchContext
-from cleanrl_worker.torch_conv import as_arrays, as_tensors, channels_last, conv_features
-from cleanrl_worker.torch_recurrent import lstm_forward
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes, infer_sizes
+from cleanrl_worker.learners.torch_backend import TorchAdam, TorchContext
+from cleanrl_worker.learners.torch_conv import as_arrays, as_tensors, channels_last, conv_features
+from cleanrl_worker.learners.torch_recurrent import lstm_forward
 
 SIZES = ConvNetworkSizes((4, 6, 8), 10)
 ACTIONS, ENVS, STEPS = 3, 4, 6

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cleanrl_worker.algorithms import c51, dqn, pqn
-from cleanrl_worker.perceptron import ForwardPass
-from cleanrl_worker.value_kernels import ReturnBatch, q_lambda_returns
+from cleanrl_worker.learners.perceptron import ForwardPass
+from cleanrl_worker.learners.value_kernels import ReturnBatch, q_lambda_returns
 
 MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn}
 EACH = pytest.mark.parametrize("name", sorted(MODULES))

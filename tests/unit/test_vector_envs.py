@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformReward
 from tests.helpers.algorithm_cases import Corridor, register_env
 
-from cleanrl_worker import vector_envs
-from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs
+from cleanrl_worker.environments import vector as vector_envs
+from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from mosaic.envs.reproducible import random_state_to_json
 
 

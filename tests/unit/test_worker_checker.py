@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.worker_runs import SMALL, small, train_here
 
-from cleanrl_worker import checker
 from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
-from cleanrl_worker.checker import REQUEST_HANDLERS
-from cleanrl_worker.inspection import inspect_policy
+from cleanrl_worker.evaluation.saved_policies import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell import checker
+from cleanrl_worker.shell.checker import REQUEST_HANDLERS
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
 from mosaic.envs import family

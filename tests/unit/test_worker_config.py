@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cleanrl_worker.registry import load_algorithm
-from cleanrl_worker.worker_config import WorkerRequest, algorithm_config, parse_request
+from cleanrl_worker.shell.worker_config import WorkerRequest, algorithm_config, parse_request
 from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused, UnknownName
 

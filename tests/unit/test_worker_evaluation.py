@@ -16,11 +16,11 @@ import pytest
 import torch
 from tests.helpers.worker_runs import events, small, train_here
 
-from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.evaluation_policy import env_maker, load_for_evaluation, recording_header
-from cleanrl_worker.launcher import ConsoleRun
+from cleanrl_worker.evaluation.loading import env_maker, load_for_evaluation, recording_header
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell.launcher import ConsoleRun
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.api.replays import replay_episodes
 from mosaic.arena import Episode, evaluate, evaluation_batches, pool_summaries, summarize
 from mosaic.arena.evaluation_batches import first_evaluation_seed

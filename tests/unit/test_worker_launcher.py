@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.helpers.worker_runs import events, small, train_here
 
-from cleanrl_worker import launcher
 from cleanrl_worker.algorithms import ppo
-from cleanrl_worker.worker_config import parse_request
+from cleanrl_worker.shell import launcher
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder
 from mosaic.run.worker_run import tensorboard_folder, write_rejection

@@ -8,7 +8,7 @@ from tests.helpers.cli_trainer import call
 
 from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from cleanrl_worker.schema_generator import build_schema, render_schema
+from cleanrl_worker.shell.schema_generator import build_schema, render_schema
 from mosaic.contracts.extras import RESERVED_EXTRAS
 from mosaic.contracts.options import OPTIONS
 from mosaic.submission.algorithm_schema import load_algorithms
@@ -18,7 +18,9 @@ def test_the_committed_schema_is_up_to_date() -> None:
     """R3.13: schema of the algorithms."""
     committed = describe().schemas
     assert committed is not None
-    assert committed.read_text() == render_schema(), "out of date: python -m cleanrl_worker.schema_generator --write"
+    assert committed.read_text() == render_schema(), (
+        "out of date: python -m cleanrl_worker.shell.schema_generator --write"
+    )
 
 
 def test_the_schema_file_has_one_line_for_each_setting() -> None:

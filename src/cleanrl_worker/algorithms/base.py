@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms.settings import AlgorithmConfig, Backend
-from cleanrl_worker.flat_network import select_by_prefix
-from cleanrl_worker.learners import AdamState, NamedParameters, NonFiniteDetector
+from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.learners.flat_network import select_by_prefix
+from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
-from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
 from mosaic.envs.factory import family_of
 from mosaic.envs.spaces import describe_space, flat_size, unsupported_parts

@@ -19,12 +19,12 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn
 from cleanrl_worker.algorithms.settings import LEARNING, DistributionalConfig, EpsilonGreedyConfig, ValueReplayConfig
-from cleanrl_worker.flat_network import NumpyAdam
-from cleanrl_worker.learners import TargetValueLearner
+from cleanrl_worker.learners.flat_network import NumpyAdam
+from cleanrl_worker.learners.protocols import TargetValueLearner
+from cleanrl_worker.learners.value_kernels import DistributionKernel, softmax
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld
 from cleanrl_worker.loops.value_vectors import VectorValueLearner, check_discrete, discrete_world, load_greedy_policy
-from cleanrl_worker.value_kernels import DistributionKernel, softmax
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,12 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
     """Return the reference loss of a batch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
-    from cleanrl_worker.torch_value_heads import cross_entropies, mean_returns, project_onto_atoms, select_actions
+    from cleanrl_worker.learners.torch_value_heads import (
+        cross_entropies,
+        mean_returns,
+        project_onto_atoms,
+        select_actions,
+    )
 
     def distributions(network: Any, observations: torch.Tensor) -> torch.Tensor:
         logits = network.network(observations)
@@ -113,7 +118,7 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
     if base.resolve_backend(config.backend) == "numpy":
         adam = NumpyAdam(agent.network, epsilon)
         return DistributionKernel(agent.network, target.network, config.batch_size, adam, agent.atoms, config.gamma)
-    from cleanrl_worker.autograd_learners import ValueAutogradLearner
+    from cleanrl_worker.learners.autograd_learners import ValueAutogradLearner
 
     torch_loss = functools.partial(loss, config=config)
     return ValueAutogradLearner(agent, torch_loss, config, METRIC_NAMES, target=target, epsilon=epsilon)

@@ -20,19 +20,19 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn_atari
 from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, DistributionalConfig, EpsilonGreedyConfig
-from cleanrl_worker.conv_network import ConvNetworkSizes, infer_sizes, parameter_count
+from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes, infer_sizes, parameter_count
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
 from cleanrl_worker.loops.value_frames import FrameValueLearner
-from cleanrl_worker.policies import GreedyPolicy, image_network
-from cleanrl_worker.replay import FrameReplay
+from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.envs.atari import FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
 
-    from cleanrl_worker.torch_conv import ImageInferenceStep
-    from cleanrl_worker.torch_replay import TargetNetworkLearner
+    from cleanrl_worker.learners.torch_conv import ImageInferenceStep
+    from cleanrl_worker.learners.torch_replay import TargetNetworkLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -87,7 +87,7 @@ def distributions(weights: Mapping[str, torch.Tensor], images: torch.Tensor, n_a
 
 def q_values(weights: Mapping[str, torch.Tensor], atoms: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
     """Return the mean return of each action [rows, actions]."""
-    from cleanrl_worker.torch_value_heads import mean_returns
+    from cleanrl_worker.learners.torch_value_heads import mean_returns
 
     return mean_returns(distributions(weights, images, len(atoms)), atoms)
 
@@ -96,7 +96,12 @@ def loss(weights: Any, target: Any, batch: Any, atoms: torch.Tensor, gamma: floa
     """Return the cross-entropy to the target distribution, and the reported metrics."""
     import torch
 
-    from cleanrl_worker.torch_value_heads import cross_entropies, mean_returns, project_onto_atoms, select_actions
+    from cleanrl_worker.learners.torch_value_heads import (
+        cross_entropies,
+        mean_returns,
+        project_onto_atoms,
+        select_actions,
+    )
 
     with torch.no_grad():
         next_pmfs = distributions(target, batch.next_observations, len(atoms))
@@ -114,8 +119,8 @@ def _learner(
     """Return the learner, and the function from images to the mean return of each action."""
     import torch
 
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
 
     compute = TorchContext.from_settings(config)
     atoms = torch.as_tensor(agent.atoms, device=compute.device)
@@ -162,7 +167,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     import torch
 
-    from cleanrl_worker.torch_conv import as_tensors
+    from cleanrl_worker.learners.torch_conv import as_tensors
 
     agent, facts = _load_agent(checkpoint), checkpoint.facts
     weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)

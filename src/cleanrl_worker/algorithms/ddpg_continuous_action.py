@@ -20,12 +20,12 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, ActorCriticReplayConfig
-from cleanrl_worker.control_kernels import DeterministicKernel
-from cleanrl_worker.learners import ActorCriticLearner
+from cleanrl_worker.evaluation.policies import Sample
+from cleanrl_worker.learners.control_kernels import DeterministicKernel
+from cleanrl_worker.learners.perceptron import ActorCriticNetworks
+from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops import actor_critic_replay
-from cleanrl_worker.perceptron import ActorCriticNetworks
-from cleanrl_worker.policies import Sample
-from cleanrl_worker.replay import Replay
+from cleanrl_worker.replay.buffers import Replay
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,8 +132,8 @@ def make_learner(
             agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
             policy_noise=policy_noise, noise_clip=noise_clip,
         )  # fmt: skip
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_control import ActorCriticLosses, DeterministicActorLearner
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_control import ActorCriticLosses, DeterministicActorLearner
 
     compute, losses = TorchContext.from_settings(config), ActorCriticLosses(td_targets, critic_loss, actor_loss)
     return DeterministicActorLearner(agent.networks, replay, config, rates, agent.scale, agent.bias, compute, losses)

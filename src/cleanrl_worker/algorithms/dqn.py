@@ -20,13 +20,13 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig, ValueReplayConfig
-from cleanrl_worker.flat_network import NumpyAdam
-from cleanrl_worker.learners import TargetValueLearner
+from cleanrl_worker.learners.flat_network import NumpyAdam
+from cleanrl_worker.learners.perceptron import Perceptron
+from cleanrl_worker.learners.protocols import TargetValueLearner
+from cleanrl_worker.learners.value_kernels import QKernel
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld
 from cleanrl_worker.loops.value_vectors import VectorValueLearner, check_discrete, discrete_world, load_greedy_policy
-from cleanrl_worker.perceptron import Perceptron
-from cleanrl_worker.value_kernels import QKernel
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
     if base.resolve_backend(config.backend) == "numpy":
         adam = NumpyAdam(agent.network)
         return QKernel(agent.network, target.network, config.batch_size, adam, config.gamma)
-    from cleanrl_worker.autograd_learners import ValueAutogradLearner
+    from cleanrl_worker.learners.autograd_learners import ValueAutogradLearner
 
     return ValueAutogradLearner(agent, functools.partial(loss, config=config), config, METRIC_NAMES, target=target)
 

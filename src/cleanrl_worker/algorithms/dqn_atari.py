@@ -21,7 +21,8 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, EpsilonGreedyConfig
-from cleanrl_worker.conv_network import (
+from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.learners.conv_network import (
     ConvAgent,
     ConvNetworkSizes,
     infer_sizes,
@@ -33,15 +34,14 @@ from cleanrl_worker.conv_network import (
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
 from cleanrl_worker.loops.value_frames import FrameValueLearner
-from cleanrl_worker.policies import GreedyPolicy, image_network
-from cleanrl_worker.replay import FrameReplay
+from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
 
-    from cleanrl_worker.torch_conv import ImageInferenceStep
-    from cleanrl_worker.torch_replay import TargetNetworkLearner
+    from cleanrl_worker.learners.torch_conv import ImageInferenceStep
+    from cleanrl_worker.learners.torch_replay import TargetNetworkLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -86,7 +86,7 @@ def q_values(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch
     """Return the Q-values [rows, actions] for images [rows, 84, 84, 4]."""
     import torch
 
-    from cleanrl_worker.torch_conv import conv_features
+    from cleanrl_worker.learners.torch_conv import conv_features
 
     hidden = conv_features(weights, images)
     return torch.nn.functional.linear(hidden, weights[f"{OUTPUT_LAYER}.weight"], weights[f"{OUTPUT_LAYER}.bias"])
@@ -108,8 +108,8 @@ def _learner(
     config: Config, agent: Agent, target: Mapping[str, Array], replay: FrameReplay
 ) -> tuple[TargetNetworkLearner, ImageInferenceStep]:
     """Return the learner, and the function from images to Q-values."""
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
 
     compute = TorchContext.from_settings(config)
     feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
@@ -151,7 +151,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     import torch
 
-    from cleanrl_worker.torch_conv import as_tensors
+    from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(_load_agent(checkpoint).parameters, torch.device("cpu"), is_learned=False)
     facts = checkpoint.facts

@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig
-from cleanrl_worker.learners import PpoLearner, PpoSettings
+from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.evaluation.policies import CategoricalPolicy
+from cleanrl_worker.learners.ppo_kernels import CategoricalKernel, PpoLosses, categorical_log_probs
+from cleanrl_worker.learners.ppo_network import FrozenPpoActor, PpoNetwork
+from cleanrl_worker.learners.protocols import PpoLearner, PpoSettings
 from cleanrl_worker.loops.on_policy import PpoTraining, make_ppo_learner, open_environments
-from cleanrl_worker.policies import CategoricalPolicy
-from cleanrl_worker.ppo_kernels import CategoricalKernel, PpoLosses, categorical_log_probs
-from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
-from cleanrl_worker.vector_envs import VectorEnvs
 
 if TYPE_CHECKING:
     import torch

@@ -23,8 +23,9 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.algorithms.settings import AtariConfig, PpoConfig
-from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
-from cleanrl_worker.conv_network import (
+from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
+from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
+from cleanrl_worker.learners.conv_network import (
     ConvAgent,
     ConvNetworkSizes,
     infer_sizes,
@@ -32,17 +33,16 @@ from cleanrl_worker.conv_network import (
     orthogonal_weights,
     trunk_shapes,
 )
-from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners.ppo_kernels import PpoLosses
+from cleanrl_worker.learners.protocols import PpoRolloutSettings, PpoSettings
 from cleanrl_worker.loops.on_policy_frames import FramePpoTraining, describe_run
-from cleanrl_worker.policies import CategoricalPolicy, image_network
-from cleanrl_worker.ppo_kernels import PpoLosses
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import PpoImageLearner, Weights
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_conv import PpoImageLearner, Weights
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -73,7 +73,7 @@ class Agent(ConvAgent):
 
 def outputs(weights: Weights, images: Tensor) -> Tensor:
     """Return the actor's logits followed by the critic's value, [rows, actions + 1]."""
-    from cleanrl_worker.torch_conv import actor_critic_heads, conv_features
+    from cleanrl_worker.learners.torch_conv import actor_critic_heads, conv_features
 
     return actor_critic_heads(weights, conv_features(weights, images))
 
@@ -87,7 +87,7 @@ def loss(weights: Weights, batch: Any, config: PpoSettings) -> tuple[Tensor, Ppo
 def make_learner(
     arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
 ) -> PpoImageLearner:
-    from cleanrl_worker.torch_conv import PpoImageLearner
+    from cleanrl_worker.learners.torch_conv import PpoImageLearner
 
     return PpoImageLearner(arrays, shape, outputs, functools.partial(loss, config=config), config, compute)
 
@@ -119,7 +119,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 def image_policy(checkpoint: Checkpoint) -> CategoricalPolicy:
     import torch
 
-    from cleanrl_worker.torch_conv import as_tensors
+    from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
     network = image_network(functools.partial(outputs, weights))

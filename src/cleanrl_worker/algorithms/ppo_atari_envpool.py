@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.ppo_atari import SIZES, Agent, image_policy, loss, make_learner, state_dict_of
 from cleanrl_worker.algorithms.settings import EnvpoolConfig
-from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
+from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
+from cleanrl_worker.learners import devices
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, describe_run
 
 if TYPE_CHECKING:

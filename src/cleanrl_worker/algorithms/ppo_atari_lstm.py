@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.algorithms.settings import LEARNING
-from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
-from cleanrl_worker.conv_network import (
+from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
+from cleanrl_worker.environments.vector import EpisodeEnd
+from cleanrl_worker.learners import devices
+from cleanrl_worker.learners.conv_network import (
     ConvAgent,
     ConvNetworkSizes,
     infer_sizes,
@@ -34,18 +35,17 @@ from cleanrl_worker.conv_network import (
     orthogonal_weights,
     trunk_shapes,
 )
-from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners.ppo_kernels import PpoLosses
+from cleanrl_worker.learners.protocols import PpoRolloutSettings, PpoSettings
 from cleanrl_worker.loops.on_policy_frames import Columns, FramePpoTraining, describe_run
-from cleanrl_worker.ppo_kernels import PpoLosses
-from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import Weights
-    from cleanrl_worker.torch_recurrent import RecurrentLearner
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_conv import Weights
+    from cleanrl_worker.learners.torch_recurrent import RecurrentLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -99,8 +99,8 @@ def outputs(weights: Weights, images: Tensor, state: Tensor, continue_mask: Tens
     Images [steps × rows, 84, 84, 1] are in the order of the steps. `continue_mask` [steps, rows] is 0 where an episode
     starts.
     """
-    from cleanrl_worker.torch_conv import actor_critic_heads, conv_features
-    from cleanrl_worker.torch_recurrent import lstm_forward
+    from cleanrl_worker.learners.torch_conv import actor_critic_heads, conv_features
+    from cleanrl_worker.learners.torch_recurrent import lstm_forward
 
     features = conv_features(weights, images).view(*continue_mask.shape, -1)
     hidden, state = lstm_forward(weights, features, state, continue_mask)
@@ -116,7 +116,7 @@ def loss(weights: Weights, batch: Any, state: Tensor, config: PpoSettings) -> tu
 def make_learner(
     arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
 ) -> RecurrentLearner:
-    from cleanrl_worker.torch_recurrent import RecurrentLearner
+    from cleanrl_worker.learners.torch_recurrent import RecurrentLearner
 
     return RecurrentLearner(arrays, shape, outputs, functools.partial(loss, config=config), config, compute)
 
@@ -204,7 +204,7 @@ class LstmPolicy:
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
 
-        from cleanrl_worker.torch_conv import as_tensors
+        from cleanrl_worker.learners.torch_conv import as_tensors
 
         torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
@@ -226,7 +226,7 @@ class LstmPolicy:
     def _select_actions(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
         import torch
 
-        from cleanrl_worker.torch_conv import channels_last
+        from cleanrl_worker.learners.torch_conv import channels_last
 
         if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
             raise ValueError(

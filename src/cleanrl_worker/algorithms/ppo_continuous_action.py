@@ -22,13 +22,13 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.ppo import HIDDEN, clipped_loss, tanh_layers
 from cleanrl_worker.algorithms.settings import PpoConfig
-from cleanrl_worker.learners import PpoLearner, PpoSettings
+from cleanrl_worker.environments.normalization import ObservationNormalizer, RewardNormalizer
+from cleanrl_worker.environments.normalized import NormalizedEnvs
+from cleanrl_worker.evaluation.policies import BoundedPolicy
+from cleanrl_worker.learners.ppo_kernels import GaussianKernel, PpoLosses, RolloutBatch, gaussian_log_probs
+from cleanrl_worker.learners.ppo_network import FrozenPpoActor, PpoNetwork
+from cleanrl_worker.learners.protocols import PpoLearner, PpoSettings
 from cleanrl_worker.loops.on_policy import PpoTraining, make_ppo_learner, open_environments
-from cleanrl_worker.normalization import ObservationNormalizer, RewardNormalizer
-from cleanrl_worker.normalized_envs import NormalizedEnvs
-from cleanrl_worker.policies import BoundedPolicy
-from cleanrl_worker.ppo_kernels import GaussianKernel, PpoLosses, RolloutBatch, gaussian_log_probs
-from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 
 if TYPE_CHECKING:
     import torch

@@ -22,11 +22,21 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker import devices, ppo_kernels
 from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, EnvpoolConfig
-from cleanrl_worker.conv_network import (
+from cleanrl_worker.environments.envpool_games import (
+    STICKY_ACTION_PROBABILITY,
+    EnvpoolEnvs,
+    check_envpool_env,
+    find_task,
+    make_envpool_env,
+)
+from cleanrl_worker.environments.normalization import FrameMoments, IntrinsicRewardScaler
+from cleanrl_worker.environments.vector import EpisodeEnd
+from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
+from cleanrl_worker.learners import devices, ppo_kernels
+from cleanrl_worker.learners.conv_network import (
     KERNEL_SIZES_AND_STRIDES,
     ConvAgent,
     ConvNetworkSizes,
@@ -36,27 +46,17 @@ from cleanrl_worker.conv_network import (
     orthogonal_weights,
     trunk_shapes,
 )
-from cleanrl_worker.envpool_envs import (
-    STICKY_ACTION_PROBABILITY,
-    EnvpoolEnvs,
-    check_envpool_env,
-    find_task,
-    make_envpool_env,
-)
-from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners.protocols import PpoRolloutSettings, PpoSettings
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, FramePpoTraining, describe_run
-from cleanrl_worker.normalization import FrameMoments, IntrinsicRewardScaler
-from cleanrl_worker.policies import CategoricalPolicy, image_network
-from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.contracts.payload import EnvId
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import Weights
-    from cleanrl_worker.torch_rnd import RndLearner
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_conv import Weights
+    from cleanrl_worker.learners.torch_rnd import RndLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -149,7 +149,7 @@ def outputs(weights: Weights, images: Tensor) -> Tensor:
     from torch import relu_
     from torch.nn.functional import linear
 
-    from cleanrl_worker.torch_conv import conv_features
+    from cleanrl_worker.learners.torch_conv import conv_features
 
     hidden = relu_(_layer(weights, "network.9", conv_features(weights, images)))
     logits = _layer(weights, "actor.2", relu_(_layer(weights, "actor.0", hidden)))
@@ -198,7 +198,7 @@ def loss(
 def make_learner(
     arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
 ) -> RndLearner:
-    from cleanrl_worker.torch_rnd import RndLearner
+    from cleanrl_worker.learners.torch_rnd import RndLearner
 
     return RndLearner(arrays, shape, outputs, rnd_features, functools.partial(loss, config=config), config, compute)
 
@@ -302,7 +302,7 @@ class Training(AverageReturn, FramePpoTraining):
         }
 
     def update(self) -> bool:
-        from cleanrl_worker.torch_rnd import TARGET_CHUNK_ROWS
+        from cleanrl_worker.learners.torch_rnd import TARGET_CHUNK_ROWS
 
         is_end = self.global_step + self.config.batch_size > self.config.total_timesteps
         for first_row in range(0, self.config.batch_size, TARGET_CHUNK_ROWS):
@@ -356,7 +356,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     import torch
 
-    from cleanrl_worker.torch_conv import as_tensors
+    from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
     network = image_network(functools.partial(outputs, weights))

@@ -15,16 +15,16 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import value_kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PqnConfig
-from cleanrl_worker.flat_network import NumpyRAdam
-from cleanrl_worker.learners import ValueLearner
+from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.evaluation.policies import GreedyPolicy
+from cleanrl_worker.learners import value_kernels
+from cleanrl_worker.learners.flat_network import NumpyRAdam
+from cleanrl_worker.learners.perceptron import Perceptron
+from cleanrl_worker.learners.protocols import ValueLearner
+from cleanrl_worker.learners.value_kernels import ReturnBatch, ReturnsKernel
 from cleanrl_worker.loops.on_policy import OnPolicyTraining, open_environments
-from cleanrl_worker.perceptron import Perceptron
-from cleanrl_worker.policies import GreedyPolicy
-from cleanrl_worker.value_kernels import ReturnBatch, ReturnsKernel
-from cleanrl_worker.vector_envs import VectorEnvs
 
 if TYPE_CHECKING:
     import torch
@@ -82,8 +82,8 @@ def _learner(config: Config, agent: Agent) -> ValueLearner:
         return ReturnsKernel(
             agent.network, config.minibatch_size, NumpyRAdam(agent.network, max_norm=config.max_grad_norm)
         )
-    from cleanrl_worker.autograd_learners import ValueAutogradLearner
-    from cleanrl_worker.torch_backend import TorchRAdam
+    from cleanrl_worker.learners.autograd_learners import ValueAutogradLearner
+    from cleanrl_worker.learners.torch_backend import TorchRAdam
 
     return ValueAutogradLearner(agent, loss, config, METRIC_NAMES, max_norm=config.max_grad_norm, optimizer=TorchRAdam)
 

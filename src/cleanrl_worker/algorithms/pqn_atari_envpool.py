@@ -19,10 +19,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import devices, value_kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import EnvpoolConfig, PqnConfig
-from cleanrl_worker.conv_network import (
+from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
+from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.learners import devices, value_kernels
+from cleanrl_worker.learners.conv_network import (
     KERNEL_SIZES_AND_STRIDES,
     ConvAgent,
     ConvNetworkSizes,
@@ -30,17 +32,15 @@ from cleanrl_worker.conv_network import (
     layer_shapes,
     orthogonal_weights,
 )
-from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
-from cleanrl_worker.learners import RolloutSettings
+from cleanrl_worker.learners.protocols import RolloutSettings
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, describe_run
-from cleanrl_worker.policies import GreedyPolicy, image_network
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import RolloutLearner, Weights
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_conv import RolloutLearner, Weights
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -125,8 +125,8 @@ def loss(weights: Weights, batch: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
 def make_learner(
     arrays: Mapping[str, Array], shape: tuple[int, ...], config: RolloutSettings, compute: TorchContext
 ) -> RolloutLearner:
-    from cleanrl_worker.torch_backend import TorchRAdam
-    from cleanrl_worker.torch_conv import RolloutLearner
+    from cleanrl_worker.learners.torch_backend import TorchRAdam
+    from cleanrl_worker.learners.torch_conv import RolloutLearner
 
     count = len(arrays["network.13.bias"])
     return RolloutLearner(
@@ -193,7 +193,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     import torch
 
-    from cleanrl_worker.torch_conv import as_tensors
+    from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
     values = image_network(functools.partial(q_values, weights))

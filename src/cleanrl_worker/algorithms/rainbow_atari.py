@@ -21,7 +21,8 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, AtariValueConfig, DistributionalConfig
-from cleanrl_worker.conv_network import (
+from cleanrl_worker.evaluation.policies import image_network
+from cleanrl_worker.learners.conv_network import (
     CONV_LAYERS,
     HIDDEN_LAYER,
     KERNEL_SIZES_AND_STRIDES,
@@ -34,16 +35,15 @@ from cleanrl_worker.conv_network import (
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
 from cleanrl_worker.loops.value_frames import FrameValueLearner
-from cleanrl_worker.policies import image_network
-from cleanrl_worker.prioritized import PrioritizedReplay
+from cleanrl_worker.replay.prioritized import PrioritizedReplay
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
 
-    from cleanrl_worker.torch_conv import ImageInferenceStep
-    from cleanrl_worker.torch_replay import PrioritizedLearner
-    from cleanrl_worker.torch_value_heads import FactorizedNoise
+    from cleanrl_worker.learners.torch_conv import ImageInferenceStep
+    from cleanrl_worker.learners.torch_replay import PrioritizedLearner
+    from cleanrl_worker.learners.torch_value_heads import FactorizedNoise
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -157,7 +157,7 @@ def distributions(
     import torch
     from torch.nn.functional import conv2d, relu
 
-    from cleanrl_worker.torch_value_heads import noisy_linear
+    from cleanrl_worker.learners.torch_value_heads import noisy_linear
 
     features = images.permute(0, 3, 1, 2).float()
     for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
@@ -178,7 +178,7 @@ def q_values(
     weights: Mapping[str, torch.Tensor], noise: FactorizedNoise | None, atoms: torch.Tensor, images: torch.Tensor
 ) -> torch.Tensor:
     """Return the mean return of each action [rows, actions]."""
-    from cleanrl_worker.torch_value_heads import mean_returns
+    from cleanrl_worker.learners.torch_value_heads import mean_returns
 
     return mean_returns(distributions(weights, noise, images, len(atoms)), atoms)
 
@@ -193,7 +193,7 @@ def loss(
     """
     import torch
 
-    from cleanrl_worker.torch_value_heads import cross_entropies, project_onto_atoms, select_actions
+    from cleanrl_worker.learners.torch_value_heads import cross_entropies, project_onto_atoms, select_actions
 
     noise.resample()
     target_noise.resample()
@@ -216,9 +216,9 @@ def _learner(
     """Return the learner, the function from images to the mean return of each action, and its noise."""
     import torch
 
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_replay import BATCH_COLUMNS, PrioritizedLearner, ReplayFeed, make_inference_step
-    from cleanrl_worker.torch_value_heads import FactorizedNoise
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_replay import BATCH_COLUMNS, PrioritizedLearner, ReplayFeed, make_inference_step
+    from cleanrl_worker.learners.torch_value_heads import FactorizedNoise
 
     compute = TorchContext.from_settings(config)
     atoms = torch.as_tensor(agent.atoms, device=compute.device)
@@ -305,8 +305,8 @@ class NoisyPolicy:
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
 
-        from cleanrl_worker.torch_conv import as_tensors
-        from cleanrl_worker.torch_value_heads import FactorizedNoise
+        from cleanrl_worker.learners.torch_conv import as_tensors
+        from cleanrl_worker.learners.torch_value_heads import FactorizedNoise
 
         weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         noise = FactorizedNoise(agent.noisy, torch.device("cpu"))

@@ -21,9 +21,9 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base, ppo_continuous_action
 from cleanrl_worker.algorithms.ppo_continuous_action import Agent, gaussian_policy, loss, make_learner, state_dict_of
 from cleanrl_worker.algorithms.settings import LEARNING
+from cleanrl_worker.environments.normalized import NormalizedEnvs
+from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.loops.on_policy import open_environments
-from cleanrl_worker.normalized_envs import NormalizedEnvs
-from cleanrl_worker.ppo_kernels import RolloutBatch
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run

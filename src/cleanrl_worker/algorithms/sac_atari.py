@@ -22,7 +22,8 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariConfig, ReplayConfig
-from cleanrl_worker.conv_network import (
+from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
+from cleanrl_worker.learners.conv_network import (
     HIDDEN_LAYER,
     ConvNetworkSizes,
     Shapes,
@@ -31,19 +32,18 @@ from cleanrl_worker.conv_network import (
     parameter_count,
     trunk_shapes,
 )
-from cleanrl_worker.flat_network import select_by_prefix
+from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
 from cleanrl_worker.loops.value_frames import FrameValueLearner
-from cleanrl_worker.policies import CategoricalPolicy, image_network
-from cleanrl_worker.replay import FrameReplay
+from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cleanrl_worker.torch_conv import ImageInferenceStep
-    from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner
+    from cleanrl_worker.learners.torch_conv import ImageInferenceStep
+    from cleanrl_worker.learners.torch_discrete_sac import DiscreteSacLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -172,9 +172,9 @@ def _learner(
     config: Config, agent: Agent, targets: Mapping[str, Array], replay: FrameReplay
 ) -> tuple[DiscreteSacLearner, ImageInferenceStep]:
     """Return the learner, and the function from images to action logits."""
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner, DiscreteSacLosses
-    from cleanrl_worker.torch_replay import ReplayFeed, make_inference_step
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_discrete_sac import DiscreteSacLearner, DiscreteSacLosses
+    from cleanrl_worker.learners.torch_replay import ReplayFeed, make_inference_step
 
     compute = TorchContext.from_settings(config)
     feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
@@ -241,8 +241,8 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     import torch
 
-    from cleanrl_worker.torch_conv import as_tensors
-    from cleanrl_worker.torch_discrete_sac import DiscreteSacNetwork
+    from cleanrl_worker.learners.torch_conv import as_tensors
+    from cleanrl_worker.learners.torch_discrete_sac import DiscreteSacNetwork
 
     weights = as_tensors(_load_agent(checkpoint).parameters, torch.device("cpu"), is_learned=False)
     logits = image_network(DiscreteSacNetwork(weights, "actor"))

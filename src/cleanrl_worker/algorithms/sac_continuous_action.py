@@ -22,13 +22,13 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.ddpg_continuous_action import critic_loss
 from cleanrl_worker.algorithms.settings import LEARNING, ActorCriticReplayConfig
-from cleanrl_worker.control_kernels import LOG_EPSILON, LOG_STD_MAX, LOG_STD_MIN, SacKernel
-from cleanrl_worker.flat_network import HALF_LOG_TWO_PI
-from cleanrl_worker.learners import ActorCriticLearner
+from cleanrl_worker.evaluation.policies import Sample
+from cleanrl_worker.learners.control_kernels import LOG_EPSILON, LOG_STD_MAX, LOG_STD_MIN, SacKernel
+from cleanrl_worker.learners.flat_network import HALF_LOG_TWO_PI
+from cleanrl_worker.learners.perceptron import ActorCriticNetworks
+from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops import actor_critic_replay
-from cleanrl_worker.perceptron import ActorCriticNetworks
-from cleanrl_worker.policies import Sample
-from cleanrl_worker.replay import Replay
+from cleanrl_worker.replay.buffers import Replay
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,8 +141,8 @@ def _learner(
             agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
             policy_steps=config.policy_frequency, **temperature,
         )  # fmt: skip
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_control import ActorCriticLosses, ContinuousSacLearner
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_control import ActorCriticLosses, ContinuousSacLearner
 
     losses = ActorCriticLosses(functools.partial(td_targets, gamma=config.gamma), critic_loss, actor_loss, alpha_loss)
     return ContinuousSacLearner(

@@ -22,9 +22,9 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms import ddpg_continuous_action as ddpg
 from cleanrl_worker.algorithms.settings import LEARNING
-from cleanrl_worker.learners import ActorCriticLearner
+from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops import actor_critic_replay
-from cleanrl_worker.replay import Replay
+from cleanrl_worker.replay.buffers import Replay
 
 if TYPE_CHECKING:
     from torch import Tensor

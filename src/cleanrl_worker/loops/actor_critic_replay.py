@@ -14,12 +14,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.flat_network import select_by_prefix
-from cleanrl_worker.learners import ActorCriticLearner
+from cleanrl_worker.evaluation.policies import BoundedPolicy, Sample
+from cleanrl_worker.learners import devices
+from cleanrl_worker.learners.flat_network import select_by_prefix
+from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops.replay_world import check_vectors, vector_world
-from cleanrl_worker.policies import BoundedPolicy, Sample
 from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig, RolloutConfig
-from cleanrl_worker.learners import ActorForward, AdamState, PpoLearner
-from cleanrl_worker.ppo_kernels import PpoKernel, RolloutBatch
-from cleanrl_worker.vector_envs import VectorEnvs
+from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.learners import ppo_kernels
+from cleanrl_worker.learners.ppo_kernels import PpoKernel, RolloutBatch
+from cleanrl_worker.learners.protocols import ActorForward, AdamState, PpoLearner
 from mosaic import envs
 from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
-    from cleanrl_worker.autograd_learners import PpoLoss
-    from cleanrl_worker.ppo_network import PpoNetwork
+    from cleanrl_worker.learners.autograd_learners import PpoLoss
+    from cleanrl_worker.learners.ppo_network import PpoNetwork
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -277,8 +277,8 @@ def make_ppo_learner(config: PpoConfig, agent: base.FlatAgent, kernel: type[PpoK
     """Return PPO's learner: the kernel in numpy, or in torch autograd of the loss."""
     if base.resolve_backend(config.backend) == "numpy":
         return kernel(agent.network, config.minibatch_size, config)
-    from cleanrl_worker.autograd_learners import PpoAutogradLearner
-    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner
+    from cleanrl_worker.learners.torch_backend import TorchContext
 
     # One thread: more make small networks slower, and results would depend on their number.
     compute = TorchContext.set_up(

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import devices, ppo_kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig, RolloutConfig
-from cleanrl_worker.conv_network import ConvAgent, parameter_count
-from cleanrl_worker.ppo_kernels import categorical_log_probs
-from cleanrl_worker.vector_envs import EpisodeEnd
+from cleanrl_worker.environments.vector import EpisodeEnd
+from cleanrl_worker.learners import devices, ppo_kernels
+from cleanrl_worker.learners.conv_network import ConvAgent, parameter_count
+from cleanrl_worker.learners.ppo_kernels import categorical_log_probs
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
-    from cleanrl_worker.atari_envs import AtariEnvs
-    from cleanrl_worker.envpool_envs import EnvpoolEnvs
-    from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_conv import RolloutLearner
+    from cleanrl_worker.environments.atari import AtariEnvs
+    from cleanrl_worker.environments.envpool_games import EnvpoolEnvs
+    from cleanrl_worker.learners.torch_backend import TorchContext
+    from cleanrl_worker.learners.torch_conv import RolloutLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -257,7 +257,7 @@ class FrameTraining:
         return parts.reshape(self.config.batch_size, *parts.shape[2:])
 
     def _start_learner(self) -> None:
-        from cleanrl_worker.torch_backend import TorchContext
+        from cleanrl_worker.learners.torch_backend import TorchContext
 
         compute = TorchContext.from_settings(self.config)
         self.learner = self.make_learner(self.agent.parameters, self.games.shape, self.config, compute)

@@ -11,11 +11,11 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
-from cleanrl_worker.replay import FrameReplay, Replay, check_memory, restore_replay
-from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs
+from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
+from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
+from cleanrl_worker.learners import devices
+from cleanrl_worker.replay.buffers import FrameReplay, Replay, check_memory, restore_replay
 from mosaic import envs
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 

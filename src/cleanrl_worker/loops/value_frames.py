@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.conv_network import copy_checked
-from cleanrl_worker.flat_network import select_by_prefix
+from cleanrl_worker.learners.conv_network import copy_checked
+from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.loops.replay_world import ReplayWorld
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.learners import NonFiniteDetector
+from cleanrl_worker.learners.protocols import NonFiniteDetector
 from cleanrl_worker.loops.replay_world import ReplayWorld
 from mosaic.envs.reproducible import random_state_to_json
 

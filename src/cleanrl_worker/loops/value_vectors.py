@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.flat_network import select_by_prefix
-from cleanrl_worker.learners import TargetValueLearner
+from cleanrl_worker.evaluation.policies import GreedyPolicy
+from cleanrl_worker.learners.flat_network import select_by_prefix
+from cleanrl_worker.learners.protocols import TargetValueLearner
 from cleanrl_worker.loops.replay_world import ReplayWorld, check_vectors, vector_world
-from cleanrl_worker.policies import GreedyPolicy
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run

@@ -1,0 +1,1 @@
+"""Vectors of environments for training: stepping, normalization, recording and restoring."""

@@ -1,0 +1,432 @@
+"""Several environments stepped one after the other, and their recording, from which a resumed run restores them.
+
+The wrappers that Gymnasium puts around every environment cost more than a small environment itself. Known ones are
+removed and their time limit is enforced here; all others stay. The end of an episode is followed by a reset in the same
+step (same-step autoreset), and the final observation is returned for bootstrapping. Classic control environments are
+stepped by compiled code where it is installed, with equal results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from cleanrl_worker.environments.classic_control import CompiledStep, find_compiled_step
+from mosaic.envs.reproducible import random_state, restore_random_state
+from mosaic.envs.spaces import flat_size, make_flattener
+from mosaic.run.live_frames import LiveFrames
+
+Array = npt.NDArray[Any]
+GymEnv = gymnasium.Env[Any, Any]
+
+MAX_RECORDED_STEPS = 100_000
+"""Recorded actions per episode; a longer episode cannot be resumed exactly."""
+FRAME_CHECK_INTERVAL_S = {False: 0.02, True: 0.002}
+"""The approximate interval between checks whether a frame is due, without (False) and with (True) a viewer."""
+MAX_FRAME_CHECK_STRIDE = 1024
+ACTION_CHUNK_STEPS = 256
+"""Steps of `advance` whose actions are collected before they are recorded."""
+_REMOVABLE_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
+
+
+class EpisodeEnd(NamedTuple):
+    """An episode that ended in the latest step."""
+
+    env: int
+    observation: Array
+    """The final observation of the episode, flattened; the environment has already been reset."""
+    is_terminal: bool
+    """False if it was truncated, so that the value of the final observation is bootstrapped."""
+    episodic_return: float
+    length: int
+    is_full_episode: bool = True
+    """False for a lost life, which ends the learner's episode while the game continues."""
+
+
+class EndedEpisode(NamedTuple):
+    """An episode that ended in this rollout, with what it started from."""
+
+    end: int
+    """The number of steps of the rollout until its end."""
+    seed: int | None
+    random_state: dict[str, Any] | None
+    is_terminal: bool
+
+
+class VectorEnvs:
+    """`num_envs` environments. A rollout is several calls of `step`, then `finish_rollout`; or just call `advance`."""
+
+    def __init__(
+        self, make_env: Callable[[], GymEnv], num_envs: int, seed: int, frames: LiveFrames | None = None
+    ) -> None:
+        self.seed = seed
+        envs = [make_env() for _ in range(num_envs)]
+        self.observation_space = envs[0].observation_space
+        self.action_space = envs[0].action_space
+        self._flatten = make_flattener(self.observation_space)
+        stripped = [strip_wrappers(env) for env in envs]
+        self._envs = [env for env, _ in stripped]
+        self._time_limits = [limit for _, limit in stripped]
+        self._unwrapped_envs: list[Any] = [env.unwrapped for env in self._envs]
+        self._rewards: list[list[float]] = [[] for _ in envs]
+        self._env_steppers: list[tuple[int, Callable[[Any], Any], Callable[[Any], None]]] = [
+            (index, env.step, rewards.append)
+            for index, (env, rewards) in enumerate(zip(self._envs, self._rewards, strict=True))
+        ]
+        self._latest_observations: list[Any] = [None] * num_envs
+        """The latest observation of each environment, not flattened."""
+        self._step_count = 0
+        """Calls of `step`. The length of an episode is the difference to its start."""
+        self._episode_starts = [0] * num_envs
+        self._deadlines = [0.0] * num_envs
+        self._first_reward = [0] * num_envs
+        """The index of the current episode's first reward in this rollout."""
+        self._earlier_returns = [0.0] * num_envs
+        """The return of the current episode in earlier rollouts."""
+        self._began_in_rollout = [True] * num_envs
+        """Whether the current episode started in this rollout."""
+        self._seeds: list[int | None] = [None] * num_envs
+        """The seed of the current episode's reset, if it is the first."""
+        self._random_states_before_reset: list[Any] = [None] * num_envs
+        """The random state of the environment before the current episode's reset."""
+        self._actions: list[list[Array] | None] = [[] for _ in envs]
+        """The actions since that reset; None if there are too many."""
+        self._episode_numbers = [0] * num_envs
+        """The number of each environment's current episode, from 1."""
+        self._action_chunk: Array | None = None
+        """Actions [ACTION_CHUNK_STEPS, environments, …] of `advance` that are not recorded yet."""
+        self._action_chunk_size = 0
+        self._compiled = find_compiled_step(self._envs)
+        self._taps = [] if frames is None else frames.tap_all(self._envs)
+        self._camera = None if frames is None else frames.camera
+        self._recorder = None if frames is None else frames.recorder
+        self._ended_episodes: list[list[EndedEpisode]] = [[] for _ in envs]
+        """Those of each environment that ended in this rollout, if they are recorded."""
+        self._episode_parts: list[list[tuple[Array, Array]] | None] = [[] for _ in envs]
+        """Actions and rewards of the current episode in earlier rollouts, if they are recorded; None: unknown."""
+        self._is_recording_video = False
+        """Whether the current episode of the first environment is recorded as a video."""
+        self._next_frame_check_step = 0.0 if self._taps else float("inf")
+        """The step at which to check next whether a frame is due: other steps cost only this comparison."""
+        self._last_frame_check_s = 0.0
+        self._frame_check_stride = 1
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    @property
+    def observation_size(self) -> int:
+        return flat_size(self.observation_space)
+
+    @property
+    def action_count(self) -> int:
+        """The number of actions, if they are discrete."""
+        space: Any = self.action_space
+        return int(space.n)
+
+    def close(self) -> None:
+        for tap in self._taps:
+            tap.close()
+        for env in self._envs:
+            env.close()
+
+    # --- stepping
+
+    def start(self) -> None:
+        """Reset each environment for the first time."""
+        for index in range(len(self)):
+            self._reset(index, self.seed + index)
+        self._start_video()
+
+    def observe(self, into: Array) -> None:
+        """Write the latest observations, flattened, to the rows of `into`."""
+        self._sync_envs()
+        for index, observation in enumerate(self._latest_observations):
+            into[index] = self._flatten_observation(observation)
+
+    def _flatten_observation(self, observation: Any) -> Any:
+        return observation if self._flatten is None else self._flatten(observation)
+
+    def step(self, actions: Iterable[Any], into: Array) -> Sequence[EpisodeEnd]:
+        """Step each environment; observations go to the rows of `into`, rewards are kept for `finish_rollout`."""
+        step_count = self._step_count = self._step_count + 1
+        compiled = self._compiled
+        if compiled is not None and (terminated := compiled.step(actions)) >= 0:
+            episode_ends = self._finish_compiled_step(compiled, terminated, into)
+        else:
+            if compiled is not None:
+                self._sync_envs()
+                self._compiled = None
+            episode_ends = self._step_envs(actions, into)
+        if step_count >= self._next_frame_check_step:
+            self._publish_frames(step_count)
+        return episode_ends
+
+    def _step_envs(self, actions: Iterable[Any], into: Array) -> Sequence[EpisodeEnd]:
+        episode_ends: Sequence[EpisodeEnd] = ()
+        latest, deadlines, flatten = self._latest_observations, self._deadlines, self._flatten
+        step_count = self._step_count
+        for (index, step, append_reward), action in zip(self._env_steppers, actions, strict=True):
+            observation, reward, is_terminal, is_truncated, _ = step(action)
+            append_reward(reward)
+            if is_terminal or is_truncated or step_count >= deadlines[index]:
+                episode_ends = (*episode_ends, self._end_episode(index, observation, bool(is_terminal)))
+                observation = latest[index]
+            else:
+                latest[index] = observation
+            into[index] = observation if flatten is None else flatten(observation)
+        return episode_ends
+
+    def _finish_compiled_step(self, compiled: CompiledStep, terminated: int, into: Array) -> Sequence[EpisodeEnd]:
+        """Do after a compiled step what `_step_envs` does after each environment's."""
+        episode_ends: Sequence[EpisodeEnd] = ()
+        step_count, deadlines = self._step_count, self._deadlines
+        into[...] = compiled.observations
+        for (_, _, append_reward), reward in zip(self._env_steppers, compiled.latest_rewards(), strict=True):
+            append_reward(reward)
+        if terminated or step_count >= min(deadlines):
+            for index, is_terminal in enumerate(compiled.is_terminal.tolist()):
+                if is_terminal or step_count >= deadlines[index]:
+                    compiled.write_back_one(index)
+                    final_observation = compiled.observations[index]
+                    episode_ends = (*episode_ends, self._end_episode(index, final_observation, is_terminal))
+                    into[index] = self._latest_observations[index]
+        return episode_ends
+
+    def _sync_envs(self) -> None:
+        """Bring the environments and their latest observations up to date with the compiled step."""
+        if self._compiled is not None:
+            for index in self._compiled.write_back():
+                self._latest_observations[index] = self._compiled.observations[index].copy()
+
+    def advance(self, actions: Array, into: Array, rewards: Array) -> Sequence[EpisodeEnd]:
+        """Step each environment and write the rewards of this step to `rewards`, for algorithms without rollouts.
+
+        Actions are recorded here, so that no `finish_rollout` is needed. Discrete actions are passed as Python ints.
+        """
+        if self._action_chunk is None:
+            self._action_chunk = np.zeros((ACTION_CHUNK_STEPS, *actions.shape), actions.dtype)
+        elif self._action_chunk_size == ACTION_CHUNK_STEPS:
+            self._flush_action_chunk()
+        step_actions = self._action_chunk[self._action_chunk_size]
+        step_actions[...] = actions
+        self._action_chunk_size += 1
+        episode_ends = self.step(step_actions.tolist() if step_actions.ndim == 1 else step_actions, into)
+        for index, env_rewards in enumerate(self._rewards):
+            rewards[index] = env_rewards[-1]
+        return episode_ends
+
+    def _flush_action_chunk(self) -> None:
+        if self._action_chunk is not None and self._action_chunk_size:
+            self.finish_rollout(self._action_chunk[: self._action_chunk_size])
+            self._action_chunk_size = 0
+
+    def _publish_frames(self, step_count: int) -> None:
+        """Publish frames of the environments for which one is due."""
+        self._sync_envs()
+        if self._camera is not None and self._is_recording_video:
+            if step_count > self._episode_starts[0]:
+                self._camera.capture_frame(self._episode_numbers[0] - 1)
+            if not self._taps:
+                return
+        now = time.monotonic()
+        interval_s = FRAME_CHECK_INTERVAL_S[any(tap.lane.is_watched for tap in self._taps)]
+        since_s, self._last_frame_check_s = now - self._last_frame_check_s, now
+        if since_s > 2 * interval_s:
+            self._frame_check_stride = max(1, int(self._frame_check_stride * interval_s / since_s))
+        elif since_s < interval_s / 2:
+            self._frame_check_stride = min(MAX_FRAME_CHECK_STRIDE, 2 * self._frame_check_stride)
+        self._next_frame_check_step = 0.0 if self._is_recording_video else step_count + self._frame_check_stride
+        for index, tap in enumerate(self._taps):
+            if tap.is_due():
+                length, episodic_return = self._episode_progress(index)
+                reward = self._rewards[index][-1] if length and self._rewards[index] else 0.0
+                tap.publish_frame(self._episode_numbers[index], length, reward, episodic_return)
+
+    def _episode_progress(self, index: int) -> tuple[int, float]:
+        """Return the length and the return of the current episode so far."""
+        rewards = self._rewards[index][self._first_reward[index] :]
+        return self._step_count - self._episode_starts[index], self._earlier_returns[index] + sum(rewards)
+
+    def _end_episode(self, index: int, observation: Any, is_terminal: bool) -> EpisodeEnd:
+        episodic_return = float(sum(self._rewards[index][self._first_reward[index] :], self._earlier_returns[index]))
+        # A copy: an environment may return the same array at every step.
+        final_observation = np.array(self._flatten_observation(observation))
+        episode_end = EpisodeEnd(
+            index, final_observation, is_terminal, episodic_return, self._step_count - self._episode_starts[index]
+        )
+        if index == 0:
+            self._finish_video(episode_end)
+        self._mark_episode_end(index, is_terminal)
+        self._reset(index)
+        if index == 0:
+            self._start_video()
+        return episode_end
+
+    def _mark_episode_end(self, index: int, is_terminal: bool) -> None:
+        if self._recorder is not None:
+            seed, state = self._seeds[index], self._random_states_before_reset[index]
+            self._ended_episodes[index].append(EndedEpisode(len(self._rewards[index]), seed, state, is_terminal))
+
+    def _record_episodes(self, index: int, actions: Array, rewards: npt.NDArray[np.float64]) -> None:
+        """Pass on the episodes that ended in this rollout, and keep the part of the current one."""
+        if self._recorder is None:
+            return
+        # Copies: an algorithm uses the array of actions again, and may change the rewards that it gets.
+        actions, rewards = actions.copy(), rewards.copy()
+        begin, parts = 0, self._episode_parts[index]
+        for end, seed, state, is_terminal in self._ended_episodes[index]:
+            if parts is not None:
+                own_actions, own_rewards = zip(*parts, (actions[begin:end], rewards[begin:end]), strict=True)
+                self._recorder.add(seed, state, own_actions, own_rewards, is_terminal)
+            parts, begin = [], end
+        self._ended_episodes[index].clear()
+        if parts is not None and begin < len(rewards):
+            parts.append((actions[begin:], rewards[begin:]))
+        self._episode_parts[index] = parts
+
+    def _start_video(self) -> None:
+        if self._camera is not None:
+            self._is_recording_video = self._camera.start_episode(self._episode_numbers[0] - 1, self._envs[0])
+            if self._is_recording_video:
+                self._next_frame_check_step = 0.0
+
+    def _finish_video(self, episode_end: EpisodeEnd) -> None:
+        if self._camera is not None and self._is_recording_video:
+            self._camera.capture_frame(self._episode_numbers[0] - 1)
+            self._camera.finish_episode(self._episode_numbers[0] - 1, episode_end.episodic_return, episode_end.length)
+            self._is_recording_video = False
+            self._next_frame_check_step = 0.0 if self._taps else float("inf")
+
+    def _reset(self, index: int, seed: int | None = None) -> None:
+        self._seeds[index] = seed
+        self._random_states_before_reset[index] = (
+            None if seed is not None else random_state(self._unwrapped_envs[index])
+        )
+        self._latest_observations[index], _ = self._envs[index].reset(seed=seed)
+        if self._compiled is not None:
+            self._compiled.load(index)
+        self._episode_numbers[index] += 1
+        self._episode_starts[index] = self._step_count
+        self._deadlines[index] = self._step_count + self._time_limits[index]
+        self._first_reward[index] = len(self._rewards[index])
+        self._earlier_returns[index] = 0.0
+        self._began_in_rollout[index] = True
+
+    def finish_rollout(self, actions: Array) -> npt.NDArray[np.float64]:
+        """End a rollout with these actions [steps, environments, …]; return its rewards [steps, environments]."""
+        rewards = np.array(self._rewards, np.float64).T
+        for index, env_rewards in enumerate(self._rewards):
+            first = self._first_reward[index]
+            recorded = self._actions[index]
+            if self._began_in_rollout[index]:
+                recorded = self._actions[index] = []
+            if recorded is not None:
+                recorded.append(actions[first:, index].copy())
+                if self._step_count - self._episode_starts[index] > MAX_RECORDED_STEPS:
+                    self._actions[index] = None
+            # Sum in the order of the steps: how an episode is split into rollouts must not change its return.
+            self._earlier_returns[index] = float(sum(env_rewards[first:], self._earlier_returns[index]))
+            self._record_episodes(index, actions[:, index], rewards[:, index])
+            self._first_reward[index] = 0
+            self._began_in_rollout[index] = False
+            env_rewards.clear()
+        return rewards
+
+    # --- resuming
+
+    def checkpoint_state(self) -> tuple[dict[str, Array], list[dict[str, Any]]]:
+        """Return arrays and JSON facts (one object per environment) from which `restore` restores the environments."""
+        self._flush_action_chunk()
+        self._sync_envs()
+        if self._recorder is not None:
+            self._recorder.flush()
+        arrays: dict[str, Array] = {}
+        facts: list[dict[str, Any]] = []
+        for index, recorded in enumerate(self._actions):
+            if recorded:
+                arrays[f"env.{index}.actions"] = np.concatenate(recorded)
+            arrays[f"env.{index}.observation"] = np.array(self._flatten_observation(self._latest_observations[index]))
+            facts.append(
+                {
+                    "seed": self._seeds[index],
+                    "before": self._random_states_before_reset[index],
+                    "now": random_state(self._unwrapped_envs[index]),
+                    "length": self._step_count - self._episode_starts[index],
+                    "return": self._earlier_returns[index],
+                    "episode": self._episode_numbers[index],
+                }
+            )
+        return arrays, facts
+
+    def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Replay each environment to its recorded state; return the reason for each that was reset instead."""
+        problems = []
+        for index, fact in enumerate(facts):
+            actions = arrays.get(f"env.{index}.actions")
+            problem = self._replay_actions(index, fact, actions, arrays[f"env.{index}.observation"])
+            if problem is None:
+                self._episode_starts[index] = self._step_count - fact["length"]
+                self._deadlines[index] = self._episode_starts[index] + self._time_limits[index]
+                self._earlier_returns[index] = fact["return"]
+                self._episode_numbers[index] = fact.get("episode", 1)
+                self._actions[index] = [] if actions is None else [actions]
+                self._began_in_rollout[index] = False
+            else:
+                problems.append(f"environment {index}: {problem}")
+                self._reset(index)
+        return problems
+
+    def _replay_actions(
+        self, index: int, fact: Mapping[str, Any], actions: Array | None, expected_observation: Array
+    ) -> str | None:
+        env, core = self._envs[index], self._unwrapped_envs[index]
+        seed = fact["seed"]
+        length = 0 if actions is None else len(actions)
+        self._reset(index, self.seed + index if seed is None else seed)
+        if length != fact["length"]:
+            restore_random_state(core, fact["now"])
+            return f"its episode of {fact['length']:,} steps is longer than what is recorded ({MAX_RECORDED_STEPS:,})"
+        if seed is None:
+            if fact["before"] is None:
+                return "it has no random generator that can be restored"
+            restore_random_state(core, fact["before"])
+            self._reset(index)
+        else:
+            self._seeds[index] = seed
+        observation = self._latest_observations[index]
+        rewards = []
+        for action in () if actions is None else actions:
+            observation, reward, _, _, _ = env.step(action)
+            rewards.append(reward)
+        if self._compiled is not None:
+            self._compiled.load(index)
+        self._latest_observations[index] = observation
+        replayed = np.asarray(self._flatten_observation(observation))
+        if replayed.tobytes() != expected_observation.tobytes() or random_state(core) != fact["now"]:
+            restore_random_state(core, fact["now"])
+            return "replaying its actions led to a different observation; it is not deterministic"
+        self._ended_episodes[index].clear()
+        self._episode_parts[index] = [] if actions is None else [(actions, np.array(rewards, np.float64))]
+        return None
+
+
+def strip_wrappers(env: GymEnv) -> tuple[GymEnv, float]:
+    """Remove the wrappers that Gymnasium puts around every environment; return it and its time limit in steps.
+
+    Only wrappers outside of any other wrapper are removed: another wrapper may rely on those inside of it.
+    """
+    limit = float("inf")
+    while isinstance(env, gymnasium.Wrapper):
+        if type(env) is TimeLimit:
+            limit = min(limit, env._max_episode_steps)
+        elif type(env) not in _REMOVABLE_WRAPPERS:
+            break
+        env = env.env
+    return env, limit

@@ -1,0 +1,1 @@
+"""Saved policies: finding, loading and evaluating them."""

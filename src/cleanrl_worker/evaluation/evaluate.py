@@ -1,0 +1,47 @@
+"""Evaluates a policy of this worker: in a run of its own, or after training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cleanrl_worker.evaluation.loading import LoadedPolicy, load_for_evaluation
+from cleanrl_worker.shell import launcher
+from cleanrl_worker.shell.worker_config import WorkerRequest
+from mosaic.arena.evaluation_batches import EvaluationBatches, play_batches
+from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.options import RunKind
+from mosaic.run import Run
+from mosaic.run.worker_run import make_live_frames
+
+EPISODES_AFTER_TRAINING = 10
+CAPABILITIES = ("inbox", "pause")
+
+
+def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFolder) -> None:
+    """Run one batch, or batches until stopped."""
+    with launcher.open_run(request, folder, capabilities=CAPABILITIES) as run:
+        run.hello()
+        run.frames = make_live_frames(request.payload, run, loaded.env_id)
+        play_batches(request.payload, loaded, run)
+
+
+def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
+    """Evaluate as CleanRL does after saving a model: some episodes, whose returns go to the run's event file."""
+    evaluation = request.evaluation.model_copy(
+        update={
+            "policy_path": str(run.folder.path),
+            "episodes": request.evaluation.episodes or EPISODES_AFTER_TRAINING,
+        }
+    )
+    payload = request.payload.model_copy(update={"kind": RunKind.POLICY_EVAL, "evaluation": evaluation})
+    config = request.config.model_copy(update={"algo": None, "env_id": None, "algo_params": {}})
+    try:
+        loaded = load_for_evaluation(replace(request, config=config, payload=payload))
+        batches = EvaluationBatches(payload, loaded, run, is_evaluation_run=False)
+        try:
+            batches.play_batch()
+        finally:
+            batches.close()
+    except MosaicError as error:
+        run.warn(f"The policy was trained but could not be evaluated: {error}", "eval_summary_warning")

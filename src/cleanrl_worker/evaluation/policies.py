@@ -1,0 +1,79 @@
+"""Policies of trained agents, for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker.learners import devices
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = npt.NDArray[Any]
+Outputs = Callable[[Array], Array]
+"""A network: observations to one row of outputs each."""
+
+Sample = Callable[[Array, np.random.Generator | None], Array]
+"""Samples actions [rows, actions] for an actor's outputs; without a generator returns the best ones."""
+
+
+class GreedyPolicy:
+    """Selects the action with the highest value; unless `deterministic`, with epsilon as at the end of training."""
+
+    def __init__(self, values: Outputs, first_action: int, epsilon: float) -> None:
+        self._values, self._first_action, self._epsilon = values, first_action, epsilon
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        values = self._values(observations)
+        actions = values.argmax(1)
+        if not deterministic:
+            is_random = rng.random(len(actions)) < self._epsilon
+            actions = np.where(is_random, rng.integers(values.shape[1], size=len(actions)), actions)
+        return np.asarray(actions + self._first_action)
+
+
+class CategoricalPolicy:
+    """Samples actions from the softmax distribution of the logits, or returns the most likely ones."""
+
+    def __init__(self, logits: Outputs, first_action: int) -> None:
+        self._logits, self._first_action = logits, first_action
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        logits = self._logits(observations)
+        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+        return np.asarray(scores.argmax(1) + self._first_action)
+
+
+class BoundedPolicy:
+    """Samples continuous actions within their bounds, or returns the best ones if `deterministic`."""
+
+    def __init__(self, actor: Outputs, sample: Sample, low: Array, high: Array) -> None:
+        self._actor, self._sample, self._low, self._high = actor, sample, low, high
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        actions = self._sample(self._actor(observations), None if deterministic else rng)
+        clipped = np.clip(actions.reshape(-1, *self._low.shape), self._low, self._high)
+        return np.asarray(clipped.astype(self._low.dtype))
+
+
+def image_network(network: Callable[[Tensor], Tensor]) -> Outputs:
+    """Return a torch network as a function of images [rows, 4, 84, 84], computed on the CPU."""
+    import torch
+
+    from cleanrl_worker.learners.torch_conv import channels_last
+
+    torch.set_num_threads(devices.thread_count())
+    expected = (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)
+
+    def outputs(observations: Array) -> Array:
+        if observations.shape[1:] != expected:
+            raise ValueError(f"observations are {observations.shape[1:]}; expected {expected}")
+        with torch.no_grad():
+            return np.asarray(network(channels_last(torch.as_tensor(observations))).numpy())
+
+    return outputs

@@ -1,0 +1,1 @@
+"""Networks and their updates, in numpy and in torch."""

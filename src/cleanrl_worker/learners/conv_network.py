@@ -1,0 +1,96 @@
+"""The convolutional network for Atari frames, without torch: names, shapes and initialization of its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker.learners.flat_network import check_shapes, orthogonal_matrix
+
+Array = npt.NDArray[Any]
+Shapes = dict[str, tuple[int, ...]]
+KERNEL_SIZES_AND_STRIDES = ((8, 4), (4, 2), (3, 1))
+"""Kernel size and stride of each convolution."""
+CONV_LAYERS = ("network.0", "network.2", "network.4")
+HIDDEN_LAYER = "network.7"
+"""The fully connected layer after the convolutions. The missing numbers are CleanRL's layers without weights."""
+
+
+class ConvNetworkSizes(NamedTuple):
+    channels: tuple[int, int, int] = (32, 64, 64)
+    """Output channels of each convolution."""
+    hidden: int = 512
+    """Units of the fully connected layer after them."""
+
+
+def layer_shapes(name: str, *weight_shape: int) -> Shapes:
+    """Return the shapes of a layer's weight [outputs, …] and bias."""
+    return {f"{name}.weight": weight_shape, f"{name}.bias": weight_shape[:1]}
+
+
+def trunk_shapes(input_channels: int, image_side: int, sizes: ConvNetworkSizes) -> Shapes:
+    """Return the shapes of three convolutions over square images and of the fully connected layer."""
+    shapes: Shapes = {}
+    for name, (kernel, stride), channels in zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, sizes.channels, strict=True):
+        shapes |= layer_shapes(name, channels, input_channels, kernel, kernel)
+        input_channels, image_side = channels, (image_side - kernel) // stride + 1
+    return shapes | layer_shapes(HIDDEN_LAYER, sizes.hidden, input_channels * image_side * image_side)
+
+
+def parameter_count(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def orthogonal_weights(shapes: Shapes, rng: np.random.Generator, gains: Mapping[str, float]) -> dict[str, Array]:
+    """Create orthogonal weights and zero biases. `gains` are by layer name; the default is the gain for ReLU."""
+    weights: dict[str, Array] = {}
+    for name, shape in shapes.items():
+        gain = gains.get(name.partition(".")[0], math.sqrt(2))
+        is_bias = len(shape) == 1
+        flat = (shape[0], math.prod(shape[1:]))
+        weights[name] = np.zeros(shape, np.float32) if is_bias else orthogonal_matrix(rng, flat, gain).reshape(shape)
+    return weights
+
+
+def uniform_weights(shapes: Shapes, rng: np.random.Generator) -> dict[str, Array]:
+    """Create weights and biases as torch does: uniform within ±1/sqrt(inputs of a unit)."""
+    weights = {}
+    for name, shape in shapes.items():
+        inputs = math.prod(shapes[f"{name.rpartition('.')[0]}.weight"][1:])
+        weights[name] = rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(math.sqrt(inputs))
+    return weights
+
+
+def copy_checked(shapes: Shapes, state: Mapping[str, Array]) -> dict[str, Array]:
+    """Copy weights in the order of the shapes. A missing name raises KeyError, a wrong shape ValueError."""
+    check_shapes(shapes, state)
+    return {name: np.array(state[name], np.float32) for name in shapes}
+
+
+def infer_sizes(state: Mapping[str, Array]) -> ConvNetworkSizes:
+    """Return the network sizes that these weights have."""
+    first, second, third = (len(state[f"{name}.bias"]) for name in CONV_LAYERS)
+    return ConvNetworkSizes((first, second, third), len(state[f"{HIDDEN_LAYER}.bias"]))
+
+
+class ConvAgent:
+    """An agent whose weights are arrays by name, for networks in torch."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = shapes
+        self.parameters: dict[str, Array] = {}
+
+    def initialize(self, rng: np.random.Generator) -> None:
+        """Set the initial weights."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the weights under CleanRL's keys, in torch's layout."""
+        return dict(self.parameters)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.parameters = copy_checked(self.shapes, state)

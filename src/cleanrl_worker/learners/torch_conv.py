@@ -1,0 +1,229 @@
+"""The convolutional network for Atari frames in torch, and learners from rollouts: on a CPU, or as CUDA graphs.
+
+Images are bytes with channels last, [rows, 84, 84, channels]: this halves the time of the first convolution on a CPU,
+and bytes are converted to floats in one pass. The scaling to 0..1 is folded into the first layer's weights. Imports
+only torch, numpy and modules that need nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, relu_
+from torch.nn.functional import conv2d, linear
+
+from cleanrl_worker.learners.conv_network import CONV_LAYERS, HIDDEN_LAYER, KERNEL_SIZES_AND_STRIDES
+from cleanrl_worker.learners.protocols import RolloutSettings
+from cleanrl_worker.learners.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
+
+Weights = dict[str, Tensor]
+Array = Any
+Forward = Callable[[Weights, Tensor], Tensor]
+"""A network: its outputs [rows, outputs] for images [rows, 84, 84, channels]."""
+Loss = Callable[..., tuple[Tensor, Sequence[Any]]]
+"""The loss of a minibatch and its metrics, from the weights and the batch."""
+
+
+def as_tensors(arrays: Mapping[str, Array], device: torch.device, is_learned: bool = True) -> Weights:
+    tensors = {}
+    for name, array in arrays.items():
+        tensor = torch.as_tensor(np.array(array, np.float32, order="C"), device=device)
+        if tensor.dim() == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        tensors[name] = tensor.requires_grad_(is_learned)
+    return tensors
+
+
+def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Copy tensors to arrays in torch's default memory layout."""
+    return {name: np.array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in tensors.items()}
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Convert [rows, channels, …] to [rows, …, channels]."""
+    return images.permute(0, 2, 3, 1).contiguous()
+
+
+def conv_features(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """Return the outputs of the fully connected layer [rows, hidden] for images [rows, 84, 84, channels]."""
+    features = images.permute(0, 3, 1, 2).float()
+    for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
+        weight = weights[f"{name}.weight"]
+        features = relu_(conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride))
+    return relu_(linear(features.flatten(1), weights[f"{HIDDEN_LAYER}.weight"], weights[f"{HIDDEN_LAYER}.bias"]))
+
+
+def actor_critic_heads(weights: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+    """Return the actor's logits followed by the critic's value: [rows, actions + 1]."""
+    heads = torch.cat([weights["actor.weight"], weights["critic.weight"]])
+    return linear(hidden, heads, torch.cat([weights["actor.bias"], weights["critic.bias"]]))
+
+
+class TorchLearner:
+    """Weights and their optimizer, with save and restore."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        learning_rate: float,
+        epsilon: float,
+        compute: TorchContext,
+        optimizer: type[TorchAdam] = TorchAdam,
+    ) -> None:
+        self.compute = compute
+        self.weights = as_tensors(arrays, compute.device)
+        self.adam = optimizer(list(self.weights.values()), learning_rate, compute, epsilon)
+
+    def arrays(self) -> dict[str, Array]:
+        return as_arrays(self.weights)
+
+    def optimizer_state(self) -> dict[str, Array]:
+        kinds = {"adam.first": self.adam.first_moment, "adam.second": self.adam.second_moment}
+        return {
+            f"{kind}.{name}": part
+            for kind, tensors in kinds.items()
+            for name, part in as_arrays(dict(zip(self.weights, tensors, strict=True))).items()
+        }
+
+    def restore(self, arrays: Mapping[str, Array], count: int) -> None:
+        for kind, tensors in (("adam.first", self.adam.first_moment), ("adam.second", self.adam.second_moment)):
+            for name, tensor in zip(self.weights, tensors, strict=True):
+                tensor.copy_(torch.as_tensor(arrays[f"{kind}.{name}"]))
+        self.adam.count = count
+
+
+class ImageInferenceStep(InferenceStep):
+    """Runs a network on images: bytes [rows, channels, 84, 84] in, floats [rows, outputs] out."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        outputs: int,
+        work: Callable[[Tensor], Tensor],
+        compute: TorchContext,
+        **options: Any,
+    ) -> None:
+        super().__init__(shape, torch.uint8, outputs, lambda images: work(channels_last(images)), compute, **options)
+
+
+class RolloutLearner(TorchLearner):
+    """Acts, and learns from a rollout of images, minibatch by minibatch."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        shape: tuple[int, ...],
+        outputs: int,
+        forward: Forward,
+        loss: Loss,
+        columns: Sequence[str],
+        metric_names: Sequence[str],
+        settings: RolloutSettings,
+        compute: TorchContext,
+        epsilon: float,
+        optimizer: type[TorchAdam] = TorchAdam,
+    ) -> None:
+        """`columns` are the numbers per row that the loss needs; `metric_names` the metrics that it returns."""
+        super().__init__(arrays, settings.learning_rate, epsilon, compute, optimizer)
+        self._settings = settings
+        self._network, self._loss_function = forward, loss
+        self._metric_names = metric_names
+        device, total = compute.device, settings.batch_size
+        self.act = ImageInferenceStep(
+            (settings.num_envs, *shape), outputs, self._forward, compute, **self._inference_options()
+        )
+        channels, *sides = shape
+        self._batch = SimpleNamespace(
+            images=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
+            actions=torch.zeros(total, dtype=torch.int64, device=device),
+            **{name: torch.zeros(total, device=device) for name in columns},
+        )
+        self._order = torch.zeros(settings.minibatch_size, dtype=torch.int64, device=device)
+        self._metrics = torch.zeros(len(metric_names), device=device)
+        self._sums = torch.zeros(2, device=device)
+        """Sums over the update so far: the last metric, gradient norms."""
+        self._updates = 0
+        self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
+
+    # --- overridden by learners with a state of their own
+
+    def _inference_options(self) -> dict[str, Any]:
+        """Return the options of the inference step: tensors that acting changes, and inputs besides images."""
+        return {}
+
+    def _forward(self, images: Tensor) -> Tensor:
+        return self._network(self.weights, images)
+
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Sequence[Any]]:
+        return self._loss_function(self.weights, batch)
+
+    # --- the update
+
+    def outputs(self, observations: Array) -> Array:
+        """Return the network's outputs for any number of observations [rows, channels, 84, 84]."""
+        with torch.no_grad():
+            images = channels_last(torch.as_tensor(observations, device=self.compute.device))
+            return self._forward(images).cpu().numpy()
+
+    def load_rollout(self, learning_rate: float, images: Array, **columns: Array) -> None:
+        """Start an update on a rollout: images [rows, channels, 84, 84], `actions`, `returns` etc. [rows]."""
+        self.adam.set_learning_rate(learning_rate)
+        self._batch.images.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
+        for name, column in columns.items():
+            self.compute.copy_to_device(getattr(self._batch, name), column)
+        self._sums.zero_()
+        self._updates = 0
+
+    def update(self, rows: Array) -> None:
+        """Do one gradient step on a minibatch without waiting for it."""
+        self.compute.copy_to_device(self._order, rows)
+        self._step()
+        self._updates += 1
+
+    def _gradient_step(self) -> None:
+        batch = SimpleNamespace(**{name: part[self._order] for name, part in vars(self._batch).items()})
+        loss, parts = self._loss(batch)
+        norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
+        metrics = torch.stack(list(parts)).detach()
+        self._metrics.copy_(metrics)
+        self._sums += torch.stack([metrics[-1], norm])
+
+    def _state_tensors(self) -> list[Tensor]:
+        return [*self.adam.state_tensors(), self._metrics, self._sums]
+
+    def losses(self) -> tuple[dict[str, float], bool]:
+        """Return the losses of the latest step, and whether every gradient was finite. Waits for the device."""
+        metrics = dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
+        return metrics, self._sums[1].item() < float("inf")
+
+
+PPO_COLUMNS = ("log_probs", "advantages", "returns", "values")
+PPO_METRIC_NAMES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")
+ADAM_EPSILON = 1e-5
+"""Adam's epsilon in CleanRL's PPO."""
+
+
+class PpoImageLearner(RolloutLearner):
+    """A learner of PPO; `clipfrac` is the mean over the update."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        shape: tuple[int, ...],
+        forward: Forward,
+        loss: Loss,
+        settings: RolloutSettings,
+        compute: TorchContext,
+    ) -> None:
+        outputs = len(arrays["actor.bias"]) + 1
+        super().__init__(
+            arrays, shape, outputs, forward, loss, PPO_COLUMNS, PPO_METRIC_NAMES, settings, compute, ADAM_EPSILON
+        )
+
+    def losses(self) -> tuple[dict[str, float], bool]:
+        metrics, is_finite = super().losses()
+        return metrics | {"clipfrac": self._sums[0].item() / self._updates}, is_finite

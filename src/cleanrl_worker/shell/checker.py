@@ -1,0 +1,151 @@
+"""Checks a config before anything starts, and the long-lived process that does so for the daemon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from cleanrl_worker import describe
+from cleanrl_worker.evaluation.loading import check_evaluation
+from cleanrl_worker.evaluation.saved_policies import inspect_policy
+from cleanrl_worker.learners import devices
+from cleanrl_worker.registry import ALGORITHMS, module_name
+from cleanrl_worker.shell import launcher
+from cleanrl_worker.shell.user_cleanrl import script_algorithms
+from cleanrl_worker.shell.worker_config import DEFAULT_SEED, WorkerRequest, parse_request
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.views import VerdictSummary
+from mosaic.envs import list_environments
+from mosaic.envs.factory import describe_env
+from mosaic.envs.render_check import require_rendering
+from mosaic.run import load_checkpoint
+from mosaic.run.worker_run import run_folder, tensorboard_folder
+from mosaic.workers import checker_loop
+from mosaic.workers.checker_loop import CheckerRequest, Reply
+
+
+def check_request(request: WorkerRequest, config_path: str = "<config>") -> VerdictSummary:
+    """Return everything that a run would use, computed by the same code; raise if the run would be refused."""
+    folder = run_folder(request.config.run_id or "<run>")
+    tensorboard = tensorboard_folder(request.payload, folder)
+    summary = {
+        "mode": str(request.payload.kind),
+        "worker": "cleanrl",
+        "command": [*describe().command, "--config", config_path],
+        "directories": {
+            "run": str(folder.path),
+            "checkpoints": str(folder.checkpoints),
+            "models": str(folder.models),
+            "videos": str(folder.videos),
+            "logs": str(folder.logs),
+        },
+        "tensorboard_dir": None if tensorboard is None else str(tensorboard),
+        "threads": devices.thread_count(),
+    }
+    if request.is_user_script:
+        from cleanrl_worker.shell.script_job import build_script_job
+
+        return VerdictSummary.model_validate(summary | build_script_job(request).summary())
+    if request.is_evaluation:
+        return VerdictSummary.model_validate(summary | check_evaluation(request))
+    config, facts, env = launcher.check_training(request)
+    settings = config.model_dump(mode="json")
+    from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
+
+    warnings = step_warnings(config)
+    if not ALGORITHMS[request.algo].is_for_atari:
+        warnings += observation_warnings(env)
+    training = {
+        "module": module_name(request.algo),
+        "algo": request.algo,
+        "env_id": config.env_id,
+        "seed": config.seed,
+        "total_timesteps": config.total_timesteps,
+        "settings": settings,
+        "environment": describe_env(env),
+        "cpus": ALGORITHMS[request.algo].threads,
+        "backend": facts.get("backend", settings.get("backend")),
+        "facts": facts,
+        "warnings": warnings,
+    }
+    return VerdictSummary.model_validate(summary | training)
+
+
+def to_json(summary: VerdictSummary) -> dict[str, Any]:
+    return summary.model_dump(mode="json", exclude_unset=True, fallback=str)
+
+
+def format_summary(summary: VerdictSummary) -> str:
+    """Format the summary for people."""
+    lines = [
+        f"{summary.algo} on {summary.env_id}: this would run.",
+        f"  module       {summary.module}",
+        f"  observations {summary.environment.observation_space}",
+        f"  actions      {summary.environment.action_space}",
+        f"  run folder   {summary.directories['run']}",
+        f"  tensorboard  {summary.tensorboard_dir or 'off'}",
+    ]
+    if summary.policy_path is not None:
+        lines.append(f"  policy       {summary.policy_path}, {summary.eval_batch_size} episodes")
+    lines += [f"  {name:<28} {value}" for name, value in summary.settings.items()]
+    lines += [f"  Warning: {text}" for text in summary.warnings]
+    return "\n".join(lines)
+
+
+# --- the process
+
+
+def _check(request: CheckerRequest) -> Reply:
+    return {"summary": to_json(check_request(parse_request(request.config)))}
+
+
+def _list_environments(request: CheckerRequest) -> Reply:
+    return {"environments": list_environments(request.family)}
+
+
+def _list_algorithms(request: CheckerRequest) -> Reply:
+    from cleanrl_worker.shell.schema_generator import build_schema
+
+    schema = build_schema()
+    if request.cleanrl is not None:
+        schema["algorithms"] |= script_algorithms(request.cleanrl)
+    return {"algorithms": sorted(schema["algorithms"]), "schema": schema}
+
+
+def _describe_checkpoint(request: CheckerRequest) -> Reply:
+    return {"checkpoint": inspect_policy(request.require("path"))}
+
+
+def _export_model(request: CheckerRequest) -> Reply:
+    """Write a checkpoint's weights as CleanRL's model file."""
+    into = Path(request.require("into"))
+    try:
+        launcher.write_model(load_checkpoint(request.require("path"), with_parts=False), into)
+    except OSError as error:
+        raise BadInput(f"{into} cannot be written: {error.strerror or error}.") from None
+    return {"path": str(into)}
+
+
+REQUEST_HANDLERS: checker_loop.Handlers = {
+    "check": _check,
+    "environments": _list_environments,
+    "algorithms": _list_algorithms,
+    "checkpoint": _describe_checkpoint,
+    "model": _export_model,
+    "probe": lambda request: require_rendering(request.require("family")),
+    "ping": lambda _: {"pid": os.getpid()},
+}
+
+
+def serve() -> int:
+    return checker_loop.serve(REQUEST_HANDLERS, _warm_up)
+
+
+def _warm_up() -> None:
+    """Import what the first request would have to wait for."""
+    for name in ("ppo", "ppo_continuous_action"):
+        try:
+            check_request(parse_request({"algo": name, "env_id": "CartPole-v1", "seed": DEFAULT_SEED}))
+        except MosaicError:
+            continue

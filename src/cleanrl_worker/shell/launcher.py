@@ -1,0 +1,224 @@
+"""Runs one training from its config to its last file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
+from cleanrl_worker.shell.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
+from mosaic import __version__
+from mosaic.common.files import write_json
+from mosaic.contracts.errors import CheckpointDamaged, problems_of, refuse_key
+from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_name
+from mosaic.contracts.options import OPTIONS
+from mosaic.envs import make
+from mosaic.run import Checkpoint, Run, last_good_checkpoint
+from mosaic.run.worker_run import finish_with_errors, make_live_frames, tensorboard_folder
+from mosaic.secrets import redact_secrets
+
+CONSOLE_INTERVAL_S = 1.0
+CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
+
+
+class ConsoleRun(Run):
+    """Prints its progress in CleanRL's format at fixed intervals, because a line per episode costs time."""
+
+    _printed_at = 0.0
+    _printed_step = -1
+
+    def update(self, global_step: int) -> None:
+        super().update(global_step)
+        if self._recent_returns and time.monotonic() - self._printed_at >= CONSOLE_INTERVAL_S:
+            self.print_progress()
+
+    def print_progress(self) -> None:
+        if self._recent_returns and self.global_step != self._printed_step:
+            self._printed_at = time.monotonic()
+            self._printed_step = self.global_step
+            # The reader of stdout may be gone; that is no reason to stop.
+            try:
+                print(f"global_step={self.global_step}, episodic_return={self._recent_returns[-1]:g}", flush=True)
+            except OSError:
+                self._printed_at = float("inf")
+
+
+def complete_request(request: WorkerRequest, folder: RunFolder) -> WorkerRequest:
+    """Complete the request of a worker that was started by hand, without a run folder.
+
+    As with CleanRL's scripts, event files go to `runs/<run name>` unless CLEANRL_TENSORBOARD_DIR says otherwise.
+    """
+    tensorboard = request.artifacts.tensorboard
+    if request.is_user_script or request.is_evaluation or tensorboard.directory or os.environ.get(TENSORBOARD_VARIABLE):
+        return request
+    directory = (folder.models / _cleanrl_run_name(folder, algorithm_config(request))).relative_to(folder.path)
+    artifacts = request.artifacts.model_copy(
+        update={"tensorboard": tensorboard.model_copy(update={"directory": str(directory)})}
+    )
+    return replace(request, payload=request.payload.model_copy(update={"artifacts": artifacts}))
+
+
+def write_config(request: WorkerRequest, folder: RunFolder) -> None:
+    """Write config.json of a run that was started by hand: by it the daemon recognizes the folder as a run."""
+    if not folder.config.exists():
+        config = {**request.config.model_dump(mode="json", exclude_none=True), "run_id": folder.run_id}
+        folder.path.mkdir(parents=True, exist_ok=True)
+        payload = request.payload.with_worker(id=WORKER_NAME, config=config).with_policy_path(folder.to_portable)
+        write_json(folder.config, redact_secrets(payload.to_json()))
+
+
+@contextlib.contextmanager
+def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> Iterator[ConsoleRun]:
+    """Open the run. An error that the user can act on ends it with that reason."""
+    with (
+        ConsoleRun(
+            folder,
+            worker=WORKER_NAME,
+            version=__version__,
+            tensorboard=tensorboard_folder(request.payload, folder),
+            names=request.names,
+            **options,
+        ) as run,
+        finish_with_errors(run),
+    ):
+        yield run
+
+
+@contextlib.contextmanager
+def record_training(request: WorkerRequest, run: Run, config: Any, resumed: Checkpoint | None) -> Iterator[None]:
+    """Store videos and episodes, if requested."""
+    if not request.artifacts.video.capture and not request.artifacts.record_episodes:
+        yield
+        return
+    from mosaic.arena.recording import RecordingHeader
+    from mosaic.arena.simulation import library_versions
+    from mosaic.arena.training_artifacts import record_training_episodes, record_training_videos
+    from mosaic.envs.factory import find_family
+
+    header = RecordingHeader(
+        env_id=config.env_id,
+        env_kwargs=config.env_settings,
+        preprocessing="atari_training" if ALGORITHMS[request.algo].is_for_atari else "none",
+        versions=library_versions(find_family(config.env_id)),
+    )
+    resumed_from = None if resumed is None else resumed.step
+    with (
+        record_training_videos(request.payload, run),
+        record_training_episodes(request.payload, run, header, resumed_from),
+    ):
+        yield
+
+
+def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
+    """Make the environment of a training; raise if it cannot be made, or not with these settings."""
+    settings = config.env_settings
+    if settings and hasattr(module, "make_env"):
+        raise refuse_key("env_kwargs", f"the games of {algo} are envpool's, which take no settings. Leave it out.")
+    with problems_of("env_id"):
+        if settings and ALGORITHMS[algo].is_for_atari:
+            from cleanrl_worker.environments.atari import make_training_env
+
+            make_training_env(config.env_id, **settings).close()
+        return getattr(module, "make_env", make)(config.env_id, **settings)
+
+
+def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
+    """Return the algorithm's config, its summary of the environment, and the environment; raise if they do not fit."""
+    module = load_algorithm(request.algo)
+    config = algorithm_config(request)
+    env = _make_checked_env(request.algo, module, config)
+    try:
+        facts: dict[str, Any] = module.check(config, env)
+        if request.artifacts.record_episodes and request.algo.endswith("_envpool"):
+            raise refuse_key(
+                "artifacts.record_episodes",
+                f"episodes of {request.algo} cannot be simulated again, because envpool's games cannot be restored.",
+            )
+    finally:
+        env.close()
+    return config, facts, env
+
+
+Job = Callable[[RunFolder, bool], None]
+"""Runs a request in a run folder; the flag says whether to resume from its last good checkpoint."""
+
+
+def build_job(request: WorkerRequest) -> Job:
+    """Check everything as a dry run does, so that a refusal comes before a folder is touched."""
+    if request.is_user_script:
+        from cleanrl_worker.shell.script_job import build_script_job
+
+        plan = build_script_job(request)
+        return lambda folder, _: plan.run(folder)
+    if request.is_evaluation:
+        from cleanrl_worker.evaluation.evaluate import run_evaluation
+        from cleanrl_worker.evaluation.loading import load_for_evaluation
+
+        match = load_for_evaluation(request)
+        return lambda folder, _: run_evaluation(request, match, folder)
+    config, _, _ = check_training(request)
+    return lambda folder, is_resume: train(request, config, folder, is_resume)
+
+
+def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: bool) -> None:
+    """Train until done or stopped."""
+    module = load_algorithm(request.algo)
+    resumed = last_good_checkpoint(folder) if is_resume else None
+    if is_resume and resumed is None:
+        # From the beginning it would lose the curve that it has.
+        reason = f"There is no intact checkpoint to resume from in {folder.checkpoints}"
+        raise CheckpointDamaged(f"{reason}. Train it again from the beginning: mosaic resubmit {folder.run_id}")
+    with open_run(
+        request,
+        folder,
+        capabilities=CAPABILITIES,
+        total_timesteps=config.total_timesteps,
+        keep_checkpoints=request.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
+        checkpoint_every=config.checkpoint_interval,
+    ) as run:
+        run.hello(resumed)
+        if resumed is None:
+            run.hyperparameters(config.model_dump())
+        run.frames = make_live_frames(request.payload, run, config.env_id)
+        with record_training(request, run, config, resumed):
+            module.train(config, run, resumed)
+        run.print_progress()
+        if request.saves_model:
+            _save_model(run, request.algo, config)
+        if request.evaluates_model and not run.stop_requested:
+            from cleanrl_worker.evaluation.evaluate import evaluate_after_training
+
+            evaluate_after_training(request, run)
+        is_done = run.global_step >= config.total_timesteps or not run.stop_requested
+        run.finish("succeeded" if is_done else "stopped")
+
+
+def _save_model(run: Run, algo: str, config: Any) -> None:
+    """Write the final checkpoint as CleanRL's model file."""
+    checkpoint = last_good_checkpoint(run.folder, with_parts=False)
+    if checkpoint is None:
+        run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
+        return
+    path = run.folder.model(_cleanrl_run_name(run.folder, config), algo)
+    if run.write_result(lambda: write_model(checkpoint, path), f"The model {path.name}", "model_failed"):
+        run.artifact("model", str(path.relative_to(run.folder.path)))
+
+
+def write_model(checkpoint: Checkpoint, path: Path) -> Path:
+    from mosaic.run.torchfile import save_state_dict
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_state_dict(path, load_algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
+    return path
+
+
+def _cleanrl_run_name(folder: RunFolder, config: Any) -> str:
+    """Return CleanRL's name of a run; a resumed run keeps its name."""
+    stem = to_file_name(f"{config.env_id}__{config.exp_name}__{config.seed}__")
+    earlier = sorted(path.name for path in folder.models.glob("*") if path.name.startswith(stem))
+    return earlier[-1] if earlier else f"{stem}{int(time.time())}"

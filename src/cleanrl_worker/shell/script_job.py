@@ -1,0 +1,138 @@
+"""Runs a script of the user's CleanRL checkout: its settings are checked like ours, then this process becomes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cleanrl_worker.shell.user_cleanrl import (
+    OPTIONS_WITHOUT_EFFECT,
+    SECTION_FLAGS,
+    USER_CLEANRL_PREFIX,
+    CleanrlCheckout,
+    build_command,
+    check_settings,
+    find_checkout,
+    missing_package_problem,
+    script_fields,
+)
+from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WorkerRequest, add_core_settings
+from mosaic.common.processes import SAFE_PATH_VARIABLE
+from mosaic.contracts.errors import MissingExtra, refuse_key
+from mosaic.contracts.folder import CALLER_VARIABLE, KEEPER_VARIABLE, TOKEN_VARIABLE, RunFolder, Workspace
+from mosaic.contracts.options import OPTIONS, value_at
+from mosaic.contracts.payload import ProbeParts
+from mosaic.contracts.setting_field import SettingField
+from mosaic.probe.script_env import script_environment
+
+_WITHHELD_VARIABLES = (TOKEN_VARIABLE, CALLER_VARIABLE)
+"""Variables shared only by the daemon and its workers, which a foreign script must not see."""
+_DAEMON_VARIABLES = ("CUDA_VISIBLE_DEVICES", KEEPER_VARIABLE)
+"""For these the value set by the daemon or the keeper counts, not the caller's."""
+
+
+def _caller_environment() -> dict[str, str]:
+    """Return the environment of the process that submitted the run; our own if the worker was started by hand."""
+    caller_json = os.environ.get(CALLER_VARIABLE)
+    # The worker imports nothing from where it runs; a script may.
+    own = {name: value for name, value in os.environ.items() if name != SAFE_PATH_VARIABLE}
+    caller: dict[str, str] = json.loads(caller_json) if caller_json else own
+    from_daemon = {name: os.environ[name] for name in _DAEMON_VARIABLES if name in os.environ}
+    return {name: value for name, value in caller.items() if name not in _WITHHELD_VARIABLES} | from_daemon
+
+
+@dataclass(frozen=True)
+class ScriptJob:
+    checkout: CleanrlCheckout
+    script: Path
+    fields: list[SettingField]
+    settings: Mapping[str, Any]
+    """The given settings; the others keep their defaults."""
+
+    @property
+    def all_settings(self) -> dict[str, Any]:
+        return {field.name: self.settings.get(field.name, field.default) for field in self.fields}
+
+    @property
+    def command(self) -> list[str]:
+        return build_command(self.checkout, self.script, self.fields, self.settings)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the script's part of a dry run's summary."""
+        settings = self.all_settings
+        return {
+            "module": str(self.script),
+            "algo": USER_CLEANRL_PREFIX + self.script.stem,
+            "command": self.command,
+            "settings": settings,
+            **{name: settings.get(name) for name in CORE_SETTINGS},
+        }
+
+    def run(self, folder: RunFolder) -> None:
+        """Replace this process by the script. Does not return."""
+        caller = _caller_environment()
+        caller["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.checkout.root), caller.get("PYTHONPATH")]))
+        env = script_environment(
+            caller,
+            folder,
+            Workspace.containing(folder).probe,
+            ProbeParts(compat=True).model_dump(),
+            str(folder.path),
+            total_timesteps=self.all_settings.get("total_timesteps"),
+        )
+        folder.path.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder.path)  # the script writes its models and videos to the working directory
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(self.command[0], self.command, env)
+
+
+def build_script_job(request: WorkerRequest) -> ScriptJob:
+    """Check a request and return the job; raise if it is refused."""
+    config = request.config
+    if config.cleanrl is None:
+        raise refuse_key(
+            "cleanrl", f"missing; {request.algo!r} is a script of a CleanRL checkout. Give its path: --cleanrl PATH"
+        )
+    if request.is_evaluation:
+        raise refuse_key("kind", "policies of scripts of a CleanRL checkout cannot be evaluated here.")
+    checkout = find_checkout(config.cleanrl, config.cleanrl_python)
+    script = checkout.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
+    fields = script_fields(script)
+    _refuse_options_without_effect(request)
+    sections = _section_flags(request)
+    settings = {flag: value for flag, (_, value) in sections.items()} | request.settings
+    paths = {flag: path for flag, (path, _) in sections.items()} | request.setting_paths
+    add_core_settings(request, settings, paths)
+    check_settings(f"{request.algo} ({script})", fields, settings, paths)
+    problem = missing_package_problem(checkout, script)
+    if problem is not None:
+        raise MissingExtra(problem)
+    return ScriptJob(checkout, script, fields, settings)
+
+
+def _refuse_options_without_effect(request: WorkerRequest) -> None:
+    payload = request.payload.to_json()
+    for option in (OPTIONS[name] for name in OPTIONS_WITHOUT_EFFECT):
+        if value_at(payload, option.path) not in (None, option.default):
+            raise refuse_key(
+                request.written_paths.get(option.path, option.path), "has no effect on a script of a CleanRL checkout."
+            )
+
+
+def _section_flags(request: WorkerRequest) -> dict[str, tuple[str, Any]]:
+    """By flag of the script: the path that the user set it under, and its value, where one was given."""
+    given = {}
+    payload = request.payload.to_json()
+    for path, flag in SECTION_FLAGS.items():
+        value: Any = payload
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            given[flag] = (request.written_paths.get(path, path), value)
+    return given
