@@ -91,7 +91,7 @@ def test_the_wheel_has_types_stubs_schema_and_help_pages(tmp_path: Path) -> None
     contracts = {f"mosaic/contracts/trainer_pb2{end}" for end in (".py", ".pyi", "_grpc.py", "_grpc.pyi")}
     assert {"mosaic/py.typed", "cleanrl_worker/py.typed", "mosaic/contracts/trainer.proto", *contracts} <= names
     assert not {name for name in names if "__pycache__" in name}
-    has_library = "cleanrl_worker/libclassic_control.so" in names
+    has_library = "cleanrl_worker/environments/libclassic_control.so" in names
     assert str(wheel).endswith("py3-none-any.whl") != has_library
 
 
