@@ -47,6 +47,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "dqn": DISCRETE,
     "c51": DISCRETE,
     "pqn": DISCRETE,
+    "qrdqn": DISCRETE,
     "ppo_continuous_action": CONTINUOUS,
     "rpo_continuous_action": CONTINUOUS,
     "sac_continuous_action": TWO_CRITICS,

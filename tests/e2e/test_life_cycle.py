@@ -72,6 +72,7 @@ CASES = {
     "pqn": Case(CART, ROLLOUT, VALUE),
     "dqn": Case(CART, FOLLOWED, VALUE),
     "c51": Case(CART, {**FOLLOWED, "n_atoms": 11}, ATOMS),
+    "qrdqn": Case(CART, {**FOLLOWED, "n_quantiles": 11}, ATOMS),
     "sac_continuous_action": Case(PENDULUM, REPLAY, CRITICS | ENTROPY),
     "td3_continuous_action": Case(PENDULUM, REPLAY, CRITICS),
     "ddpg_continuous_action": Case(PENDULUM, REPLAY, CRITIC),

@@ -56,7 +56,7 @@ def anomalies(path: Path) -> set[tuple[str, int]]:
     return {(event["tag"], event["step"]) for event in events(path, "anomaly")}
 
 
-@pytest.mark.parametrize("name", ["c51", "dqn"])
+@pytest.mark.parametrize("name", ["c51", "dqn", "qrdqn"])
 def test_a_small_network_is_stopped_at_the_next_report_and_the_bad_update_is_named(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

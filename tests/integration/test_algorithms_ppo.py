@@ -318,7 +318,8 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
         with pytest.raises(BadInput) as refusal:
             MODULES[name].check(config_of(name), cartpole)
         assert str(refusal.value) == (
-            f"{name} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). These fit: ppo, dqn, c51, pqn."
+            f"{name} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
+            "These fit: ppo, dqn, c51, pqn, qrdqn."
         )
     cartpole.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
     with pytest.raises(BadInput, match="CartPole-v1 has Sequence"):

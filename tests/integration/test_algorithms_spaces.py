@@ -211,7 +211,7 @@ def test_no_algorithm_is_suggested_that_would_refuse(name: str) -> None:
 def test_the_refusal_of_continuous_control_in_cartpole_reads_as_promised() -> None:
     assert refusal("sac_continuous_action", "CartPole-v1") == (
         "sac_continuous_action needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
-        "These fit: ppo, dqn, c51, pqn."
+        "These fit: ppo, dqn, c51, pqn, qrdqn."
     )
 
 

@@ -1,4 +1,4 @@
-"""DQN, C51 and PQN with the real run handle: common checks for each, then special ones."""
+"""DQN, C51, QR-DQN and PQN with the real run handle: common checks for each, then special ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.helpers.algorithm_cases import (
     train_run,
 )
 
-from cleanrl_worker.algorithms import c51, dqn, pqn
+from cleanrl_worker.algorithms import c51, dqn, pqn, qrdqn
 from cleanrl_worker.learners import value_kernels
 from cleanrl_worker.learners.perceptron import Perceptron
 from cleanrl_worker.replay import blocks as replay_blocks
@@ -31,7 +31,7 @@ from cleanrl_worker.replay import ring as replay_ring
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.run import checkpoints
 
-MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn}
+MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn, "qrdqn": qrdqn}
 _REPLAY = {
     "total_timesteps": 1280, "checkpoint_every": 256, "buffer_size": 400, "batch_size": 32, "learning_starts": 100,
     "train_frequency": 8, "target_network_frequency": 40,
@@ -39,9 +39,11 @@ _REPLAY = {
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": _REPLAY,
     "c51": {**_REPLAY, "n_atoms": 21},
+    "qrdqn": {**_REPLAY, "n_quantiles": 7, "cuda": False},
     "pqn": {"num_steps": 32, "num_envs": 2, "total_timesteps": 1280, "checkpoint_every": 256},
 }
 EACH = pytest.mark.parametrize("name", sorted(MODULES))
+WITH_KERNEL = pytest.mark.parametrize("name", ["c51", "dqn", "pqn"])
 FROM_REPLAY = pytest.mark.parametrize("name", ["c51", "dqn"])
 
 
@@ -66,6 +68,7 @@ def series_of(path: Path) -> dict[str, list[int]]:
         ("dqn", {"env_id": "FrozenLake-v1", "backend": "torch", "cuda": False}),
         ("c51", {}),
         ("c51", {"backend": "torch", "cuda": False}),
+        ("qrdqn", {}),
         ("pqn", {}),
         ("pqn", {"backend": "torch", "cuda": False}),
     ],
@@ -107,7 +110,7 @@ def test_a_run_whose_buffer_is_saved_in_blocks_resumes_exactly(
     assert not (place / "killed" / "checkpoints" / checkpoints.PENDING_PARTS_DIR).exists()
 
 
-@EACH
+@WITH_KERNEL
 def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
     often = train_run(place / "often", name, config_of(name))
     once = train_run(place / "once", name, config_of(name, checkpoint_every=10**6))
@@ -117,7 +120,7 @@ def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, pl
     assert [int(path.name) for path in (place / "once" / "checkpoints").glob("[0-9]*")] == [1280]
 
 
-@EACH
+@WITH_KERNEL
 def test_a_stop_saves_where_it_is_and_can_be_resumed(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_every=10**6)
     train_run(place / "straight", name, config)
@@ -128,7 +131,7 @@ def test_a_stop_saves_where_it_is_and_can_be_resumed(name: str, place: Path) -> 
     assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "stopped"))
 
 
-@EACH
+@WITH_KERNEL
 def test_a_finished_run_is_extended(name: str, place: Path) -> None:
     short, longer = config_of(name, total_timesteps=644), config_of(name, total_timesteps=1280)
     train_run(place / "run", name, short)
@@ -140,7 +143,7 @@ def test_a_finished_run_is_extended(name: str, place: Path) -> None:
     assert latest_checkpoint(place / "run").step == 1280
 
 
-@EACH
+@WITH_KERNEL
 def test_each_backend_resumes_from_the_others_checkpoint(name: str, place: Path) -> None:
     backends: list[dict[str, Any]] = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
     for previous, after in itertools.product(backends, backends):
@@ -160,7 +163,7 @@ def test_each_backend_resumes_from_the_others_checkpoint(name: str, place: Path)
 def test_everything_that_cleanrl_logs_is_logged(name: str, place: Path) -> None:
     run = train_run(place / "run", name, config_of(name))
     series = series_of(place / "run")
-    tags = {"dqn": ["td_loss", "q_values"], "c51": ["loss", "q_values"], "pqn": ["td_loss", "q_values"]}[name]
+    tags = ["loss" if name in ("c51", "qrdqn") else "td_loss", "q_values"]
     # With a replay buffer: at the first update after each hundred steps.
     expected = list(range(64, 1281, 64)) if name == "pqn" else [104, 200, 304, 400, 504]
     for tag in ["charts/SPS", *(f"losses/{tag}" for tag in tags)]:
@@ -170,7 +173,7 @@ def test_everything_that_cleanrl_logs_is_logged(name: str, place: Path) -> None:
     assert [(env, step, earned, length) for _, env, step, _, earned, length in rows] == played
 
 
-@EACH
+@WITH_KERNEL
 def test_a_reward_that_is_not_finite_stops_the_training_at_its_step(name: str, place: Path) -> None:
     few = {"num_steps": 8, "num_minibatches": 2} if name == "pqn" else {}
     with register_env(limit=None, kind=NanRewardEnv) as env_id:
@@ -181,7 +184,7 @@ def test_a_reward_that_is_not_finite_stops_the_training_at_its_step(name: str, p
     assert latest_checkpoint(place / "run").step == 8
 
 
-@EACH
+@WITH_KERNEL
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
     name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,7 +281,7 @@ def test_pqn_bootstraps_at_a_time_limit_from_the_last_observation(place: Path, m
     assert np.abs(batch.returns - (1 + 0.5 * after.max())).min() < 1e-5
 
 
-@EACH
+@WITH_KERNEL
 @pytest.mark.parametrize("observation", ["box", "image", "dict", "number"])
 def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
     name: str, observation: str, place: Path
@@ -317,14 +320,14 @@ def test_a_policy_is_epsilon_greedy(name: str, place: Path) -> None:
     checkpoint.weights[f"{last}.weight"][:] = 0
     bias = checkpoint.weights[f"{last}.bias"]
     bias[:] = 0
-    bias[-1] = 1  # the highest atom of the last action, or its value
+    bias[-1] = 1  # the highest atom or quantile of the last action, or its value
     policy = MODULES[name].load_policy(checkpoint)
     observations = np.zeros((20_000, 4), np.float32)
     assert policy.act(observations[:5], True, np.random.default_rng(0)).tolist() == [1] * 5
     assert policy.act(observations, False, np.random.default_rng(0)).mean() == pytest.approx(0.8, abs=0.02)
 
 
-@EACH
+@WITH_KERNEL
 def test_epsilon_follows_its_schedule(name: str) -> None:
     config = config_of(name, start_e=0.8, end_e=0.2, exploration_fraction=0.5, total_timesteps=1000)
     np.testing.assert_allclose(config.epsilons(np.array([0, 250, 500, 900])), [0.8, 0.5, 0.2, 0.2])
@@ -401,6 +404,7 @@ def test_a_replay_buffer_that_does_not_fit_into_memory_is_refused(name: str) -> 
         ("dqn", {"tau": 0.0}, "greater than 0"),
         ("c51", {"v_min": 5.0, "v_max": 5.0}, "v_min = 5 must be below v_max = 5"),
         ("c51", {"n_atoms": 1}, "greater than or equal to 2"),
+        ("qrdqn", {"backend": "numpy"}, "'auto' or 'torch'"),
         ("pqn", {"num_minibatches": 3}, "cannot be split into"),
         ("pqn", {"total_timesteps": 63}, "less than one rollout"),
     ],
@@ -439,12 +443,12 @@ def test_a_checkpoint_of_another_kind_is_refused_by_name(place: Path) -> None:
 def test_the_model_has_the_keys_of_cleanrls_in_its_order(name: str, place: Path) -> None:
     train_run(place / "run", name, config_of(name, total_timesteps=256))
     checkpoint = latest_checkpoint(place / "run")
-    atoms = {"n_atoms": 21} if name == "c51" else {}
+    atoms = {key: SMALL[name][key] for key in ("n_atoms", "n_quantiles") if key in SMALL[name]}
     module = MODULES[name].Agent(4, 2, **atoms).module()
     state = MODULES[name].state_dict_of(checkpoint)
-    if name == "c51":
+    if atoms:
         assert list(state) == ["model_weights", "args"]
-        assert state["args"]["n_atoms"] == 21
+        assert atoms.items() <= state["args"].items()
         state = state["model_weights"]
     assert list(state) == list(module.state_dict())
     import torch

@@ -45,7 +45,7 @@ def test_the_version_is_printed() -> None:
         (("train", "nosuch"), 2, "Known: bdi_q, c51, c51_atari,"),
         (("train", "a2c"), 2, "No algorithm 'a2c'. The nearest in purpose: 'ppo' or 'ppo_cont"),
         (("check", "TRPO"), 2, "The nearest in purpose: 'ppo' or 'ppo_continuous_action'. Known: bdi_q, c51"),
-        (("algorithms", "qr-dqn"), 2, "The nearest in purpose: 'c51'."),
+        (("algorithms", "iqn"), 2, "The nearest in purpose: 'qrdqn' or 'c51'."),
         (("runs", "--limit", "abc"), 2, "--limit must be a whole number of at least 1, not 'abc'. See: mosaic runs"),
         (("logs", "last", "-n", "-1"), 2, "--lines must be a whole number of at least 0, not -1. See: mosaic logs"),
         (

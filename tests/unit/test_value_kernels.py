@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker.algorithms import c51, dqn, pqn
+from cleanrl_worker.algorithms import c51, dqn, pqn, qrdqn
 from cleanrl_worker.learners.perceptron import ForwardPass
 from cleanrl_worker.learners.value_kernels import ReturnBatch, q_lambda_returns
 
@@ -257,3 +257,33 @@ def test_c51s_reference_is_the_papers_projection_atom_by_atom() -> None:
         logs = np.log(np.clip(present[row, batch.actions[row, 0]], 1e-5, 1 - 1e-5))
         total -= float(expected @ logs)
     assert learner.losses()["loss"] == pytest.approx(total / ROWS, rel=1e-4)
+
+
+def test_qrdqns_loss_is_the_papers_quantile_by_quantile() -> None:
+    config = qrdqn.Config(batch_size=ROWS, n_quantiles=4, cuda=False)
+    agents = [qrdqn.Agent(5, 3, 4, hidden=(24, 16)) for _ in range(2)]
+    for seed, agent in enumerate(agents):
+        agent.network.initialize(np.random.default_rng(seed))
+        agent.parameters *= 3  # so that errors are on both sides of the Huber loss's threshold
+    batch = make_batch("qrdqn")
+    learner = qrdqn._learner(config, *agents)
+    learner.update(batch, learning_rate=0.0)
+
+    present, following = (
+        agent.network(observations).astype(float).reshape(ROWS, 3, 4)
+        for agent, observations in zip(agents, (batch.observations, batch.next_observations), strict=True)
+    )
+    total, sizes = 0.0, []
+    for row in range(ROWS):
+        best = following[row, following[row].mean(1).argmax()]
+        samples = batch.rewards[row] + config.gamma * (1 - batch.terminals[row]) * best
+        for fraction, quantile in zip((0.125, 0.375, 0.625, 0.875), present[row, batch.actions[row, 0]], strict=True):
+            for sample in samples:
+                error = abs(sample - quantile)
+                sizes.append(error)
+                huber = 0.5 * error**2 if error <= 1 else error - 0.5
+                total += (fraction if sample > quantile else 1 - fraction) * huber / 4
+    assert min(sizes) < 1 < max(sizes)
+    assert learner.losses()["loss"] == pytest.approx(total / ROWS, rel=1e-4)
+    actions = present[np.arange(ROWS), batch.actions[:, 0]]
+    assert learner.losses()["q_values"] == pytest.approx(actions.mean(), rel=1e-4)

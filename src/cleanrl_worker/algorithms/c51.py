@@ -2,7 +2,7 @@
 
 Like dqn, but the agent learns the distribution of each action's return instead of its mean: the probabilities of fixed
 values, the atoms. This is a richer training signal and usually more stable. The range of returns must be given as
-`v_min` and `v_max`; if it is unknown, use dqn.
+`v_min` and `v_max`; if it is unknown, use dqn or qrdqn.
 
 Paper: Bellemare, Dabney, Munos, "A Distributional Perspective on Reinforcement Learning", arXiv:1707.06887 (2017).
 """

@@ -183,7 +183,7 @@ def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: An
         weights = {**complete, **weights}
     else:
         shape |= {"actions": int(env.action_space.n)}
-        shape |= {name: config[name] for name in ("n_atoms", "v_min", "v_max") if name in config}
+        shape |= {name: config[name] for name in ("n_atoms", "v_min", "v_max", "n_quantiles") if name in config}
         facts["first_action"] = int(env.action_space.start)
     return Checkpoint(saved.path, 0, weights, arrays, facts, {})
 

@@ -1,4 +1,4 @@
-"""Value heads in torch: return distributions over atoms (C51, Rainbow) and layers with learned noise (Rainbow)."""
+"""Value heads in torch: return distributions by atoms (C51, Rainbow) or quantiles (QR-DQN), noisy layers (Rainbow)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, smooth_l1_loss
 
 from cleanrl_worker.learners.value_kernels import MIN_PROBABILITY
 
@@ -39,6 +39,23 @@ def project_onto_atoms(pmfs: Tensor, shifted_values: Tensor, atoms: Tensor) -> T
 def cross_entropies(targets: Tensor, predictions: Tensor) -> Tensor:
     """Return the cross-entropy of each row."""
     return -(targets * predictions.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY).log()).sum(1)
+
+
+# --- quantiles of the return
+
+
+def quantile_huber_losses(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss of each predicted quantile [rows, quantiles] for samples of the return [rows, samples].
+
+    With n quantiles, the i-th is that of τ_i = (i + 1/2) / n. For an error u = target - prediction its loss is
+    |τ_i - 1{u < 0}| H(u), averaged over the samples; H is the Huber loss with threshold 1.
+    """
+    count = predictions.shape[-1]
+    fractions = (torch.arange(count, device=predictions.device) + 0.5) / count
+    errors = targets[..., None, :] - predictions[..., None]
+    huber = smooth_l1_loss(errors, torch.zeros_like(errors), reduction="none")
+    weights = (fractions[:, None] - (errors.detach() < 0).float()).abs()
+    return (weights * huber).mean(-1)
 
 
 # --- noisy layers: the network itself explores

@@ -1,7 +1,7 @@
 """A ring buffer of rows per environment: how rows are written, counted, sampled, saved and restored.
 
-buffers.py defines the content of a row. All rings advance together. Sampling has its own random generator, so that equal
-seeds draw equal rows, and counts from the oldest row.
+buffers.py defines the content of a row. All rings advance together. Sampling has its own random generator, so that
+equal seeds draw equal rows, and counts from the oldest row.
 """
 
 from __future__ import annotations

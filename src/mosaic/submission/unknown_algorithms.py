@@ -9,7 +9,7 @@ from mosaic.contracts.errors import UnknownName, unknown_name_error
 _NEAREST = {
     ("ppo", "ppo_continuous_action"): "a2c a3c acer acktr appo impala npg pg ppg reinforce trpo vpg",
     ("dqn", "pqn"): "apex ddqn doubledqn duelingdqn qlearning r2d2 sarsa",
-    ("c51",): "fqf iqn qrdqn",
+    ("qrdqn", "c51"): "fqf iqn",
     ("sac_continuous_action",): "crossq droq redq tqc",
     ("td3_continuous_action",): "d4pg naf",
     ("sac_atari",): "sacd sacdiscrete",

@@ -1,0 +1,121 @@
+"""Deep Q-learning with quantile regression (QR-DQN) for discrete actions.
+
+Like dqn, but the agent learns quantiles of each action's return instead of its mean. As in c51 this is a richer
+training signal; unlike there, the range of returns need not be known. An update takes several times as long as that of
+dqn.
+
+Paper: Dabney et al., "Distributional Reinforcement Learning with Quantile Regression", arXiv:1710.10044 (2017).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from cleanrl_worker.algorithms import base, dqn
+from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING
+from cleanrl_worker.learners.protocols import TargetValueLearner
+from cleanrl_worker.loops import value_replay
+from cleanrl_worker.loops.replay_world import ReplayWorld
+from cleanrl_worker.loops.value_vectors import VectorValueLearner, check_discrete, discrete_world, load_greedy_policy
+
+if TYPE_CHECKING:
+    import torch
+
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "qrdqn"
+METRIC_NAMES = ("loss", "q_values")
+
+
+class Config(dqn.Config, defaults={"exp_name": NAME}):
+    """Settings of deep Q-learning with quantile regression."""
+
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
+    """The library that computes: torch."""
+    n_quantiles: int = Field(default=50, ge=1, le=10_000, json_schema_extra=LEARNING)
+    """The number of quantiles of each action's return; 10 to 200 are usual."""
+
+
+class Agent(dqn.Agent):
+    """A network with two hidden layers that gives the quantiles of the return of each action."""
+
+    def __init__(
+        self, observation_size: int, action_count: int, n_quantiles: int = 50, hidden: tuple[int, ...] = dqn.HIDDEN
+    ) -> None:
+        super().__init__(observation_size, action_count * n_quantiles, hidden)
+        self.n_quantiles = n_quantiles
+
+    def q_values(self, outputs: Array) -> Array:
+        """Return the mean return of each action [actions, rows] for the network's outputs [outputs, rows]."""
+        return np.asarray(outputs.reshape(-1, self.n_quantiles, outputs.shape[-1]).mean(1))
+
+
+def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the quantile regression loss, summed over the quantiles, and the reported metrics."""
+    import torch
+
+    from cleanrl_worker.learners.torch_value_heads import quantile_huber_losses, select_actions
+
+    def quantiles(network: Any, observations: torch.Tensor) -> torch.Tensor:
+        return network.network(observations).view(len(observations), -1, config.n_quantiles)  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        next_quantiles = quantiles(target, batch.next_observations)
+        next_quantiles = select_actions(next_quantiles, next_quantiles.mean(2).argmax(1))
+        td_targets = batch.rewards[:, None] + config.gamma * next_quantiles * (1 - batch.terminals[:, None])
+    predictions = select_actions(quantiles(module, batch.observations), batch.actions[:, 0])
+    error = quantile_huber_losses(predictions, td_targets).sum(1).mean()
+    return error, {"loss": error.detach(), "q_values": predictions.detach().mean()}
+
+
+def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
+    from cleanrl_worker.learners.autograd_learners import ValueAutogradLearner
+
+    epsilon = 0.01 / config.batch_size  # from the paper, larger than usual
+    torch_loss = functools.partial(loss, config=config)
+    return ValueAutogradLearner(agent, torch_loss, config, METRIC_NAMES, target=target, epsilon=epsilon)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
+    facts = check_discrete(NAME, config, env)
+    size = base.ObservationEncoder.describe(env.observation_space)["size"]
+    agent = Agent(size, facts["actions"], config.n_quantiles)
+    return {**facts, "parameters": agent.network.size, "backend": "torch"}
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+
+    def learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
+        sizes = world.observation_size, int(world.action_space.n), config.n_quantiles
+        return VectorValueLearner(config, Agent(*sizes), Agent(*sizes), _learner, world, rng, resume)
+
+    with discrete_world(config, run, n_quantiles=config.n_quantiles) as world:
+        world.facts["backend"] = "torch"
+        value_replay.train(NAME, config, run, resume, world, learner)
+
+
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
+    shape = checkpoint.facts["shape"]
+    agent = Agent(shape["observation_size"], shape["actions"], shape["n_quantiles"])
+    agent.load_state_dict(checkpoint.weights)
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
+    """Load the policy of a checkpoint of this algorithm."""
+    return load_greedy_policy(_load_agent(checkpoint), checkpoint)
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the settings and the weights, as CleanRL's C51 script saves them; it has no script of this name."""
+    return {"model_weights": _load_agent(checkpoint).state_dict(), "args": checkpoint.facts["config"]}
