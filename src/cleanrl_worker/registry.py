@@ -43,7 +43,7 @@ ATARI = AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True, threads=WIDE_N
 ATARI_CHECKPOINT_ONLY = replace(ATARI, missing_state="the rest of its checkpoint")
 ATARI_ENVPOOL = replace(ATARI, extra="envpool")
 ALGORITHMS: dict[str, AlgorithmSpec] = {
-    "ppo": DISCRETE,
+    "ppo": replace(DISCRETE, action_spaces=("Discrete", "MultiDiscrete", "MultiBinary")),
     "dqn": DISCRETE,
     "c51": DISCRETE,
     "pqn": DISCRETE,

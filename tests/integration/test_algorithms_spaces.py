@@ -18,8 +18,10 @@ from cleanrl_worker.evaluation.loading import load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.checker import check_request, format_summary, to_json
 from cleanrl_worker.shell.worker_config import parse_request
+from mosaic.arena.actors import Seat, Turn, make_actor
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.play import ActorChoice
 from mosaic.envs.spaces import flat_size
 from mosaic.run import last_good_checkpoint
 
@@ -39,7 +41,7 @@ CHOICES, FORCES = Discrete(3, start=-1), Box(-2, 1, (2, 1), np.float32)
 VECTOR_ALGORITHMS = [name for name, entry in ALGORITHMS.items() if not entry.is_for_atari]
 TINY = {
     "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1, "buffer_size": 40, "learning_starts": 16,
-    "batch_size": 4, "train_frequency": 4, "target_network_frequency": 8, "checkpoint_every": 16,
+    "batch_size": 4, "train_frequency": 4, "target_network_frequency": 8, "checkpoint_every": 16, "anneal_lr": False,
 }  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def assert_lives(name: str, env_id: str, place: Path) -> None:
     assert first is not None
     assert second is not None
     assert first.step == second.step == 32
-    if "anneal_lr" not in first.facts["config"] and "end_e" not in first.facts["config"]:  # schedules follow the length
+    if "end_e" not in first.facts["config"]:  # epsilon follows the length
         assert all((first.weights[key] == second.weights[key]).all() for key in first.weights)
     extras = {"mode": "policy_eval", "policy_path": str(folder.path), "eval_episodes": 2}
     for is_drawn in (False, True):
@@ -157,9 +159,33 @@ def refusal(name: str, env_id: str) -> str:
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
 def test_unsupported_action_spaces_are_refused(name: str, actions: Any, has: str) -> None:
     needed = "discrete action space" if actions_of(name) is CHOICES else "continuous (Box) action space"
+    fitting = [known for known, entry in ALGORITHMS.items() if type(actions).__name__ in entry.action_spaces]
     with register_env(SHOWN["a pair"], actions) as env_id:
+        if name in fitting and has != "Box(2,) int64":
+            assert check_request(parse_request(config_of(name, env_id))).warnings == ()
+            return
         message = refusal(name, env_id)
-    assert message == f"{name} needs a {needed}; Shown-v0 has {has}. No algorithm of this worker supports it."
+    fits = "This fits: ppo." if has.startswith("Multi") else "No algorithm of this worker supports it."
+    assert message == f"{name} needs a {needed}; Shown-v0 has {has}. {fits}"
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [MultiDiscrete(np.array([[3, 2], [4, 2]]), start=np.array([[1, 0], [-2, 5]])), MultiBinary(3), MultiDiscrete([5])],
+    ids=str,
+)
+def test_several_choices_at_once_are_trained_resumed_evaluated_and_played(actions: Any, tmp_path: Path) -> None:
+    with register_env(SHOWN["a state"], actions) as env_id:
+        assert_lives("ppo", env_id, tmp_path)
+        seat = Seat(env_id, "*", SHOWN["a state"], actions)
+        for is_drawn in (False, True):
+            actor = make_actor(ActorChoice.parse(f"policy:{tmp_path / 'run'}", {"stochastic": is_drawn}), seat)
+            actor.start_episode(1)
+            assert actions.contains(actor.act(Turn("*", 0, np.int64(4), {})))
+        with pytest.raises(BadInput, match="A human cannot act in Shown-v0: its actions are Multi"):
+            make_actor(ActorChoice.parse("human"), seat)
+        in_torch = {**config_of("ppo", env_id), "algo_params": {"backend": "torch", "cuda": False}}
+        train_here(RunFolder(tmp_path / "torch"), in_torch)
 
 
 @pytest.mark.parametrize("highest", [np.inf, float(np.finfo(np.float32).max)])

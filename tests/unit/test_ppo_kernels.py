@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,16 @@ from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.learners.ppo_network import PpoActor
 from cleanrl_worker.learners.torch_backend import TorchContext
 
-CASES = [("ppo", 5, 3), ("ppo_continuous_action", 5, 2)]
-MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}
-KERNELS = {"ppo": ppo_kernels.CategoricalKernel, "ppo_continuous_action": ppo_kernels.GaussianKernel}
+COUNTS = [3, 2, 4]
+"""The sizes of several independent choices."""
+CASES = [("ppo", 5, 3), ("multi", 5, sum(COUNTS)), ("ppo_continuous_action", 5, 2)]
+MULTI = SimpleNamespace(Agent=ppo.Agent, Config=ppo.Config, loss=functools.partial(ppo.loss, counts=COUNTS))
+MODULES: dict[str, Any] = {"ppo": ppo, "multi": MULTI, "ppo_continuous_action": ppo_continuous_action}
+KERNELS: dict[str, Any] = {
+    "ppo": ppo_kernels.CategoricalKernel,
+    "multi": functools.partial(ppo_kernels.MultiCategoricalKernel, counts=COUNTS),
+    "ppo_continuous_action": ppo_kernels.GaussianKernel,
+}
 
 
 def make_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64)) -> Any:
@@ -27,6 +35,32 @@ def make_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (
     agent.network.initialize(rng)
     agent.parameters += 0.1 * rng.standard_normal(agent.parameters.shape, np.float32)
     return agent
+
+
+def joint_distribution(logits: Any) -> Any:
+    """Return the probabilities of all combinations of choices [rows, product of counts], by their definition."""
+    first, second, third = (torch.softmax(part, 1) for part in logits.split(COUNTS, 1))
+    return torch.einsum("ra,rb,rc->rabc", first, second, third).flatten(1)
+
+
+def joint_index(actions: Any) -> Any:
+    return torch.from_numpy(np.ravel_multi_index(tuple(np.asarray(actions).T), COUNTS))
+
+
+def test_several_choices_are_one_choice_of_their_combination() -> None:
+    """The loss is PPO's with the categorical distribution over all combinations."""
+    agent = make_agent("multi", 5, sum(COUNTS))
+    batch, config = make_batch("multi", agent, 64), settings("multi", ent_coef=0.05)
+    tensors = SimpleNamespace(**{part: torch.from_numpy(values) for part, values in vars(batch).items()})
+    loss, metrics = MULTI.loss(agent.module(), tensors, config)
+    module = agent.module()
+    combined = SimpleNamespace(**{**vars(tensors), "actions": joint_index(batch.actions)})
+    logits = joint_distribution(module.actor(tensors.observations)).log()
+    expected, expected_metrics = ppo.categorical_loss(
+        logits, module.critic(tensors.observations)[:, 0], combined, config
+    )
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(list(metrics), list(expected_metrics))
 
 
 def make_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> RolloutBatch:
@@ -41,6 +75,9 @@ def make_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> Rollout
             actions: Any = rng.integers(agent.network.outputs, size=rows)
             every = torch.log_softmax(module.actor(inputs), 1).numpy()
             log_probs = every[np.arange(rows), actions]
+        elif name == "multi":
+            actions = rng.integers(COUNTS, size=(rows, len(COUNTS)))
+            log_probs = joint_distribution(module.actor(inputs))[torch.arange(rows), joint_index(actions)].log().numpy()
         else:
             actions = rng.standard_normal((rows, agent.network.outputs), np.float32)
             normal = torch.distributions.Normal(module.actor_mean(inputs), module.actor_logstd.exp())
@@ -128,7 +165,7 @@ def test_the_network_in_numpy_and_its_module_give_the_same(name: str, inputs: in
     actor.refresh()
     actor(observations, out)
     with torch.no_grad():
-        head = module.actor if name == "ppo" else module.actor_mean
+        head = module.actor_mean if name == "ppo_continuous_action" else module.actor
         np.testing.assert_allclose(out, head(torch.from_numpy(observations)), atol=1e-6)
         np.testing.assert_allclose(
             agent.network.critic_values(observations), module.critic(torch.from_numpy(observations))[:, 0], atol=1e-6

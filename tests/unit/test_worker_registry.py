@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text, Tuple
 from pydantic import ValidationError
 from tests.helpers.cli_trainer import call
 
@@ -62,7 +62,8 @@ def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> No
     assert continuous[:2] == ["ppo_continuous_action", "rpo_continuous_action"]
     assert "sac_continuous_action" in continuous
     assert "sac_continuous_action" not in base.compatible_algorithms(make_env(Box(-np.inf, np.inf, (2,), np.float32)))
-    for actions in (MultiDiscrete([2, 2]), Box(0, 3, (2,), np.int64), Box(-1, 1, (0,), np.float32)):
+    assert base.compatible_algorithms(make_env(MultiDiscrete([2, 2]))) == ["ppo"]
+    for actions in (Tuple((Discrete(2), Discrete(2))), Box(0, 3, (2,), np.int64), Box(-1, 1, (0,), np.float32)):
         assert base.compatible_algorithms(make_env(actions)) == []
     assert base.compatible_algorithms(make_env(Discrete(2), Text(5))) == []
     # Algorithms for Atari frames fit only Atari games; other images become vectors.
@@ -84,6 +85,9 @@ def test_a_refusal_names_what_fits_if_anything_does() -> None:
         "These fit: ppo, dqn, c51, pqn, qrdqn."
     )
     cartpole.action_space = MultiDiscrete([2, 2])
+    refusal = str(base.unsupported_actions_error("dqn", "a discrete action space", cartpole))
+    assert refusal.endswith("CartPole-v1 has MultiDiscrete([2 2]). This fits: ppo.")
+    cartpole.action_space = Tuple((Discrete(2), Discrete(2)))
     refusal = str(base.unsupported_actions_error("ppo", "a discrete action space", cartpole))
     assert refusal.endswith("No algorithm of this worker supports it.")
 

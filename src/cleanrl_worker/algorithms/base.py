@@ -17,7 +17,7 @@ from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFin
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
 from mosaic.envs.factory import family_of
-from mosaic.envs.spaces import describe_space, flat_size, unsupported_parts
+from mosaic.envs.spaces import describe_space, find_choices, flat_size, unsupported_parts
 
 if TYPE_CHECKING:
     import torch
@@ -168,6 +168,17 @@ def check_discrete(
     """Raise unless the algorithm fits an environment with discrete actions; return the sizes and backend of the run."""
     count = count_discrete_actions(algorithm, env)
     return {**_check_vectors(algorithm, config, env, count, make_agent), "actions": count}
+
+
+def check_choices(
+    algorithm: str, config: AlgorithmConfig, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, int], FlatAgent]
+) -> dict[str, Any]:
+    """Do the same for discrete actions of which there may be several at once (MultiDiscrete, MultiBinary)."""
+    choices = find_choices(env.action_space)
+    if choices is None:
+        return check_discrete(algorithm, config, env, make_agent)
+    counts = choices.counts.ravel().tolist()
+    return {**_check_vectors(algorithm, config, env, sum(counts), make_agent), "actions": counts}
 
 
 def check_continuous(

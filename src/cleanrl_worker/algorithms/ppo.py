@@ -2,8 +2,8 @@
 
 The agent collects a rollout from several environments, then updates its policy on it for a few epochs, with a clipped
 loss that keeps the new policy close to the old one. It is robust, needs little tuning and is a good first choice for
-discrete actions. If environment steps are expensive, a method with a replay buffer (DQN, C51) needs fewer of them. For
-continuous actions use ppo_continuous_action.
+discrete actions, also several at once (MultiDiscrete, MultiBinary). If environment steps are expensive, a method with a
+replay buffer (DQN, C51) needs fewer of them. For continuous actions use ppo_continuous_action.
 
 Paper: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347 (2017).
 Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimization", ICLR Blog Track (2022).
@@ -11,6 +11,8 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -20,11 +22,17 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.vector import VectorEnvs
-from cleanrl_worker.evaluation.policies import CategoricalPolicy
-from cleanrl_worker.learners.ppo_kernels import CategoricalKernel, PpoLosses, categorical_log_probs
+from cleanrl_worker.evaluation.policies import CategoricalPolicy, MultiCategoricalPolicy
+from cleanrl_worker.learners.ppo_kernels import (
+    CategoricalKernel,
+    MultiCategoricalKernel,
+    PpoLosses,
+    categorical_log_probs,
+)
 from cleanrl_worker.learners.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.learners.protocols import PpoLearner, PpoSettings
 from cleanrl_worker.loops.on_policy import PpoTraining, make_ppo_learner, open_environments
+from mosaic.envs.spaces import find_choices
 
 if TYPE_CHECKING:
     import torch
@@ -66,21 +74,40 @@ def tanh_layers(network: PpoNetwork, outputs: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], outputs))
 
 
-def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
+def loss(module: Any, batch: Any, config: PpoSettings, counts: Sequence[int] = ()) -> tuple[torch.Tensor, PpoLosses]:
     """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
+    return clipped_loss(*policy_terms(module, batch, counts), batch, config)
+
+
+def policy_terms(
+    module: Any, batch: Any, counts: Sequence[int] = ()
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of the actions, the mean entropy, and the values.
+
+    `counts` are the sizes of several independent choices, over which log-probabilities and entropies are summed.
+    """
     logits, values = module.actor(batch.observations), module.critic(batch.observations)[:, 0]
-    return categorical_loss(logits, values, batch, config)
+    if not counts:
+        return *categorical_terms(logits, batch.actions), values
+    parts = zip(logits.split(list(counts), 1), batch.actions.long().unbind(1), strict=True)
+    log_probs, entropies = zip(*(categorical_terms(part, taken) for part, taken in parts), strict=True)
+    return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0]), values
 
 
 def categorical_loss(
     logits: torch.Tensor, values: torch.Tensor, batch: Any, config: PpoSettings
 ) -> tuple[torch.Tensor, PpoLosses]:
     """Return PPO's loss for actions from the softmax distribution of the logits."""
+    return clipped_loss(*categorical_terms(logits, batch.actions), values, batch, config)
+
+
+def categorical_terms(logits: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of actions [rows] under the softmax of logits [rows, actions], and its entropy."""
     import torch
 
     log_probs = torch.log_softmax(logits, dim=1)
     entropy = -(log_probs.exp() * log_probs).sum(1).mean()
-    return clipped_loss(log_probs.gather(1, batch.actions[:, None])[:, 0], entropy, values, batch, config)
+    return log_probs.gather(1, actions[:, None])[:, 0], entropy
 
 
 def clipped_loss(
@@ -112,11 +139,14 @@ def clipped_loss(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_discrete(NAME, config, env, Agent)
+    return base.check_choices(NAME, config, env, Agent)
 
 
-def make_learner(config: Config, agent: base.FlatAgent) -> PpoLearner:
-    return make_ppo_learner(config, agent, CategoricalKernel, loss)
+def make_learner(config: Config, agent: base.FlatAgent, counts: Sequence[int] = ()) -> PpoLearner:
+    if not counts:
+        return make_ppo_learner(config, agent, CategoricalKernel, loss)
+    kernel = functools.partial(MultiCategoricalKernel, counts=counts)
+    return make_ppo_learner(config, agent, kernel, functools.partial(loss, counts=counts))
 
 
 class Training(PpoTraining):
@@ -162,20 +192,78 @@ class Training(PpoTraining):
         return {}, {"first_action": self.first_action}
 
 
+class MultiTraining(PpoTraining):
+    """Makes several independent choices in each step, each from the softmax distribution of its logits."""
+
+    name = NAME
+
+    def __init__(self, config: PpoConfig, run: Run, environments: VectorEnvs) -> None:
+        choices = find_choices(environments.action_space)
+        assert choices is not None
+        self._counts, self._first = choices.counts.ravel().tolist(), choices.first
+        outputs = sum(self._counts)
+        super().__init__(config, run, environments, Agent(environments.observation_size, outputs))
+        self._ends = np.cumsum(self._counts)[:-1]
+        self._logits = np.zeros((config.num_steps, config.num_envs, outputs), np.float32)
+        self._actions = np.zeros((config.num_steps, config.num_envs, len(self._counts)), np.intp)
+
+    def make_learner(self, config: Any, agent: base.FlatAgent) -> PpoLearner:
+        return make_learner(config, agent, self._counts)
+
+    def begin_rollout(self) -> None:
+        self.actor.refresh()
+        self._noise = np.log(base.sample_exponentials(self.rng, self._logits.shape))
+
+    def act(self, t: int) -> Array:
+        self.actor(self.observations[t], self._logits[t])
+        for index, scores in enumerate(np.split(self._logits[t] - self._noise[t], self._ends, 1)):
+            self._actions[t, :, index] = scores.argmax(1)
+        return self._to_env(self._actions[t])
+
+    def _to_env(self, actions: Array) -> Array:
+        """Return indices [..., choices] as the environments expect them."""
+        return np.asarray(actions.reshape(*actions.shape[:-1], *self._first.shape) + self._first, self._first.dtype)
+
+    def env_actions(self) -> Array:
+        return self._to_env(self._actions)
+
+    def rollout_actions(self) -> Array:
+        return self._actions.reshape(-1, len(self._counts))
+
+    def log_probs(self) -> Array:
+        logits = np.split(self._logits.reshape(-1, sum(self._counts)), self._ends, 1)
+        return np.asarray(np.sum(list(map(categorical_log_probs, logits, self.rollout_actions().T)), 0))
+
+    def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        return {"action.first": self._first, "action.counts": np.reshape(self._counts, self._first.shape)}, {}
+
+
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     with open_environments(config, run, VectorEnvs) as environments:
-        Training(config, run, environments).train(resume)
+        is_single = isinstance(environments.action_space, gymnasium.spaces.Discrete)
+        (Training if is_single else MultiTraining)(config, run, environments).train(resume)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    facts = checkpoint.facts
+    return categorical_policy(checkpoint)
+
+
+def categorical_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
+    """Return the policy of an actor with logits; needs only numpy."""
+    facts, arrays = checkpoint.facts, checkpoint.arrays
     agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
     agent.load_state_dict(checkpoint.weights)
     actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
-    return CategoricalPolicy(lambda observations: actor(encode(observations).astype(np.float32)), facts["first_action"])
+
+    def logits(observations: Array) -> Array:
+        return actor(encode(observations).astype(np.float32))
+
+    if "action.counts" in arrays:
+        return MultiCategoricalPolicy(logits, arrays["action.counts"], arrays["action.first"])
+    return CategoricalPolicy(logits, facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

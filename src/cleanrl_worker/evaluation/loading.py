@@ -21,6 +21,7 @@ from mosaic.arena.simulation import library_versions
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_key
 from mosaic.envs import make
 from mosaic.envs.factory import describe_env, find_family
+from mosaic.envs.spaces import find_choices
 from mosaic.run import Checkpoint
 from mosaic.workers import ActingPolicy
 
@@ -181,6 +182,9 @@ def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: An
         if missing:
             raise BadInput(f"{saved.path} lacks {missing[0]!r} of {algo}. Choose another file.")
         weights = {**complete, **weights}
+    elif choices := find_choices(env.action_space):
+        shape |= {"actions": int(choices.counts.sum())}
+        arrays = {"action.counts": choices.counts, "action.first": choices.first}
     else:
         shape |= {"actions": int(env.action_space.n)}
         shape |= {name: config[name] for name in ("n_atoms", "v_min", "v_max", "n_quantiles") if name in config}
@@ -206,7 +210,7 @@ def _check_spaces(saved: SavedPolicy, env_id: str, env: Any, make_env: Callable[
 def _describe_spaces(env: Any) -> str:
     """Describe what a policy depends on: shapes and counts, not bounds."""
     return ", ".join(
-        f"{name} {type(space).__name__} {getattr(space, 'n', space.shape)}"
+        f"{name} {type(space).__name__} {getattr(space, 'n', getattr(space, 'nvec', space.shape))}"
         for name, space in (("observations", env.observation_space), ("actions", env.action_space))
     )
 

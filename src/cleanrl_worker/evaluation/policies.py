@@ -49,6 +49,20 @@ class CategoricalPolicy:
         return np.asarray(scores.argmax(1) + self._first_action)
 
 
+class MultiCategoricalPolicy:
+    """Makes several independent choices: for each, the most likely action or a sample of its logits' softmax."""
+
+    def __init__(self, logits: Outputs, counts: Array, first: Array) -> None:
+        """`counts` and `first` have the shape of an action: the number of values of each choice, and the lowest."""
+        self._logits, self._counts, self._first = logits, counts, first
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        logits = self._logits(observations)
+        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+        choices = [part.argmax(1) for part in np.split(scores, np.cumsum(self._counts)[:-1], 1)]
+        return np.asarray(np.stack(choices, 1).reshape(-1, *self._first.shape) + self._first, self._first.dtype)
+
+
 class BoundedPolicy:
     """Samples continuous actions within their bounds, or returns the best ones if `deterministic`."""
 

@@ -12,6 +12,7 @@ Notation, for a minibatch of N rows: r = π(a|s) / π_old(a|s), A advantages, R 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -279,12 +280,16 @@ class CategoricalKernel(PpoKernel):
         chosen = batch.actions.take(order).reshape(-1, self.rows)
         return self._one_hot_rows.take(chosen, 0).transpose(0, 2, 1).copy()
 
+    def _reduce(self, operation: np.ufunc, values: Array) -> None:
+        """Fill `_total` with the maximum or the sum of values [outputs, rows] over the actions of a choice."""
+        operation.reduce(values, 0, out=self._total)
+
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
         # log π_i = z_i - max z - log Σ_j exp(z_j - max z); the one-hot actions select the row's action.
-        np.maximum.reduce(self._out, 0, out=self._total)
+        self._reduce(np.maximum, self._out)
         np.subtract(self._out, self._total, out=self._logs)
         np.exp(self._logs, out=self._probs)
-        np.add.reduce(self._probs, 0, out=self._total)
+        self._reduce(np.add, self._probs)
         np.divide(self._probs, self._total, out=self._probs)
         np.log(self._total, out=self._total)
         np.subtract(self._logs, self._total, out=self._logs)
@@ -300,7 +305,7 @@ class CategoricalKernel(PpoKernel):
             # H = -Σ π log π,  ∂H/∂z_i = -π_i (log π_i + H)
             # ∂(-ent_coef/N · H)/∂z_i = ent_coef/N · π_i (log π_i - Σ_j π_j log π_j)
             np.multiply(self._probs, self._logs, out=self._product)
-            np.add.reduce(self._product, 0, out=self._total)
+            self._reduce(np.add, self._product)
             np.subtract(self._logs, self._total, out=self._product)
             np.multiply(self._product, self._probs, out=self._product)
             np.multiply(self._product, self.settings.ent_coef / self.rows, out=self._product)
@@ -308,6 +313,24 @@ class CategoricalKernel(PpoKernel):
 
     def _entropy(self) -> float:
         return -float(np.sum(self._probs * self._logs)) / self.rows
+
+
+class MultiCategoricalKernel(CategoricalKernel):
+    """The update for several independent choices: a softmax over the logits of each; log π and entropy are sums."""
+
+    def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings, counts: Sequence[int]) -> None:
+        super().__init__(network, rows, settings)
+        self._counts = np.array(counts)
+        self._starts = np.cumsum(self._counts) - self._counts
+        """The first output of each choice."""
+        self._total = np.empty((network.outputs, rows), np.float32)
+
+    def _arrange_actions(self, batch: RolloutBatch, order: Integers) -> npt.NDArray[Any]:
+        selected = (batch.actions.take(order, 0) + self._starts).reshape(-1, self.rows, len(self._counts))
+        return np.asarray(self._one_hot_rows.take(selected, 0).sum(2).transpose(0, 2, 1).copy())
+
+    def _reduce(self, operation: np.ufunc, values: Array) -> None:
+        self._total[...] = np.repeat(operation.reduceat(values, self._starts, 0), self._counts, 0)
 
 
 class GaussianKernel(PpoKernel):

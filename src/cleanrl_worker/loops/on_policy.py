@@ -273,7 +273,9 @@ class PpoTraining(OnPolicyTraining):
         self.learner.run_epoch(batch, self.rng.permutation(self.config.batch_size))
 
 
-def make_ppo_learner(config: PpoConfig, agent: base.FlatAgent, kernel: type[PpoKernel], loss: PpoLoss) -> PpoLearner:
+def make_ppo_learner(
+    config: PpoConfig, agent: base.FlatAgent, kernel: Callable[..., PpoKernel], loss: PpoLoss
+) -> PpoLearner:
     """Return PPO's learner: the kernel in numpy, or in torch autograd of the loss."""
     if base.resolve_backend(config.backend) == "numpy":
         return kernel(agent.network, config.minibatch_size, config)

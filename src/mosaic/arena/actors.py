@@ -77,6 +77,11 @@ class SummarizedActor(Protocol):
         ...
 
 
+def action_count(space: Any) -> int | None:
+    """Return the number of actions if they are numbered; MultiBinary has an `n` too, of switches."""
+    return int(space.n) if space.shape == () and hasattr(space, "n") else None
+
+
 class RandomActor:
     """Samples the action space, or the legal actions."""
 
@@ -169,7 +174,8 @@ def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
         raise BadInput(f"The actor {choice.kind!r} takes no target; got {choice.target!r}.")
     if description.target and not choice.target:
         raise BadInput(f"The actor {choice.kind!r} needs {description.target}: {choice.kind}:…")
-    if description.is_discrete_only and not hasattr(seat.action_space, "n"):
-        raise BadInput(f"The actor {choice.kind!r} needs numbered actions; those of {seat.env_id} are continuous.")
+    if description.is_discrete_only and action_count(seat.action_space) is None:
+        kind = "continuous" if hasattr(seat.action_space, "low") else seat.action_space
+        raise BadInput(f"The actor {choice.kind!r} needs numbered actions; those of {seat.env_id} are {kind}.")
     make: Callable[[ActorChoice, Seat], Actor] = resolve_name(description.make)
     return make(choice.model_copy(update={"options": read_options(description, choice)}), seat)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mosaic.arena.actors import Turn
+from mosaic.arena.actors import Turn, action_count
 from mosaic.arena.human import action_names
 from mosaic.arena.play_envs import PlayEnv
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader
@@ -126,8 +126,8 @@ class SimulatedReplay(EpisodeReplay):
         super().__init__(header, episode, env.agents)
         family = find_family(header.env_id)
         self._entry = None if family is None else family.find_entry(header.env_id)
-        count = getattr(env.action_space(env.agents[0]), "n", None)
-        self.names = action_names(env.env, self._entry, None if count is None else int(count))
+        count = action_count(env.action_space(env.agents[0]))
+        self.names = action_names(env.env, self._entry, count)
         self._env = env
         self._simulation = Simulation(env, episode)
         self._renderer = FrameRenderer(env.env)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mosaic.arena.actors import Seat, Turn
+from mosaic.arena.actors import Seat, Turn, action_count
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ActorChoice
 from mosaic.contracts.play_commands import Act, Keys
@@ -74,7 +74,7 @@ class HumanActor:
         self._space = seat.action_space
         self._names = seat.action_names
         self._is_real_time = seat.is_real_time
-        self._is_continuous = not hasattr(seat.action_space, "n")
+        self._is_continuous = action_count(seat.action_space) is None
         if self._is_continuous and not hasattr(seat.action_space, "low"):
             raise BadInput(f"A human cannot act in {seat.env_id}: its actions are {seat.action_space}.")
         self.bindings = changed_bindings(key_bindings(seat.entry, self._names), changes)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic import __version__
-from mosaic.arena.actors import Seat, make_actor
+from mosaic.arena.actors import Seat, action_count, make_actor
 from mosaic.arena.environment_details import EnvironmentQuestion, describe_environment, list_play_environments
 from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.human import action_names
@@ -87,8 +87,8 @@ def _prepare_seats(
     is_real_time = config.pacing == "real_time" or (
         config.pacing == "automatic" and entry is not None and entry.is_real_time
     )
-    count = getattr(env.action_space(env.agents[0]), "n", None)
-    names = action_names(env.env, entry, None if count is None else int(count))
+    count = action_count(env.action_space(env.agents[0]))
+    names = action_names(env.env, entry, count)
     seats = []
     for agent, choice in config.assign_actors(env.agents).items():
         seat = Seat(

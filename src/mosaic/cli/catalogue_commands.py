@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from mosaic.contracts.setting_field import SettingField
     from mosaic.contracts.views import EnvironmentDetails, EnvironmentListing
 
-_ACTION_SPACE_NAMES = {"Discrete": "discrete", "Box": "continuous"}
+_ACTION_SPACE_NAMES = {
+    "Discrete": "discrete", "MultiDiscrete": "multi-discrete", "MultiBinary": "multi-discrete", "Box": "continuous",
+}  # fmt: skip
 
 
 def _complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -60,7 +62,7 @@ def _support_cells(algorithm: Algorithm) -> tuple[str, ...]:
     supports = algorithm.schema_entry.get("supports") or {}
     actions = [_ACTION_SPACE_NAMES.get(space, space) for space in supports.get("action_spaces", ())]
     backends = [name for name in supports.get("backends", ()) if name != "auto"]
-    cells = (", ".join(actions), supports.get("sees"), ", ".join(backends))
+    cells = (", ".join(dict.fromkeys(actions)), supports.get("sees"), ", ".join(backends))
     return tuple(cell or formatting.PLACEHOLDER for cell in cells)
 
 

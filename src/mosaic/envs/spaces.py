@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -32,6 +32,24 @@ def flat_size(space: Space) -> int:
     if isinstance(space, MultiDiscrete):
         return int(space.nvec.sum())
     return sum(flat_size(part) for _, part in _subspaces(space))
+
+
+class Choices(NamedTuple):
+    """Several independent discrete choices; both arrays have the shape of an action."""
+
+    counts: Array
+    """The number of values of each."""
+    first: Array
+    """The lowest value of each, with the type of an action."""
+
+
+def find_choices(space: Space) -> Choices | None:
+    """Return the choices of a MultiDiscrete or MultiBinary space; None for another one."""
+    if isinstance(space, MultiDiscrete):
+        return Choices(space.nvec, np.asarray(space.start, space.dtype))
+    if isinstance(space, MultiBinary):
+        return Choices(np.full(space.shape, 2), np.zeros(space.shape, space.dtype))
+    return None
 
 
 def unsupported_parts(space: Space, name: str = "") -> list[str]:
