@@ -14,6 +14,7 @@ from mosaic.contracts.errors import ConfigRefused, refuse_key, unknown_name_erro
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import CONFIG_PATH
 from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, SafeName
+from mosaic.envs.user_modules import allow_imports
 
 ALGORITHM = "bdi_q"
 _WORKER_NAMES = (WORKER_NAME, "bdi_worker")
@@ -118,4 +119,5 @@ def parse_request(data: Any) -> WorkerRequest:
     config = parse_contract(WorkerConfig, given, _SUBJECT, paths)
     if config.algo not in (None, ALGORITHM):
         raise unknown_name_error("algorithm", str(config.algo), [ALGORITHM], f"worker {WORKER_NAME!r}")
+    allow_imports(choice.imports)
     return WorkerRequest(config, payload)

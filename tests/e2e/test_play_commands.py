@@ -68,7 +68,7 @@ def test_rewards_that_are_not_finite_are_played_shown_and_replayed(workspace: Wo
         "        return observation, (math.nan, math.inf)[int(self.np_random.integers(2))], *rest\n"
         "gymnasium.register('Odd-v0', Odd, max_episode_steps=5)\n"
     )
-    variables = {"PYTHONPATH": str(tmp_path), "MOSAIC_ENV_MODULES": "odd_rewards"}
+    variables = {"PYTHONPATH": str(tmp_path)}
     played = mosaic(workspace, "play", "odd_rewards:Odd-v0", "--json", **variables)
     assert played.code == 0, played.err
     summary = json.loads(played.out, parse_constant=pytest.fail)

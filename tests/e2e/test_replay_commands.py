@@ -9,7 +9,7 @@ import av
 import pytest
 from tests.helpers.commands import mosaic
 
-from mosaic.contracts.folder import MODULES_VARIABLE, Workspace
+from mosaic.contracts.folder import Workspace
 
 LOTTERY = '''
 import random
@@ -71,7 +71,6 @@ def test_frames_are_stored_where_an_episode_cannot_be_simulated_again(
 ) -> None:
     (tmp_path / "lottery.py").write_text(LOTTERY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv(MODULES_VARIABLE, "lottery")
     played = mosaic(workspace, "play", "lottery:Lottery-v0", "--episodes", "2", "--json")
     assert played.code == 0, played.err
     run_id = json.loads(played.out)["run_id"]

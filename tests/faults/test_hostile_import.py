@@ -166,14 +166,16 @@ def imported(
         f"open({str(canary)!r}, 'a').write('x')\nimport gymnasium\n"
         "gymnasium.register('Evil-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv', max_episode_steps=20)\n"
     )
-    monkeypatch.setenv("MOSAIC_ENV_MODULES", "evil_envs")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(modules), os.environ.get("PYTHONPATH")))))
     folder = take_out(trainer, workspace, tmp_path, train(trainer, env_id="evil_envs:Evil-v0"))
-    assert json.loads((folder / "record.json").read_text())["env_modules"]["names"] == "evil_envs"
+    stated = json.loads((folder / "config.json").read_text())["metadata"]["worker"]["imports"]
+    assert (stated["modules"], str(modules) in stated["folders"]) == (["evil_envs"], True)
     canary.unlink()
     view = trainer.import_run(str(folder))
     assert view.is_imported
-    assert view.env_modules is None, "what its author was allowed to import does not count here"
+    imports = trainer.payload(view.run_id).metadata.worker.imports
+    assert imports is not None
+    assert imports.folders == (), "where its author had the module does not count here"
     return view.run_id, canary
 
 

@@ -60,7 +60,7 @@ def gate(tmp_path: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """The folder of the files that `GatedLake` reads and writes."""
     plugins.mkdir()
     (plugins / "gated_lake.py").write_text(GATED_LAKE)
-    monkeypatch.setenv("MOSAIC_ENV_MODULES", "gated_lake")
+    monkeypatch.setenv("MOSAIC_ENV_MODULES", "gated_lake")  # for what runs in this process
     monkeypatch.syspath_prepend(str(plugins))
     place = tmp_path / "gate"
     place.mkdir()

@@ -38,23 +38,23 @@ def own_module(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_module_of_ones_own_is_allowed_by_the_callers_environment(
+def test_a_module_of_ones_own_is_found_from_the_callers_folder(
     daemon: LiveDaemon,
     trainer: TrainerClient,
     workspace: Workspace,
     own_module: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A daemon that was started before the variable was set; later resumed and evaluated without the variable."""
-    monkeypatch.chdir(own_module)
+    """By a daemon that was started elsewhere; later resumed and evaluated from another folder."""
     payload = train_payload(env_id="my_envs:Own-v0")
-    with pytest.raises(BadInput, match=r"not allowed\. If you trust it, set MOSAIC_ENV_MODULES=my_envs"):
+    with pytest.raises(BadInput, match=r"env_id: there is no module 'my_envs'\. Give the command in its folder"):
         trainer.submit(payload)
-    monkeypatch.setenv("MOSAIC_ENV_MODULES", "my_envs")
+    monkeypatch.chdir(own_module)
+    with pytest.raises(BadInput, match=r"No environment 'Owm-v0'.* Did you mean 'Own-v0'\?"):
+        trainer.check(train_payload(env_id="my_envs:Owm-v0"))
     assert trainer.check(payload).summary.environment.id == "Own-v0"
     trained = ended(trainer, trainer.submit(payload).run_id)
     assert (trained.outcome, trained.env_id) == ("succeeded", "my_envs:Own-v0")
-    monkeypatch.delenv("MOSAIC_ENV_MODULES")
     monkeypatch.chdir("/")
     daemon.stop()
     with daemon.start() as again:
@@ -62,8 +62,27 @@ def test_a_module_of_ones_own_is_allowed_by_the_callers_environment(
         assert ended(again, trained.run_id).outcome == "succeeded"
     evaluated = mosaic(workspace, "eval", trained.run_id, "--episodes", "2", "--json")
     assert evaluated.code == 0, evaluated.err
-    with pytest.raises(BadInput, match="not allowed"):
-        trainer_of(daemon).submit(payload)
+    imports = trainer_of(daemon).payload(trained.run_id).metadata.worker.imports
+    assert imports is not None
+    assert (imports.modules, imports.folders[0]) == (("my_envs",), str(own_module))
+
+
+def test_a_module_that_a_file_or_a_remote_client_names_is_not_imported(
+    daemon: LiveDaemon, workspace: Workspace, own_module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_module)
+    payload = train_payload(env_id="my_envs:Own-v0")
+    config = own_module / "config.json"
+    config.write_text(json.dumps(payload))
+    refusal = f"{config} would import the module 'my_envs'. If you trust it, add --trust."
+    for command in ("check", "submit"):
+        assert (refused := mosaic(workspace, command, str(config))).code == 2
+        assert refusal in refused.err
+    assert mosaic(workspace, "check", str(config), "--trust").code == 0
+    remote = trainer_of(daemon)
+    remote.is_local = False
+    with pytest.raises(BadInput, match="env_id: the module 'my_envs' is not allowed: its run was not submitted by"):
+        remote.check(payload)
 
 
 def trainer_of(daemon: LiveDaemon) -> TrainerClient:

@@ -34,6 +34,7 @@ from mosaic.contracts.payload import (
     Seed,
 )
 from mosaic.contracts.setting_field import validate_safe_name
+from mosaic.envs.user_modules import allow_imports
 
 WORKER_NAME = "cleanrl"
 _SUBJECT = "The worker config was"
@@ -165,6 +166,7 @@ def parse_request(data: Any, overrides: Mapping[str, Any] | None = None) -> Work
         key: translated.written_paths.get(f"{settings_path}.{key}") or _join_path(prefix, "algo_params", key)
         for key in config.algo_params
     }
+    allow_imports(choice.imports)
     return WorkerRequest(config, payload, paths, translated.written_paths)
 
 

@@ -30,6 +30,8 @@ class PolicySource:
     config: dict[str, Any]
     """`algo`, `env_id` and `seed`, as far as they are known."""
     path: str
+    imports: dict[str, Any] | None = None
+    """The modules that its run imports, if it is of a run."""
     is_imported: bool = False
     """Whether it comes from elsewhere, so that an environment id of its own must not import a module."""
 
@@ -59,7 +61,7 @@ def evaluation_payload(
         source = _inspect_policy_file(trainer, str(path))
     overrides = {key: value for key, value in (("algo", algo), ("env_id", env_id)) if value is not None}
     video_mode = None if options.get("grid_limit") is None else "grid"
-    worker = {"id": source.worker, "config": {**source.config, **overrides}}
+    worker = {"id": source.worker, "config": {**source.config, **overrides}, "imports": source.imports}
     payload = build_eval_payload(worker, source.path, {**options, "video_mode": video_mode})
     if source.is_imported and env_id is None:
         payload["metadata"]["is_imported"] = True
@@ -73,7 +75,7 @@ def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> Po
         source = _inspect_policy_file(trainer, saved_model)
         of_run = {"algo": (view.algo or "").rpartition(":")[2], "env_id": view.env_id}
         known = {key: value for key, value in of_run.items() if value}
-        return PolicySource(source.worker, {**known, **source.config}, source.path, view.is_imported)
+        return PolicySource(source.worker, {**known, **source.config}, source.path, is_imported=view.is_imported)
     path = "" if is_evaluation else f"{view.run_dir}/{choose_checkpoint(trainer, view, checkpoint)}"
     if path.endswith(MODEL_SUFFIXES):
         return _inspect_policy_file(trainer, path)
@@ -81,7 +83,8 @@ def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> Po
     worker = payload.metadata.worker
     # The policy of an evaluation is the one that it evaluated.
     path = path or str(payload.evaluation.policy_path)
-    return PolicySource(worker.id, worker.config, path, payload.metadata.is_imported)
+    imports = None if worker.imports is None else worker.imports.model_dump(mode="json")
+    return PolicySource(worker.id, worker.config, path, imports, payload.metadata.is_imported)
 
 
 def files_saved_by_script(trainer: TrainerClient, view: RunView) -> list[str]:
@@ -130,7 +133,9 @@ def _inspect_policy_file(trainer: TrainerClient, path: str) -> PolicySource:
                 continue
             config = checkpoint.model_dump(include={"algo", "env_id", "seed"}, exclude_none=True)
             # A file may come from anywhere, and name any module.
-            return PolicySource(worker.id, config, checkpoint.path or path, ":" in (checkpoint.env_id or ""))
+            return PolicySource(
+                worker.id, config, checkpoint.path or path, is_imported=":" in (checkpoint.env_id or "")
+            )
     raise refusal or other
 
 

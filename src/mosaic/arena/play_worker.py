@@ -37,6 +37,7 @@ from mosaic.contracts.payload import Payload
 from mosaic.contracts.play import ANY_AGENT, HUMAN, PLAY_WORKER, PlayConfig
 from mosaic.envs.factory import describe_env, find_family, render_help
 from mosaic.envs.families import EnvEntry
+from mosaic.envs.user_modules import allow_imports
 from mosaic.fastlane import FrameTap
 from mosaic.run import Run
 from mosaic.run.live_frames import LiveFrames
@@ -197,8 +198,14 @@ def check(request: checker_loop.CheckerRequest) -> checker_loop.Reply:
 def _worker_config(data: Any) -> Any:
     """The worker's part of a payload, or a bare config."""
     if isinstance(data, dict) and "metadata" in data:
-        return Payload.parse(data).metadata.worker.config
+        return _read_choice(Payload.parse(data))
     return data
+
+
+def _read_choice(payload: Payload) -> dict[str, Any]:
+    """The worker's part of a payload, whose modules may be imported from now on."""
+    allow_imports(payload.metadata.worker.imports)
+    return payload.metadata.worker.config
 
 
 def _list_environments(request: checker_loop.CheckerRequest) -> checker_loop.Reply:
@@ -230,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--config is missing: the path of a trainer payload.")
     try:
         payload = Payload.read(Path(args.config))
-        config = parse_contract(PlayConfig, payload.metadata.worker.config, "The session was")
+        config = parse_contract(PlayConfig, _read_choice(payload), "The session was")
         run_session(config, RunFolder(os.environ[RUN_DIR_VARIABLE]))
     except MosaicError as error:
         print(error, file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,8 +12,10 @@ from mosaic.arena.recording import Recording
 from mosaic.arena.simulation import describe_version_changes
 from mosaic.arena.video_recorder import DEFAULT_FPS, render_rate, video_name
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
 from mosaic.contracts.replays import EpisodeSummary, ReplayOpened, ReplayReport
 from mosaic.envs.factory import find_family
+from mosaic.envs.user_modules import allow_imports
 
 STORED = "Not simulated again: frames were stored"
 NOT_STORED = "Not simulated again: only actions and rewards were stored"
@@ -23,7 +26,7 @@ class ReplaySource:
     def __init__(self, path: Path) -> None:
         self.recording = Recording(path)
         self.header = self.recording.header
-        self._videos = RunFolder(path.parent).videos
+        self._folder = RunFolder(path.parent)
         self._env: PlayEnv | None = None
 
     def __enter__(self) -> Self:
@@ -37,8 +40,15 @@ class ReplaySource:
     @property
     def env(self) -> PlayEnv:
         if self._env is None:
+            self._allow_imports()
             self._env = make_play_env(self.header)
         return self._env
+
+    def _allow_imports(self) -> None:
+        """Let the environment import what the config of the run allows; nothing for one that comes from elsewhere."""
+        with suppress(OSError, ValueError):
+            metadata = Payload.read(self._folder.config).metadata
+            allow_imports(None if metadata.is_imported else metadata.worker.imports)
 
     @property
     def note(self) -> str:
@@ -75,7 +85,7 @@ class ReplaySource:
         episode = self.recording.episode(number)
         if self.header.replay == "simulation":
             return SimulatedReplay(self.header, episode, self.env)
-        video = self._videos / video_name(number) if self.header.replay == "frames" else None
+        video = self._folder.videos / video_name(number) if self.header.replay == "frames" else None
         return StoredReplay(self.header, episode, video)
 
     def verify(self, number: int) -> ReplayReport:

@@ -18,7 +18,8 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
 from mosaic.cli.parameters import build_flag
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput, MosaicError, NotTrusted
+from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 CommandHandler = Callable[[CliContext, Algorithm, dict[str, Any], str | None, bool], Any]
 """Takes the context, the algorithm, the payload, the seeds as written, and whether to detach."""
 USER_CLEANRL_PREFIX = "cleanrl:"
+FILE_TRUST_HELP = "Import the modules that the file names."
 OWN_CLEANRL_FLAGS = {
     "cleanrl": "A checkout of CleanRL, or an environment with it.",
     "cleanrl_python": "The interpreter that runs its scripts.  [default: the one next to them, else ours]",
@@ -326,10 +328,12 @@ class CheckGroup(AlgorithmGroup):
         if not is_file or cmd_name in load_algorithms():
             return super().get_command(ctx, cmd_name)
 
-        def check_file() -> int:
-            return _print_verdict(click.get_current_context().ensure_object(CliContext), read_payload(cmd_name))
+        def check_file(is_trusted: bool) -> int:
+            context = click.get_current_context().ensure_object(CliContext)
+            return _print_verdict(context, read_payload(cmd_name, is_trusted))
 
-        return Command(cmd_name, callback=check_file, help=f"Checks the config in {cmd_name}.")
+        trust = click.Option(["--trust", "is_trusted"], is_flag=True, help=FILE_TRUST_HELP)
+        return Command(cmd_name, params=[trust], callback=check_file, help=f"Checks the config in {cmd_name}.")
 
 
 check = CheckGroup(
@@ -347,8 +351,8 @@ check = CheckGroup(
 # --- submit
 
 
-def read_payload(path: str) -> dict[str, Any]:
-    """The config in a file; `-` is stdin."""
+def read_payload(path: str, is_trusted: bool = False) -> dict[str, Any]:
+    """The config in a file; `-` is stdin. It may come from elsewhere: modules that it names need `is_trusted`."""
     name = "stdin" if path == "-" else path
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text()
@@ -361,13 +365,25 @@ def read_payload(path: str) -> dict[str, Any]:
         raise BadInput(f"{name} is not valid JSON: {error}.") from None
     if not isinstance(payload, dict):
         raise BadInput(f"{name} holds {type(payload).__name__}; expected a JSON object with metadata and artifacts.")
+    if not is_trusted and (modules := _imported_modules(payload)):
+        raise NotTrusted(f"{name} would import the module {modules[0]!r}. If you trust it, add --trust.")
     return payload
+
+
+def _imported_modules(payload: dict[str, Any]) -> list[str]:
+    """The modules that a config imports; of one that is not valid, none: the daemon will refuse it."""
+    try:
+        worker = payload["metadata"]["worker"]
+        return [*named_modules(worker["config"]), *(worker.get("imports") or {}).get("modules", ())]
+    except (AttributeError, KeyError, TypeError):
+        return []
 
 
 @command()
 @click.argument("config", metavar="CONFIG.json")
+@click.option("--trust", "is_trusted", is_flag=True, help=FILE_TRUST_HELP)
 @click.option("--follow", is_flag=True, help="Stay and watch the run until its end.")
 @pass_context
-def submit(context: CliContext, config: str, follow: bool) -> int:
+def submit(context: CliContext, config: str, is_trusted: bool, follow: bool) -> int:
     """Submits a whole config from a JSON file; '-' reads it from stdin."""
-    return submit_run(context, read_payload(config), is_detached=not follow)
+    return submit_run(context, read_payload(config, is_trusted), is_detached=not follow)

@@ -30,7 +30,7 @@ from mosaic.contracts.views import (
     Verdict,
     WandbStatus,
 )
-from mosaic.submission.caller_environment import caller_env_modules
+from mosaic.submission.caller_environment import import_folders, with_imports
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
@@ -142,16 +142,14 @@ class TrainerClient:
         self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool = False
     ) -> pb.PayloadRequest:
         return pb.PayloadRequest(
-            payload_json=json.dumps(dict(payload)),
+            payload_json=json.dumps(self._add_imports(payload)),
             environment=environment or {},
-            env_modules=self._env_modules(),
             is_trusted=is_trusted,
         )
 
-    def _env_modules(self) -> pb.EnvModules | None:
-        """What this process's environment allows environment ids to import; a remote trainer has other files."""
-        modules = caller_env_modules() if self.is_local else None
-        return None if modules is None else pb.EnvModules(names=modules.names, python_path=modules.python_path)
+    def _add_imports(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the modules that the config names; a remote trainer has other files."""
+        return with_imports(payload) if self.is_local else dict(payload)
 
     def cancel(self, run: str) -> RunView:
         """Requests a stop and returns at once; watch the run for its end."""
@@ -162,8 +160,9 @@ class TrainerClient:
 
     def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
         """Unpauses a run, or continues it from its last checkpoint; `is_trusted` as in `submit`."""
+        folders = import_folders() if self.is_local else ()
         request = pb.ResumeRequest(
-            run=run, total_timesteps=total_timesteps, is_trusted=is_trusted, env_modules=self._env_modules()
+            run=run, total_timesteps=total_timesteps, is_trusted=is_trusted, import_folders=folders
         )
         return _parse_view(self._daemon.call("ResumeRun", request, CHECK_TIMEOUT_S))
 

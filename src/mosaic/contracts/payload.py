@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
+from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
 from mosaic.contracts.setting_field import validate_safe_name
@@ -43,6 +44,18 @@ def _validate_path(value: str) -> str:
     return value
 
 
+def _validate_no_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("expected text without NUL")
+    return value
+
+
+def _validate_absolute_path(value: str) -> str:
+    if not Path(_validate_no_nul(value)).is_absolute():
+        raise ValueError("expected an absolute path")
+    return value
+
+
 def _validate_env_kwargs(value: dict[str, Any]) -> dict[str, Any]:
     if taken := sorted(RESERVED_ENV_KWARGS.intersection(value)):
         raise ValueError(f"{taken[0]!r} is set by MOSAIC; leave it out")
@@ -69,8 +82,19 @@ EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_vali
 Text = Annotated[str, Field(max_length=20_000), AfterValidator(_validate_printable)]
 RelativePath = Annotated[str, Field(max_length=500), AfterValidator(_validate_relative_path)]
 AnyPath = Annotated[str, Field(max_length=4000), AfterValidator(_validate_path)]
+AbsolutePath = Annotated[str, AfterValidator(_validate_absolute_path)]
+ModuleName = Annotated[str, Field(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=200)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Imports(Contract):
+    """The modules of the submitter's own that a run imports, since its config names them as `module:Name`."""
+
+    modules: tuple[ModuleName, ...] = ()
+    """Their names. No other module that the config or a checkpoint names is imported."""
+    folders: tuple[AbsolutePath, ...] = ()
+    """Where they are: the folder in which the run was submitted, and those in its PYTHONPATH."""
 
 
 class WorkerChoice(Contract):
@@ -80,6 +104,8 @@ class WorkerChoice(Contract):
     """The worker's own settings; its checker judges them."""
     worker_id: SafeName | None = None
     """A name for this worker process, in the run's records."""
+    imports: Imports | None = None
+    """What the config imports by name. A client adds it to what its own user submits."""
 
 
 class Metadata(Contract):
@@ -240,9 +266,11 @@ class Payload(Contract):
         return self.kind is RunKind.POLICY_EVAL
 
     @property
-    def env_module(self) -> str:
-        """The module that its environment id imports: `my_envs` of `my_envs:Maze-v0`; empty where it imports none."""
-        return str(self.metadata.worker.config.get("env_id") or "").rpartition(":")[0]
+    def modules(self) -> dict[str, str]:
+        """The modules that it imports by name, such as `my_envs` of `my_envs:Maze-v0`, each with what names it."""
+        imports = self.metadata.worker.imports
+        listed = {} if imports is None else dict.fromkeys(imports.modules, "imports")
+        return {**listed, **named_modules(self.metadata.worker.config)}
 
     def with_worker(self, **changes: Any) -> Payload:
         """A copy with other fields of `metadata.worker`."""
@@ -259,18 +287,6 @@ class Payload(Contract):
     def to_json(self) -> dict[str, Any]:
         """As it was given: what was not set stays unset."""
         return self.model_dump(mode="json", exclude_unset=True)
-
-
-def _validate_no_nul(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("expected text without NUL")
-    return value
-
-
-def _validate_absolute_path(value: str) -> str:
-    if not Path(_validate_no_nul(value)).is_absolute():
-        raise ValueError("expected an absolute path")
-    return value
 
 
 Argument = Annotated[str, Field(max_length=100_000), AfterValidator(_validate_no_nul)]
@@ -298,7 +314,7 @@ class ScriptConfig(Contract):
 
     argv: Annotated[tuple[Argument, ...], Field(min_length=1)]
     """The command, program first."""
-    cwd: Annotated[str, AfterValidator(_validate_absolute_path)]
+    cwd: AbsolutePath
     """The folder it is started in."""
     env_names: tuple[Argument, ...] = ()
     """The names of the environment variables it was given; their values are never written down."""

@@ -69,15 +69,6 @@ class FinalReport(StoredState):
     reason: str | None = None
 
 
-class EnvModules(Contract):
-    """The modules that environment ids such as `my_envs:Maze-v0` may import, as the submitter's shell set them."""
-
-    names: str = ""
-    """Separated by commas."""
-    python_path: str = ""
-    """Where they are: absolute folders, as in PYTHONPATH."""
-
-
 class RunRecord(StoredState):
     """`record.json`: written only by the daemon, by rename."""
 
@@ -105,8 +96,6 @@ class RunRecord(StoredState):
     is_archived: bool = False
     is_imported: bool = False
     """Whether it comes from elsewhere: what its config would execute needs `--trust`."""
-    env_modules: EnvModules | None = None
-    """What its submitter allowed its environment id to import; None for one that is imported."""
     warnings: tuple[str, ...] = ()
     """What the dry run warned about."""
     is_resume: bool = False

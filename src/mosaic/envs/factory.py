@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mosaic.contracts.errors import BadInput, FieldProblem, MissingExtra, UnknownName, unknown_name_error
-from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.envs.env_settings import check_env_settings
 from mosaic.envs.families import DISTRIBUTION, FAMILIES, EnvFamily
+from mosaic.envs.user_modules import import_user_module
 
 if TYPE_CHECKING:
     import gymnasium
@@ -75,14 +75,16 @@ def ensure_registered(env_id: str, *, needs_rendering: bool = False) -> EnvFamil
     """Register the id with Gymnasium, or raise why that fails; return its family if it is in the catalog."""
     gymnasium = _gymnasium()
     _silence_warnings()
-    _check_module_allowed(env_id)
+    module = env_id.rpartition(":")[0]
+    if module:
+        import_user_module(module, "env_id", filter(None, (row.registering_module for row in FAMILIES.values())))
     plain_id = env_id.rpartition(":")[2]
     for family in FAMILIES.values():
         if family.owns_name(plain_id) and plain_id not in gymnasium.registry:
             _load_family(family, env_id, needs_rendering)
-    spec = _find_spec(env_id, plain_id)
+    spec = _find_spec(plain_id)
     for family in FAMILIES.values():
-        if spec is not None and family.owns_entry_point(spec.entry_point):
+        if family.owns_entry_point(spec.entry_point):
             _load_family(family, env_id, needs_rendering)
             return family
     return None
@@ -176,19 +178,6 @@ def _gymnasium() -> Any:
         raise MissingExtra(f"Environments need the train extra: pip install '{DISTRIBUTION}[train]'.") from None
 
 
-def _check_module_allowed(env_id: str) -> None:
-    module, colon, _ = env_id.rpartition(":")
-    if not colon:
-        return
-    allowed = {row.registering_module for row in FAMILIES.values() if row.registering_module}
-    allowed |= {name.strip() for name in os.environ.get(MODULES_VARIABLE, "").split(",")}
-    if module not in allowed:
-        raise BadInput(
-            f"env_id: {env_id!r} would import the module {module!r}, which is not allowed. "
-            f"If you trust it, set {MODULES_VARIABLE}={module}."
-        )
-
-
 def _load_family(family: EnvFamily, env_id: str, needs_rendering: bool = False) -> None:
     if family.is_unsupported:
         raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC does not support yet.")
@@ -218,23 +207,19 @@ def _import_family(family: EnvFamily) -> None:
 
 def _missing_extra_error(env_id: str, family: EnvFamily | None, reason: str = "") -> MissingExtra:
     if family is None:
-        module = env_id.rpartition(":")[0]
-        where = f" Give the command in the folder of {module!r}, or add that to PYTHONPATH." if module else ""
-        return MissingExtra(f"{env_id!r} needs a package that is not installed: {reason}.{where}")
+        return MissingExtra(f"{env_id!r} needs a package that is not installed: {reason}.")
     requirement = f"the {family.title} extra" if family.extra else f"the package {family.packages[-1]!r}"
     # For a package that is installed but broken, the reason matters more than its name.
     detail = f" ({reason})" if reason and family.is_installed else ""
     return MissingExtra(f"{env_id!r} needs {requirement}{detail}: {family.install_command}.")
 
 
-def _find_spec(env_id: str, plain_id: str) -> Any:
-    """Return Gymnasium's spec of an id; None if a module that is not imported yet will register it."""
+def _find_spec(plain_id: str) -> Any:
+    """Return Gymnasium's spec of an id, whose module has been imported."""
     registry = _gymnasium().registry
     spec = registry.get(plain_id)
     if spec is not None and not _is_stub(spec):
         return spec
-    if env_id != plain_id:
-        return None
     match = re.fullmatch(r"(?P<name>.+?)(-v(?P<version>\d+))?", plain_id)
     assert match is not None
     versions = sorted(

@@ -1,18 +1,15 @@
-"""What a run gets of its submitter's environment: all of it for a program, modules for an environment id."""
+"""What a run gets of its submitter's environment: all of it for a program; folders for modules that it names."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mosaic.contracts.errors import NotAllowed
-from mosaic.contracts.folder import MODULES_VARIABLE
+from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import value_at
 from mosaic.workers import get_worker
-
-if TYPE_CHECKING:
-    from mosaic.contracts.states import EnvModules
 
 
 def caller_environment() -> dict[str, str]:
@@ -34,31 +31,24 @@ def program_environment(payload: Mapping[str, Any]) -> dict[str, str] | None:
     return caller_environment() if has_program else None
 
 
-def caller_env_modules() -> EnvModules | None:
-    """Return the modules that this process's environment allows environment ids to import; None where none is.
+def import_folders() -> list[str]:
+    """Return where a module that this process's user names is found: as by `python script.py` in this folder."""
+    python_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return list(dict.fromkeys((os.getcwd(), *python_path)))
 
-    A module in the current folder is found there, as by `python script.py`.
+
+def with_imports(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a payload with the modules that its config names, and where this process's Python would find them.
+
+    What it lists already stays, so that a copy of a run finds its modules where the run did.
     """
-    names = os.environ.get(MODULES_VARIABLE, "").strip()
-    if not names:
-        return None
-    from mosaic.contracts.states import EnvModules  # imports pydantic, for which `mosaic --help` would wait
-
-    folders = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    for name in names.split(","):
-        path = os.path.abspath(name.strip().partition(".")[0])
-        if os.path.isdir(path) or os.path.isfile(f"{path}.py"):
-            folders.insert(0, os.getcwd())
-    return EnvModules(names=names, python_path=os.pathsep.join(dict.fromkeys(folders)))
-
-
-def with_env_modules(environment: Mapping[str, str], modules: EnvModules | None) -> dict[str, str]:
-    """Return the environment of a process that may import these modules besides those that it may anyway."""
-    if modules is None:
-        return dict(environment)
-    given = {MODULES_VARIABLE: modules.names, "PYTHONPATH": modules.python_path}
-    separators = {MODULES_VARIABLE: ",", "PYTHONPATH": os.pathsep}
-    merged = {
-        name: separators[name].join(filter(None, (value, environment.get(name, "")))) for name, value in given.items()
-    }
-    return {**environment, **merged}
+    worker = payload["metadata"]["worker"]
+    listed = worker.get("imports") or {}
+    modules = dict.fromkeys((*listed.get("modules", ()), *named_modules(worker["config"])))
+    folders = listed.get("folders", ())
+    if not folders or len(modules) > len(listed.get("modules", ())):
+        folders = dict.fromkeys((*folders, *import_folders()))
+    if not modules:
+        return dict(payload)
+    imports = {"modules": list(modules), "folders": list(folders)}
+    return {**payload, "metadata": {**payload["metadata"], "worker": {**worker, "imports": imports}}}

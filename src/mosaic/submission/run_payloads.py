@@ -97,7 +97,8 @@ def build_eval_payload(
     given = {name: value for name, value in (options or {}).items() if value is not False}
     given = {"eval_batch_size": OPTIONS["eval_batch_size"].default, "eval_capture_video": False, **given}
     required = {"kind": str(RunKind.POLICY_EVAL), "policy_path": policy_path}
-    payload = build_payload({"id": worker["id"], "config": config}, required | given)
+    imports = {"imports": worker["imports"]} if worker.get("imports") else {}
+    payload = build_payload({"id": worker["id"], "config": config, **imports}, required | given)
     is_repeated = given.get("eval_repeat", False)
     payload["metadata"]["ui"] = {"eval_batch_size": given["eval_batch_size"], "eval_repeat": is_repeated}
     return payload

@@ -47,8 +47,7 @@ def require_trust(payload: Payload) -> None:
     choice = payload.metadata.worker
     programs = {key: value_at(choice.config, key) for key in get_worker(choice.id).programs}
     found = [f"start a program ({key}: {_shorten(value)})" for key, value in programs.items() if value is not None]
-    if payload.env_module:
-        found.append(f"import the module {payload.env_module!r} (env_id: {choice.config['env_id']})")
+    found += [f"import the module {module!r} ({setting})" for module, setting in payload.modules.items()]
     if choice.id == PLAY_WORKER:
         found += list_risks(choice.config)
     if found:

@@ -23,9 +23,7 @@ from mosaic.contracts.errors import MosaicError, decode_problems, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.model import format_validation_error
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.states import EnvModules
 from mosaic.contracts.views import Verdict
-from mosaic.submission.caller_environment import with_env_modules
 from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
@@ -39,9 +37,8 @@ MAX_CACHED_VERDICTS = 256
 class Checker:
     """The child of one worker. One question at a time."""
 
-    def __init__(self, worker: WorkerDescription, workspace: Workspace, env_modules: EnvModules | None = None) -> None:
+    def __init__(self, worker: WorkerDescription, workspace: Workspace) -> None:
         self._worker = worker
-        self._env_modules = env_modules
         self._log_path = workspace.logs / f"checker.{worker.id}.log"
         # So that it names the folders of this workspace.
         self._variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKSPACE_VARIABLE: str(workspace.root)}
@@ -105,7 +102,7 @@ class Checker:
                     stdout=subprocess.PIPE,
                     stderr=output,
                     cwd="/",
-                    env={**with_env_modules(os.environ, self._env_modules), **self._variables},
+                    env={**os.environ, **self._variables},
                 )
             log.info("checker_started", worker=self._worker.id, pid=self._process.pid)
         return self._process
@@ -166,20 +163,21 @@ class Checkers:
             raise MosaicError(f"The worker {worker_id!r} has no checker to ask.")
         return checker.ask(question)
 
-    def check(self, worker_id: str, payload: Payload, env_modules: EnvModules | None = None) -> Verdict:
+    def check(self, worker_id: str, payload: Payload) -> Verdict:
         """The worker's verdict on a payload. Configs that differ in nothing but the seed share one.
 
         Modules of the submitter's are imported by a checker of their own: they may change between two questions.
         """
         if worker_id not in self._checkers:
             return Verdict()
-        key = None if env_modules else verdict_key(payload, self._workers[worker_id].programs)
+        has_imports = payload.metadata.worker.imports is not None
+        key = None if has_imports else verdict_key(payload, self._workers[worker_id].programs)
         if key is not None and key in self._verdicts:
             self._verdicts.move_to_end(key)
             return self._verdicts[key]
         checker = self._checkers[worker_id]
-        if env_modules is not None:
-            checker = Checker(self._workers[worker_id], self._workspace, env_modules)
+        if has_imports:
+            checker = Checker(self._workers[worker_id], self._workspace)
         try:
             verdict = Verdict.model_validate(checker.ask({"ask": "check", "config": payload.to_json()}))
         except ValidationError as error:
@@ -187,7 +185,7 @@ class Checkers:
                 f"The checker of worker {worker_id!r} gave an invalid verdict: {format_validation_error(error)}"
             ) from None
         finally:
-            if env_modules is not None:
+            if has_imports:
                 checker.close()
         if key is not None:
             self._verdicts[key] = verdict

@@ -20,11 +20,9 @@ from mosaic.contracts.folder import (
 )
 from mosaic.contracts.payload import Payload, ProbeParts, ScriptConfig
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.states import EnvModules
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.probe.script_env import script_environment
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
-from mosaic.submission.caller_environment import with_env_modules
 from mosaic.workers import WorkerDescription
 
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -52,7 +50,6 @@ class LocalExecutor:
         gpus: tuple[int, ...] | None,
         inbox_offset: int,
         environment: dict[str, str] | None = None,
-        env_modules: EnvModules | None = None,
     ) -> ProcessIdentity:
         """Starts a keeper and returns its identity. Nothing may fork here: gRPC does not support it.
 
@@ -64,7 +61,7 @@ class LocalExecutor:
         else:
             argv = [*worker.command, "--config", str(config), "--grpc", "--grpc-target", self._address]
             argv, cwd = [*argv, "--resume"] if is_resume else argv, str(folder.path)
-            env = with_env_modules(self._environment(folder, payload, environment), env_modules)
+            env = self._environment(folder, payload, environment)
         is_chosen_by_caller = payload.resources.gpus.requested is None and DEVICES_VARIABLE in (environment or {})
         if gpus is not None and not is_chosen_by_caller:
             devices = visible_devices()

@@ -82,8 +82,11 @@ def import_run(records: Records, source: str) -> RunView:
         record = _read_record(staging, source)
         if not is_restored:
             config["metadata"]["is_imported"] = True
+            # Its modules are imported if its user trusts them, but from folders of the user's choice.
+            imports = config["metadata"]["worker"].get("imports")
+            config["metadata"]["worker"]["imports"] = None if imports is None else {**imports, "folders": []}
             entry = HistoryEntry(at=time.time(), stage=Stage.FINISHED, message=f"Imported from {path.name}.")
-            marks = {"is_imported": True, "env_modules": None, "history": (*record.history, entry)}
+            marks = {"is_imported": True, "history": (*record.history, entry)}
             record = record.model_copy(update=marks)
         target = records.folder(record.run_id)
         _refuse_duplicate(target)

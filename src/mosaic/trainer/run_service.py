@@ -20,14 +20,14 @@ from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.options import RunKind
-from mosaic.contracts.payload import Metadata, Payload, Schedule
-from mosaic.contracts.states import EnvModules, HistoryEntry, Outcome, RunRecord, Stage
+from mosaic.contracts.payload import Imports, Metadata, Payload, Schedule
+from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.sidecar.sidecar_spec import require_packages
-from mosaic.submission.caller_environment import with_env_modules
 from mosaic.trainer.admission import (
     mark_imported,
     parse_payload,
@@ -48,8 +48,8 @@ class Caller(NamedTuple):
 
     environment: Mapping[str, str] = MappingProxyType({})
     """For its own programs; it stays in memory until the run is started."""
-    env_modules: EnvModules | None = None
-    """What environment ids may import."""
+    import_folders: tuple[str, ...] = ()
+    """Where modules that a config names are found, if it does not state that."""
     is_trusted: bool = False
     """Whether what an imported config would execute is executed."""
 
@@ -74,12 +74,12 @@ class RunService:
         translated = translate_extras(data)
         payload = self._parse_submission(translated, caller)
         refuse_programs(payload, bool(caller.environment))
-        _check_variables(with_env_modules(caller.environment, caller.env_modules))
+        _check_variables(caller.environment)
         require_trust(payload)
         if not caller.environment:  # a program of the caller's tracks itself, in its own Python
             require_packages(payload)
         try:
-            return payload, self._verdict(payload, self._choose_env_modules(payload, caller.env_modules))
+            return payload, self._verdict(payload)
         except ConfigRefused as error:
             raise restore_written_paths(error, translated) from None
 
@@ -90,7 +90,10 @@ class RunService:
         is_imported = payload.metadata.is_imported or (
             trained is not None
             and trained.is_imported
-            and trained.env_id == payload.metadata.worker.config.get("env_id", trained.env_id)
+            and (
+                trained.env_id == payload.metadata.worker.config.get("env_id", trained.env_id)
+                or payload.modules != named_modules(payload.metadata.worker.config)
+            )
         )
         return mark_imported(payload, is_imported and not caller.is_trusted)
 
@@ -101,7 +104,7 @@ class RunService:
             return None
         return self._records.index.get_record(path.relative_to(runs).parts[0])
 
-    def _verdict(self, payload: Payload, env_modules: EnvModules | None) -> Verdict:
+    def _verdict(self, payload: Payload) -> Verdict:
         gpus = payload.resources.gpus
         if gpus.mandatory and (gpus.requested or 0) > self._slots.gpus:
             raise refuse_key(
@@ -109,14 +112,7 @@ class RunService:
                 f"{gpus.requested} are mandatory and this machine has {self._slots.gpus}. "
                 "Ask for fewer, or set resources.gpus.mandatory to false.",
             )
-        return self._checkers.check(payload.metadata.worker.id, payload, env_modules)
-
-    def _choose_env_modules(self, payload: Payload, given: EnvModules | None) -> EnvModules | None:
-        """What the environment id may import: as the caller allows, or as the evaluated run was allowed."""
-        if not payload.env_module:
-            return None
-        trained = self._evaluated_run(payload) if given is None else None
-        return given if trained is None else trained.env_modules
+        return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, caller: Caller) -> RunView:
         """Creates the run, if all checks accept it."""
@@ -128,8 +124,7 @@ class RunService:
         if stored != redacted:  # a reference got another name, because another secret had that one
             payload = self._parse_submission(translate_extras(stored), caller)
         payload = pin_env_version(payload, verdict.summary.environment.id)
-        env_modules = self._choose_env_modules(payload, caller.env_modules)
-        record, folder = self._create_run_folder(payload, verdict.summary, env_modules)
+        record, folder = self._create_run_folder(payload, verdict.summary)
         with self._records.lock:
             if caller.environment:
                 # Without what would load libraries of the caller's choice into the keeper's tree.
@@ -149,9 +144,7 @@ class RunService:
         if full_disk:
             raise DiskFull(full_disk)
 
-    def _create_run_folder(
-        self, payload: Payload, summary: VerdictSummary, env_modules: EnvModules | None
-    ) -> tuple[RunRecord, RunFolder]:
+    def _create_run_folder(self, payload: Payload, summary: VerdictSummary) -> tuple[RunRecord, RunFolder]:
         """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
         workspace = self._records.workspace
         with self._records.lock:
@@ -167,7 +160,6 @@ class RunService:
             tags=payload.metadata.tags,
             notes=payload.metadata.notes,
             is_imported=payload.metadata.is_imported,
-            env_modules=env_modules,
             warnings=summary.warnings,
             priority=payload.schedule.priority,
             cpus=payload.resources.cpus or 1,
@@ -270,21 +262,23 @@ class RunService:
             payload = payload.with_worker(config={**payload.metadata.worker.config, "total_timesteps": total_timesteps})
         if not caller.is_trusted:
             require_trust(payload)
-        _check_variables(with_env_modules({}, caller.env_modules))
-        env_modules = (caller.env_modules or record.env_modules) if payload.env_module else None
-        self._verdict(payload, env_modules)
+        imports = payload.metadata.worker.imports
+        if payload.modules and not (imports and imports.folders):
+            given = {"modules": list(payload.modules), "folders": caller.import_folders}
+            payload = payload.with_worker(imports=parse_contract(Imports, given, "The folders of modules were"))
+        self._verdict(payload)
         self._require_intact_checkpoint(record)
         with self._records.lock:
             record = self._resolve_record(record.run_id)
             if record.is_active:
                 raise NotAllowed(f"Run {record.run_id} is already {record.status}.")
-            if total_timesteps is not None:
+            if payload != self._records.read_payload(record.run_id):
                 data = payload.to_json()
                 write_json(folder.config, data)
                 write_json(self._records.workspace.payload_copy(record.run_id), data)
             self._records.payloads[record.run_id] = payload
             requeued = Requeued(at=self._records.queue_time(record.queued_at), total_timesteps=total_timesteps)
-            self._records.put(advance(record.model_copy(update={"env_modules": env_modules}), requeued))
+            self._records.put(advance(record, requeued))
 
     def _require_intact_checkpoint(self, record: RunRecord) -> None:
         """Refuses where all checkpoints are damaged: the run would start from its beginning and lose its curve."""

@@ -23,7 +23,7 @@ from mosaic.contracts.events import Hello
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.play_commands import MAX_COMMAND_BYTES, parse_command
-from mosaic.contracts.states import EnvModules, Stage
+from mosaic.contracts.states import Stage
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
 from mosaic.fastlane import lanes_folder
@@ -356,10 +356,8 @@ def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:
 def _caller(
     request: pb.PayloadRequest | pb.ResumeRequest, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Caller:
-    modules = None
-    if request.HasField("env_modules"):
-        modules = EnvModules(names=request.env_modules.names, python_path=request.env_modules.python_path)
-    return Caller(environment, modules, request.is_trusted)
+    folders = tuple(request.import_folders) if isinstance(request, pb.ResumeRequest) else ()
+    return Caller(environment, folders, request.is_trusted)
 
 
 def _run_reply(view: RunView) -> pb.RunReply:

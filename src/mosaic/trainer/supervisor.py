@@ -368,7 +368,6 @@ class Supervisor:
                 gpus=attempt.gpus if self._slots.gpus else None,
                 inbox_offset=file_size(folder.inbox),
                 environment=self._records.environments.pop(record.run_id, None),
-                env_modules=record.env_modules,
             )
         except (OSError, MosaicError, ValueError) as error:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))
