@@ -230,4 +230,10 @@ def test_images_for_an_algorithm_of_vectors_and_rounded_steps_are_warned_of() ->
         "total_timesteps: 1,000 is not a multiple of the 512 steps of an update, so 512 steps are trained."
     ]
     assert step_warnings(config(total_timesteps=1024)) == []
+    for name in ("dqn", "sac_continuous_action"):
+        replay = load_algorithm(name).Config
+        assert step_warnings(replay(total_timesteps=1001, num_envs=4)) == [
+            "total_timesteps: 1,001 is not a multiple of the 4 environments, so 1,000 steps are trained."
+        ]
+        assert step_warnings(replay(total_timesteps=1001)) == []
     assert step_warnings(config()) == [], "the defaults are CleanRL's"

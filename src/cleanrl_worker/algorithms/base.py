@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium
 import numpy as np
@@ -228,19 +228,18 @@ def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:
 
 
 def step_warnings(config: Any) -> list[str]:
-    """Return a warning where an algorithm that trains in whole rollouts takes fewer steps than requested.
+    """Return a warning where fewer steps than requested are trained: whole rollouts, or steps of all environments.
 
     The defaults are CleanRL's, and not worth a warning.
     """
-    total, per_update = config.total_timesteps, getattr(config, "batch_size", 0)
+    total, has_rollouts = config.total_timesteps, hasattr(config, "num_iterations")
+    unit = config.batch_size if has_rollouts else getattr(config, "num_envs", 1)
     is_default = total == type(config).model_fields["total_timesteps"].default
-    if is_default or not hasattr(config, "num_iterations") or total % per_update == 0:
+    if is_default or total % unit == 0:
         return []
-    trained = config.num_iterations * per_update
-    return [
-        f"total_timesteps: {total:,} is not a multiple of the {per_update:,} steps of an update, so {trained:,} steps "
-        "are trained."
-    ]
+    what = f"{unit:,} steps of an update" if has_rollouts else f"{unit:,} environments"
+    trained = total - total % unit
+    return [f"total_timesteps: {total:,} is not a multiple of the {what}, so {trained:,} steps are trained."]
 
 
 def resolve_backend(backend: Backend) -> str:
@@ -302,11 +301,16 @@ def save_checkpoint(
     weights: Mapping[str, Array],
     arrays: Mapping[str, Array | CheckpointPart],
     facts: Any,
+    score: float | Literal["mean_return"] | None = "mean_return",
 ) -> None:
     """Save a checkpoint; if a weight is not finite, end the run instead, so that the previous checkpoint stays last."""
+    abort_if_weights_not_finite(algorithm, run, step, weights)
+    run.save_checkpoint(step, weights=weights, arrays=arrays, facts=facts, score=score)
+
+
+def abort_if_weights_not_finite(algorithm: str, run: Run, step: int, weights: Mapping[str, Array]) -> None:
     is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
     abort_if_not_finite(algorithm, run, step, {} if is_finite else {"weights": math.nan})
-    run.save_checkpoint(step, weights=weights, arrays=arrays, facts=facts)
 
 
 def abort_if_rewards_not_finite(algorithm: str, run: Run, rewards: Array, step: int) -> None:

@@ -62,6 +62,12 @@ class AlgorithmConfig(Contract):
     """The name of the experiment; part of the run's name."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
     """Environment steps between checkpoints; unset: a tenth of the run, between 20,000 and 250,000 steps."""
+    eval_every: int = Field(default=0, ge=0, json_schema_extra=RUN)
+    """Environment steps between evaluations during training, which then choose the best checkpoint; 0: none."""
+    num_eval_episodes: int = Field(default=10, ge=1, le=100_000, json_schema_extra=RUN)
+    """Episodes of each evaluation during training, with the best actions and seeds that training never uses."""
+    stop_at_return: float | None = Field(default=None, json_schema_extra=RUN)
+    """The mean return of an evaluation, or without evaluations of the last 100 episodes, that ends the training."""
     backend: Backend = Field(default="auto", json_schema_extra=COMPUTE)
     """The library that computes updates: numpy (fastest for small networks on a CPU), torch, or auto to choose."""
     cuda: bool = Field(default=True, json_schema_extra=COMPUTE)

@@ -26,8 +26,11 @@ def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFold
         play_batches(request.payload, loaded, run)
 
 
-def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
-    """Evaluate as CleanRL does after saving a model: some episodes, whose returns go to the run's event file."""
+def evaluate_after_training(request: WorkerRequest, run: Run, logs_points: bool) -> None:
+    """Evaluate as CleanRL does after saving a model: some episodes, whose returns go to the run's event file.
+
+    They do not where the run was evaluated during training: their points would be by number, not by step.
+    """
     evaluation = request.evaluation.model_copy(
         update={
             "policy_path": str(run.folder.path),
@@ -38,7 +41,7 @@ def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
     config = request.config.model_copy(update={"algo": None, "env_id": None, "algo_params": {}})
     try:
         loaded = load_for_evaluation(replace(request, config=config, payload=payload))
-        batches = EvaluationBatches(payload, loaded, run, is_evaluation_run=False)
+        batches = EvaluationBatches(payload, loaded, run, is_evaluation_run=False, logs_points=logs_points)
         try:
             batches.play_batch()
         finally:

@@ -19,6 +19,7 @@ from cleanrl_worker.evaluation.policies import BoundedPolicy, Sample
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import ActorCriticLearner
+from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from cleanrl_worker.loops.replay_world import check_vectors, vector_world
 from mosaic.envs.reproducible import random_state_to_json
 
@@ -40,7 +41,7 @@ def train(
     explore: Callable[[Any], Sample],
     target_frequency: int,
 ) -> None:
-    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint.
+    """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint.
 
     The agent is made from the size of observations and the bounds of actions. Target networks are updated at every
     `target_frequency`-th update of the critics.
@@ -83,10 +84,10 @@ def train(
             base.abort_if_not_finite(name, run, global_step, metrics, is_finite)
             return metrics
 
-        def save() -> None:
+        def get_state(is_checkpoint: bool) -> TrainingState:
             base.check_async_losses(name, run, global_step, num_envs, learner)
             learner.sync_networks()
-            arrays, facts = world.checkpoint_state(config.checkpoint_replay_mb)
+            arrays, facts = world.checkpoint_state(config.checkpoint_replay_mb if is_checkpoint else 0)
             moments, optimizer_facts = learner.optimizer_state()
             arrays |= {**moments, "action.low": space.low, "action.high": space.high}
             facts |= {
@@ -98,11 +99,12 @@ def train(
                 "optimizer": optimizer_facts,
                 "rng": random_state_to_json(rng.bit_generator.state),
             }
-            base.save_checkpoint(name, run, global_step, weights=agent.state_dict(), arrays=arrays, facts=facts)
+            return TrainingState(agent.state_dict(), arrays, facts)
 
+        milestones = Milestones(name, config, run, resume, get_state)
+        milestones.start(global_step)
         started_at, started_step = time.time(), global_step
-        saved_step = -1 if resume is None else global_step
-        while global_step + num_envs <= total and not run.stop_requested:
+        while global_step + num_envs <= total and not run.is_ending:
             # Act and store: at first random actions, then samples of the policy.
             if global_step < config.learning_starts:
                 actions = rng.uniform(low, high, (num_envs, low.size))
@@ -129,13 +131,10 @@ def train(
                 if updates % REPORT_EVERY == 0:
                     sps = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**checked_losses(), "charts/SPS": sps})
-            if run.checkpoint_due(global_step):
-                if is_learning:
-                    checked_losses()
-                save()
-                saved_step = global_step
-        if saved_step != global_step:
-            save()
+            if is_learning and run.checkpoint_due(global_step):
+                checked_losses()
+            milestones.update(global_step)
+        milestones.finish(global_step)
 
 
 def _capacity(config: Any) -> int:

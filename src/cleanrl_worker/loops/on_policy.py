@@ -21,6 +21,7 @@ from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.ppo_kernels import PpoKernel, RolloutBatch
 from cleanrl_worker.learners.protocols import ActorForward, AdamState, PpoLearner
+from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from mosaic import envs
 from mosaic.envs.reproducible import random_state_to_json
 
@@ -101,7 +102,7 @@ class OnPolicyTraining:
     # --- the loop
 
     def train(self, resume: Checkpoint | None) -> None:
-        """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+        """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint."""
         config, run, environments, total = self.config, self.run, self.environments, self.config.batch_size
         if resume is None:
             self.agent.initialize(self.rng)
@@ -121,8 +122,9 @@ class OnPolicyTraining:
         environments.observe(self.observations[-1])
 
         started_at, started_step = time.time(), self.global_step
-        saved_step = -1 if resume is None else self.global_step
-        while self.global_step + total <= config.total_timesteps and not run.stop_requested:
+        milestones = Milestones(self.name, config, run, resume, self._state)
+        milestones.start(self.global_step)
+        while self.global_step + total <= config.total_timesteps and not run.is_ending:
             self.iteration += 1
             if config.anneal_lr:
                 self.learning_rate = config.learning_rate * (1 - (self.iteration - 1) / config.num_iterations)
@@ -136,11 +138,8 @@ class OnPolicyTraining:
             sps = int((self.global_step - started_step) / (time.time() - started_at))
             charts = {"charts/learning_rate": self.learning_rate, **losses, "charts/SPS": sps}
             run.scalars(self.global_step, charts)
-            if run.checkpoint_due(self.global_step):
-                self._save()
-                saved_step = self.global_step
-        if saved_step != self.global_step:
-            self._save()
+            milestones.update(self.global_step)
+        milestones.finish(self.global_step)
 
     def _collect_rollout(self) -> Array:
         """Step all environments `num_steps` times; return the rewards [steps, environments]."""
@@ -186,13 +185,10 @@ class OnPolicyTraining:
             "num_steps": self.config.num_steps,
         }  # fmt: skip
 
-    def _save(self) -> None:
+    def _state(self, _: bool) -> TrainingState:
         arrays, environment_facts = self.environments.checkpoint_state()
         own_arrays, own_facts = self.own_state()
-        base.save_checkpoint(
-            self.name,
-            self.run,
-            self.global_step,
+        return TrainingState(
             weights=self.agent.state_dict(),
             arrays={**arrays, **own_arrays, **base.optimizer_arrays(self.agent.network, self.learner)},
             facts={

@@ -23,6 +23,7 @@ from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices, ppo_kernels
 from cleanrl_worker.learners.conv_network import ConvAgent, parameter_count
 from cleanrl_worker.learners.ppo_kernels import categorical_log_probs
+from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 from mosaic.envs.reproducible import random_state_to_json
 
@@ -151,7 +152,7 @@ class FrameTraining:
     # --- the loop
 
     def train(self, resume: Checkpoint | None) -> None:
-        """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+        """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint."""
         config, run, games, total = self.config, self.run, self.games, self.config.batch_size
         if resume is None:
             self.agent.initialize(self.rng)
@@ -170,12 +171,13 @@ class FrameTraining:
             self.restore_own_state(resume, is_exact)
         games.observe(self.observations[-1])
 
-        saved_step = -1 if resume is None else self.global_step
         latest_state = self._state()
         if self.prepare():
             latest_state = self._state()
+        milestones = Milestones(self.name, config, run, resume, lambda _: latest_state)
+        milestones.start(self.global_step)
         started_at, started_step = time.time(), self.global_step
-        while self.global_step + total <= config.total_timesteps and not run.stop_requested:
+        while self.global_step + total <= config.total_timesteps and not run.is_ending:
             self.iteration += 1
             if config.anneal_lr:
                 self.learning_rate = config.learning_rate * (1 - (self.iteration - 1) / config.num_iterations)
@@ -197,11 +199,8 @@ class FrameTraining:
             charts = {"charts/learning_rate": self.learning_rate, **losses, "charts/SPS": sps}
             run.scalars(self.global_step, charts)
             latest_state = self._state()
-            if run.checkpoint_due(self.global_step):
-                base.save_checkpoint(self.name, run, **latest_state)
-                saved_step = self.global_step
-        if saved_step != latest_state["step"]:
-            base.save_checkpoint(self.name, run, **latest_state)
+            milestones.update(self.global_step)
+        milestones.finish(latest_state.facts["global_step"])
 
     def _collect_rollout(self) -> Array | None:
         """Step all games `num_steps` times; return the rewards [steps, games], or None if the run was stopped."""
@@ -269,15 +268,14 @@ class FrameTraining:
             "num_steps": self.config.num_steps,
         }  # fmt: skip
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> TrainingState:
         """Return copies of everything that a checkpoint contains."""
         arrays, environment_facts = self.games.checkpoint_state()
         own_arrays, own_facts = self.own_state()
-        return {
-            "step": self.global_step,
-            "weights": self.learner.arrays(),
-            "arrays": {**arrays, **self.learner.optimizer_state(), **own_arrays},
-            "facts": {
+        return TrainingState(
+            weights=self.learner.arrays(),
+            arrays={**arrays, **self.learner.optimizer_state(), **own_arrays},
+            facts={
                 "algorithm": self.name,
                 "shape": self._shape(),
                 "config": self.config.model_dump(mode="json"),
@@ -292,7 +290,7 @@ class FrameTraining:
                 "environments": environment_facts,
                 **own_facts,
             },
-        }
+        )
 
 
 class FramePpoTraining(FrameTraining):

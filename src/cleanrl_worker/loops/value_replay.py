@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.learners.protocols import NonFiniteDetector
+from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from cleanrl_worker.loops.replay_world import ReplayWorld
 from mosaic.envs.reproducible import random_state_to_json
 
@@ -91,7 +92,7 @@ def train(
     make_learner: Callable[[ReplayWorld, np.random.Generator], ReplayLearner],
     explore: Explore = EpsilonGreedy,
 ) -> None:
-    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint.
+    """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint.
 
     `make_learner` gives the learner new weights, or those of the checkpoint to resume from.
     """
@@ -118,10 +119,10 @@ def train(
             learning_starts += global_step
     exploration = explore(config, learner, action_count, rng)
 
-    def save() -> None:
+    def get_state(is_checkpoint: bool) -> TrainingState:
         base.check_async_losses(name, run, global_step, num_envs * frequency, learner)
         weights, learner_arrays, adam_count = learner.checkpoint_state(world.replay)
-        arrays, facts = world.checkpoint_state(config.checkpoint_replay_mb)
+        arrays, facts = world.checkpoint_state(config.checkpoint_replay_mb if is_checkpoint else 0)
         facts |= {
             "algorithm": name,
             "config": config.model_dump(mode="json"),
@@ -130,11 +131,12 @@ def train(
             "adam_count": adam_count,
             "rng": random_state_to_json(rng.bit_generator.state),
         }
-        base.save_checkpoint(name, run, global_step, weights=weights, arrays={**arrays, **learner_arrays}, facts=facts)
+        return TrainingState(weights, {**arrays, **learner_arrays}, facts)
 
+    milestones = Milestones(name, config, run, resume, get_state)
+    milestones.start(global_step)
     started_at, started_step = time.time(), global_step
-    saved_step = -1 if resume is None else global_step
-    while global_step + num_envs <= total and not run.stop_requested:
+    while global_step + num_envs <= total and not run.is_ending:
         # Act until the next gradient step, and store what happens.
         start_step = global_step
         step_count = min(frequency - start_step // num_envs % frequency, (total - start_step) // num_envs)
@@ -168,8 +170,5 @@ def train(
                 learner.update_target(config.tau)
         else:
             learner.skip_update()
-        if run.checkpoint_due(global_step):
-            save()
-            saved_step = global_step
-    if saved_step != global_step:
-        save()
+        milestones.update(global_step)
+    milestones.finish(global_step)

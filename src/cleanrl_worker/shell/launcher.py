@@ -193,9 +193,9 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         if request.evaluates_model and not run.stop_requested:
             from cleanrl_worker.evaluation.evaluate import evaluate_after_training
 
-            evaluate_after_training(request, run)
-        is_done = run.global_step >= config.total_timesteps or not run.stop_requested
-        run.finish("succeeded" if is_done else "stopped")
+            evaluate_after_training(request, run, logs_points=not config.eval_every)
+        is_done = run.global_step >= config.total_timesteps or run.end_reason is not None or not run.stop_requested
+        run.finish("succeeded" if is_done else "stopped", run.end_reason)
 
 
 def _save_model(run: Run, algo: str, config: Any) -> None:

@@ -275,7 +275,7 @@ class Run:
             ("environment", view.env_id),
             ("seed", view.seed),
             ("status", format_progress_line(view)),
-            ("reason", view.reason if view.outcome in UNSUCCESSFUL else None),
+            ("reason", view.end_reason),
             ("folder", view.run_dir),
         )
         return html_table((), [(name, value) for name, value in rows if value is not None])

@@ -20,6 +20,7 @@ from mosaic.arena.step_recorder import StepRecorder
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.common.files import write_json
+from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.views import EvaluationBatch, EvaluationSummary
@@ -55,6 +56,14 @@ class EvaluatedPolicy:
 def first_evaluation_seed(training_seed: int) -> int:
     """Return the first evaluation seed, far away from the seeds that training uses."""
     return 1_000_000 + training_seed * 10_000
+
+
+def warn_of_truncation(run: Run, env_id: str) -> None:
+    run.warn(
+        f"An episode was truncated after {MAX_EPISODE_STEPS:,} steps: {env_id} has no lower time limit, and the policy "
+        "seems to be stuck.",
+        "eval_cut_warning",
+    )
 
 
 def batch_size(payload: Payload) -> int:
@@ -113,7 +122,14 @@ class TimeBudget:
 class EvaluationBatches:
     """Runs batches, each on the next seeds. Those of an earlier attempt are kept."""
 
-    def __init__(self, payload: Payload, loaded: EvaluatedPolicy, run: Run, is_evaluation_run: bool = True) -> None:
+    def __init__(
+        self,
+        payload: Payload,
+        loaded: EvaluatedPolicy,
+        run: Run,
+        is_evaluation_run: bool = True,
+        logs_points: bool = True,
+    ) -> None:
         self.header = _summary_header(payload, loaded, run)
         self._batch_size = batch_size(payload)
         self._captures_video = payload.artifacts.video.capture_evaluation
@@ -124,6 +140,8 @@ class EvaluationBatches:
         self._run = run
         self._is_evaluation_run = is_evaluation_run
         """Whether the run is an evaluation, not a training that ends with one."""
+        self._logs_points = logs_points
+        """Whether results are points, by number of episode and batch; not where the tags have points by step."""
         earlier = _read_earlier_summary(run) if is_evaluation_run else None
         self.completed_batches = [] if earlier is None else list(earlier.batches)
         self._videos = [] if earlier is None else list(earlier.videos)
@@ -204,11 +222,7 @@ class EvaluationBatches:
         self.episode_count += 1
         if episode.length >= MAX_EPISODE_STEPS and not self._has_warned_of_truncation:
             self._has_warned_of_truncation = True
-            self._run.warn(
-                f"An episode was truncated after {MAX_EPISODE_STEPS:,} steps: {self._loaded.env_id} has no lower "
-                "time limit, and the policy seems to be stuck.",
-                "eval_cut_warning",
-            )
+            warn_of_truncation(self._run, self._loaded.env_id)
         if self._is_evaluation_run:
             self._run.episode(
                 env=episode.seed % BATCH_SIZE,
@@ -216,8 +230,9 @@ class EvaluationBatches:
                 episodic_return=episode.episodic_return,
                 length=episode.length,
             )
-        self._run.scalar("eval/episodic_return", episode.episodic_return, self.episode_count)
-        self._run.scalar("eval/episodic_length", episode.length, self.episode_count)
+        if self._logs_points:
+            self._run.scalar(EVAL_RETURN_TAG, episode.episodic_return, self.episode_count)
+            self._run.scalar(EVAL_LENGTH_TAG, episode.length, self.episode_count)
 
     def _make_camera(self, number: int) -> VideoRecorder:
         folder = self._run.folder
@@ -250,7 +265,7 @@ class EvaluationBatches:
         """Log a batch and write the summary of all batches."""
         self.completed_batches.append(batch)
         run = self._run
-        for name in SUMMARY_METRICS:
+        for name in SUMMARY_METRICS if self._logs_points else ():
             if (value := getattr(batch, name)) is not None:
                 run.scalar(f"eval/{name}", value, batch.batch)
         self._has_unwritten_batches = True

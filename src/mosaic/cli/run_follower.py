@@ -260,7 +260,7 @@ def end_summary_rows(view: RunView) -> list[tuple[str, str | None]]:
     speed = f", {view.sps:,.0f} steps/s" if view.sps else ""
     step = view.global_step
     return [
-        ("why", view.reason if view.outcome != "succeeded" else None),
+        ("why", view.end_reason),
         ("return", output.describe_return(view)),
         ("steps", f"{step:,} in {formatting.format_duration(took_s)}{speed}" if step is not None else None),
         ("checkpoint", output.describe_checkpoint(view)),

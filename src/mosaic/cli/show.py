@@ -115,7 +115,7 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ("worker", formatting.describe_worker(view)),
         ("worker id", view.worker_id),
         ("agent", view.agent_id),
-        ("why", view.reason if view.outcome != "succeeded" else None),
+        ("why", view.end_reason),
         ("problem", view.problem),
         ("warning", "\n".join(view.warnings) or None),
         ("waits for", view.wait_reason),

@@ -92,7 +92,7 @@ class CheckpointSaved(Event):
     """Relative to the run folder."""
     is_best: bool = False
     score: float | None = None
-    """Mean return of the last 100 episodes."""
+    """Mean return of the last 100 episodes. Of a run that evaluates during training: of the evaluation at this step."""
 
 
 class EnvironmentSeeded(Event):
@@ -171,6 +171,18 @@ class WorkerResumed(Event):
     global_step: Int64
 
 
+class TrainingEvaluated(Event):
+    """The policy was evaluated during its training."""
+
+    KIND = "evaluated"
+    step: Int64
+    """Environment steps of the training."""
+    episodes: Int64
+    avg_return: float | None = None
+    """Null: not finite."""
+    duration_s: float
+
+
 class PolicyEvalStarted(Event):
     KIND = "policy_eval_started"
     algo: str
@@ -205,6 +217,7 @@ class Finished(Event):
     outcome: str
     """`succeeded`, `stopped` (asked to), `rejected` or `failed`."""
     reason: str | None = None
+    """In a sentence; null where it succeeded because all its steps are done."""
     global_step: Int64 | None = None
 
 

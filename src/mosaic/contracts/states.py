@@ -139,6 +139,13 @@ class RunRecord(StoredState):
         return str(self.outcome or self.stage)
 
     @property
+    def end_reason(self) -> str | None:
+        """Why it ended, where that is more than that its work is done."""
+        if self.outcome is Outcome.SUCCEEDED:
+            return self.final_report.reason if self.final_report is not None else None
+        return self.reason
+
+    @property
     def is_active(self) -> bool:
         return self.stage is not Stage.FINISHED
 

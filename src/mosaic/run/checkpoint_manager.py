@@ -24,6 +24,10 @@ class CheckpointManager:
         self._best: tuple[int, float] | None = None
         self._entries: dict[int, dict[str, Any]] = {}
 
+    @property
+    def best_score(self) -> float | None:
+        return None if self._best is None else self._best[1]
+
     def adopt_existing(self, above_step: int) -> list[MovedCheckpoint]:
         """Take over the checkpoints of an earlier attempt up to a step, and move those above it aside."""
         moved = list(checkpoints.move_aside(self._folder, above_step))

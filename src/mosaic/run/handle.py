@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import Any, Self, SupportsFloat, TypeVar
+from typing import Any, Literal, Self, SupportsFloat, TypeVar
 
 from mosaic.contracts import commands
 from mosaic.contracts.folder import RunFolder
@@ -33,6 +33,8 @@ PROGRESS_S = 1.0
 ANALYTICS_S = 5.0
 PAUSED_HEARTBEAT_S = 3.0
 RETRY_S = 0.25
+RECENT_EPISODES = 100
+"""The number of episodes over which the mean return is computed."""
 
 Result = TypeVar("Result")
 
@@ -62,6 +64,8 @@ class Run:
 
     frames: LiveFrames | None = None
     """Live frames of its environments; None where they are switched off."""
+    end_reason: str | None = None
+    """Why it has succeeded before its last step, in a sentence; None where it has not."""
 
     def __init__(
         self,
@@ -106,7 +110,7 @@ class Run:
         self._has_started = False
         self._is_finished = False
         self._is_closed = False
-        self._recent_returns: deque[float] = deque(maxlen=100)
+        self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._on_command = on_command
         self._inbox = Inbox(folder)
         self._log = RunLog(folder, tensorboard)
@@ -186,6 +190,17 @@ class Run:
         if _monotonic() >= self._due_at:
             self._tick()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the training ends after this update: a stop was requested, or there is an `end_reason`."""
+        return self.stop_requested or self.end_reason is not None
+
+    @property
+    def best_score(self) -> float | None:
+        """The highest score of a checkpoint, including those of earlier attempts."""
+        self._start_attempt()
+        return self._checkpoint_manager.best_score
+
     def checkpoint_due(self, step: int) -> bool:
         """Return whether a multiple of `checkpoint_every` was passed since the last one, or one was requested."""
         if self._is_checkpoint_requested:
@@ -202,14 +217,18 @@ class Run:
         weights: Mapping[str, Array],
         arrays: Mapping[str, Array | CheckpointPart],
         facts: Mapping[str, Any],
+        score: float | Literal["mean_return"] | None = "mean_return",
     ) -> Path | None:
-        """Save a checkpoint and return its path; if that fails, log a warning and return None."""
+        """Save a checkpoint and return its path; if that fails, log a warning and return None.
+
+        The one with the highest score is the best; one without a score never is.
+        """
         self._start_attempt()
         step = int(step)
         self._checkpoint_mark = step
         self._is_checkpoint_requested = False
         self._flush()
-        score = self.mean_return
+        score = self.mean_return if score == "mean_return" else score
         extra_manifest = {
             "worker": self._worker,
             "worker_version": self._version,
@@ -225,7 +244,8 @@ class Run:
             self._log.sync()
             return self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
 
-        is_last = self.total_timesteps is not None and step >= self.total_timesteps
+        is_at_end = self.total_timesteps is not None and step >= self.total_timesteps
+        is_last = is_at_end or self.end_reason is not None
         title = f"The checkpoint at step {step}"
         saved = self.write_result(write, title, "checkpoint_failed", may_wait=is_last)
         if saved is None:

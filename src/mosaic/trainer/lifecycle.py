@@ -288,7 +288,7 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
         return Outcome.FAILED, f"Out of memory: it took {used}. {resume_hint}"
     report = record.final_report
     if exited.code == 0 and report is not None and report.outcome == "succeeded":
-        return Outcome.SUCCEEDED, "It completed all its steps."
+        return Outcome.SUCCEEDED, report.reason or "It completed all its steps."
     if report is not None and report.outcome == "rejected":
         return Outcome.REJECTED, report.reason or "The worker refused its config."
     if record.stop_requested_at is not None or exited.cause == "stop":

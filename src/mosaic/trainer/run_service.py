@@ -252,7 +252,7 @@ class RunService:
             )
         if record.outcome is Outcome.SUCCEEDED and total_timesteps is None:
             raise NotAllowed(
-                f"Run {record.run_id} has done all its {reached:,} steps. "
+                f"Run {record.run_id} has succeeded after {reached:,} steps. "
                 f"Extend it: mosaic resume {record.run_id} --total-timesteps {max(2 * reached, 1)}"
             )
         if total_timesteps is not None and total_timesteps <= reached and record.outcome is Outcome.SUCCEEDED:

@@ -13,11 +13,12 @@ from mosaic.contracts.options import CORE_GROUP, OPTIONS, Option
 from mosaic.contracts.setting_field import SettingField
 from mosaic.submission.algorithm_schema import Algorithm, load_algorithms, supported_options
 
-SETTING_UNITS = {"checkpoint_every": "steps"}
+SETTING_UNITS = {"checkpoint_every": "steps", "eval_every": "steps"}
 SETTING_LABELS = {
     "exp_name": "Experiment name",
     "env_kwargs": "Its settings",
     "checkpoint_every": "Every",
+    "eval_every": "Evaluate every",
     "norm_adv": "Normalize advantages",
     "torch_deterministic": "Deterministic",
 }
@@ -25,7 +26,7 @@ SETTING_LABELS = {
 _ABBREVIATIONS = {
     "gae": "GAE", "kl": "KL", "cuda": "CUDA", "cpus": "CPUs", "gpus": "GPUs",
     "lr": "learning rate", "envs": "environments", "coef": "coefficient", "adv": "advantages", "ent": "entropy",
-    "vf": "value", "vloss": "value loss", "grad": "gradient", "num": "",
+    "vf": "value", "eval": "evaluation", "vloss": "value loss", "grad": "gradient", "num": "",
 }  # fmt: skip
 """The meaning of abbreviations in names of settings."""
 _SETTINGS_ON_THE_RIGHT = {"Checkpoints": ("checkpoint_every",)}

@@ -8,7 +8,7 @@ from PySide6.QtCore import QPoint, QRect, Qt, QTimer
 from PySide6.QtGui import QColor, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QScrollArea, QSizePolicy, QWidget
 
-from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.metric_tags import EVAL_MEAN_TAG, RETURN_TAG
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import CurveFeed
@@ -79,9 +79,9 @@ def split_tag(tag: str) -> tuple[str, str]:
     return (group, title) if slash else ("", tag)
 
 
-def _sort_key(tag: str) -> tuple[bool, str]:
-    """Sort by name, after the return, which is the most important."""
-    return tag != RETURN_TAG, tag.lower()
+def _sort_key(tag: str) -> tuple[bool, bool, str]:
+    """Sort by name, after the returns in training and evaluation, which are the most important."""
+    return tag != RETURN_TAG, tag != EVAL_MEAN_TAG, tag.lower()
 
 
 class ChartCell(QWidget):
