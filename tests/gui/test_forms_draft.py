@@ -57,7 +57,7 @@ def test_the_form_has_every_setting_of_the_algorithm_once(layout: FormLayout) ->
     names += [field.name for field in layout.core]
     assert len(names) == len(set(names))
     assert {field.name for field in layout.algorithm.fields} <= set(names)
-    assert [section.title for section in layout.left] == ["Run", "Compute", "Learning", "Rollout"]
+    assert [section.title for section in layout.left] == ["Run", "Compute", "Network", "Learning", "Rollout"]
     assert "cleanrl" in algorithms_by_worker()
     assert "script" not in algorithms_by_worker()
 

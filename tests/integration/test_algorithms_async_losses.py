@@ -86,10 +86,9 @@ def test_a_network_for_images_is_stopped_at_the_next_report_and_the_bad_update_i
 def test_no_environment_receives_an_action_that_is_not_finite(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_algorithm(name), "HIDDEN", (16, 16))
     monkeypatch.setattr(Replay, "sample", spoil_call(Replay.sample, 4, spoil_a_reward))
     with pytest.raises(MosaicError, match="stopped at step 64: losses/"):
-        train_run(place / "run", name, env_id="Pendulum-v1")
+        train_run(place / "run", name, env_id="Pendulum-v1", hidden_sizes=(16, 16))
     assert {step for _, step in anomalies(place / "run")} == {64}
     assert ("losses/qf1_loss", 64) in anomalies(place / "run")
     assert events(place / "run", "episodes") == []

@@ -36,18 +36,12 @@ MODULES: dict[str, Any] = {
 }
 SMALL = {
     "env_id": "Pendulum-v1", "total_timesteps": 640, "checkpoint_every": 128, "buffer_size": 400, "batch_size": 16,
-    "learning_starts": 100,
+    "learning_starts": 100, "hidden_sizes": (16, 16),
 }  # fmt: skip
 TORCH = {"backend": "torch", "cuda": False}
 SHORT = {"total_timesteps": 448, "learning_starts": 330}
 """Few updates: small tensors cost torch far more than they cost numpy."""
 EACH = pytest.mark.parametrize("name", sorted(MODULES))
-
-
-@pytest.fixture(autouse=True)
-def _narrow_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in MODULES.values():
-        monkeypatch.setattr(module, "HIDDEN", (16, 16))
 
 
 def config_of(name: str, **changes: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 from cleanrl_worker.algorithms import ddpg_continuous_action as ddpg
 from cleanrl_worker.algorithms import sac_continuous_action as sac
 from cleanrl_worker.algorithms import td3_continuous_action as td3
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.control_kernels import ActorCriticKernel, DeterministicKernel, SacKernel, ScalarAdam
 from cleanrl_worker.learners.perceptron import ActorCriticNetworks
 from cleanrl_worker.learners.torch_backend import TorchContext
@@ -28,6 +29,7 @@ OBSERVATIONS, ACTIONS, ROWS = 5, 3, 32
 SCALE, BIAS = np.array([0.5, 1.0, 2.0], np.float32), np.array([0.0, 0.1, -0.3], np.float32)
 SETTINGS = SimpleNamespace(batch_size=ROWS, gamma=0.9, tau=0.1)
 CPU = torch.device("cpu")
+ARCHITECTURE = Architecture((16, 12), "relu")
 
 
 class RecordingGenerator:
@@ -42,8 +44,10 @@ class RecordingGenerator:
         self.draws.append(torch.tensor(out.T))
 
 
-def make_networks(heads: tuple[str, ...], critics: int, has_target_actor: bool) -> ActorCriticNetworks:
-    networks = ActorCriticNetworks(OBSERVATIONS, ACTIONS, (16, 12), heads, critics, has_target_actor)
+def make_networks(
+    heads: tuple[str, ...], critics: int, has_target_actor: bool, architecture: Architecture = ARCHITECTURE
+) -> ActorCriticNetworks:
+    networks = ActorCriticNetworks(OBSERVATIONS, ACTIONS, architecture, heads, critics, has_target_actor)
     rng = np.random.default_rng(1)
     for part in (*networks.trained_networks.values(), *networks.target_networks):
         part.initialize(rng)
@@ -107,8 +111,14 @@ def assert_gradient(loss: torch.Tensor, stack: StackedNetworks, gradients: list[
             np.testing.assert_allclose(views.layers[index][:, -1], bias[number, 0], rtol=2e-4, atol=2e-7)
 
 
-def test_hand_written_gradients_of_sac_equal_autograd() -> None:
-    networks, rng = make_networks(("fc_mean", "fc_logstd"), 2, False), RecordingGenerator()
+EACH_ARCHITECTURE = pytest.mark.parametrize(
+    "architecture", [ARCHITECTURE, Architecture((12, 10, 8), "relu"), Architecture((12, 10, 8), "tanh")], ids=str
+)
+
+
+@EACH_ARCHITECTURE
+def test_hand_written_gradients_of_sac_equal_autograd(architecture: Architecture) -> None:
+    networks, rng = make_networks(("fc_mean", "fc_logstd"), 2, False, architecture), RecordingGenerator()
     kernel = sac_kernel(networks, (0.0, 0.0), rng)
     assert kernel.update(make_replay(), True, False)
     rows, alpha = batch_tensors(kernel), torch.tensor(-0.5).exp()
@@ -153,9 +163,12 @@ def test_the_log_probabilities_are_those_of_torchs_distributions() -> None:
     torch.testing.assert_close(log_probs, expected, rtol=2e-3, atol=2e-3)
 
 
+@EACH_ARCHITECTURE
 @pytest.mark.parametrize(("critics", "noise"), [(2, 0.2), (1, 0.0)])
-def test_hand_written_gradients_of_td3_and_ddpg_equal_autograd(critics: int, noise: float) -> None:
-    networks, rng = make_networks(("fc_mu",), critics, True), RecordingGenerator()
+def test_hand_written_gradients_of_td3_and_ddpg_equal_autograd(
+    critics: int, noise: float, architecture: Architecture
+) -> None:
+    networks, rng = make_networks(("fc_mu",), critics, True, architecture), RecordingGenerator()
     kernel = td3_kernel(networks, (0.0, 0.0), rng, noise)
     assert kernel.update(make_replay(), True, False)
     rows, stacks = batch_tensors(kernel), as_stacks(networks, rng.draws)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from cleanrl_worker.learners import devices
+from cleanrl_worker.learners.architecture import Architecture
 
 
 @pytest.mark.parametrize(
@@ -21,7 +25,8 @@ def test_the_backend_depends_on_settings_machine_and_checkpoint(
     backend: devices.Backend, cuda: bool, before: str, is_gpu_there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "has_gpu", lambda: is_gpu_there)
-    assert devices.choose_backend(backend, cuda, before) == chosen
+    config: Any = SimpleNamespace(backend=backend, cuda=cuda, architecture=Architecture((64, 64)))
+    assert devices.choose_backend(config, before) == chosen
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import torch
 
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action
 from cleanrl_worker.learners import ppo_kernels
+from cleanrl_worker.learners.architecture import Activation, Architecture
 from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner
 from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.learners.ppo_network import PpoActor
@@ -29,8 +30,10 @@ KERNELS: dict[str, Any] = {
 }
 
 
-def make_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64)) -> Any:
-    agent = MODULES[name].Agent(inputs, outputs, hidden)
+def make_agent(
+    name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64), activation: Activation = "tanh"
+) -> Any:
+    agent = MODULES[name].Agent(inputs, outputs, Architecture(hidden, activation))
     rng = np.random.default_rng(1)
     agent.network.initialize(rng)
     agent.parameters += 0.1 * rng.standard_normal(agent.parameters.shape, np.float32)
@@ -129,11 +132,12 @@ def test_the_hand_written_gradient_equals_autograd(
 
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
-@pytest.mark.parametrize("hidden", [(64, 64), (32,), (24, 40, 16)])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(32,), (24, 40, 16)])
 def test_steps_with_clipped_norm_follow_torchs_adam(
-    name: str, inputs: int, outputs: int, hidden: tuple[int, ...]
+    name: str, inputs: int, outputs: int, hidden: tuple[int, ...], activation: Activation
 ) -> None:
-    ours, theirs = make_agent(name, inputs, outputs, hidden), make_agent(name, inputs, outputs, hidden)
+    ours, theirs = (make_agent(name, inputs, outputs, hidden, activation) for _ in range(2))
     batch = make_batch(name, ours, 256)
     config = settings(name, max_grad_norm=0.5)
     kernel = KERNELS[name](ours.network, 64, config)
@@ -156,8 +160,11 @@ def test_steps_with_clipped_norm_follow_torchs_adam(
 
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
-def test_the_network_in_numpy_and_its_module_give_the_same(name: str, inputs: int, outputs: int) -> None:
-    agent = make_agent(name, inputs, outputs)
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_the_network_in_numpy_and_its_module_give_the_same(
+    name: str, inputs: int, outputs: int, activation: Activation
+) -> None:
+    agent = make_agent(name, inputs, outputs, activation=activation)
     module = agent.module()
     observations = np.random.default_rng(4).standard_normal((6, inputs), np.float32)
     out = np.empty((6, outputs), np.float32)

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from cleanrl_worker.algorithms import c51, dqn, pqn, qrdqn
+from cleanrl_worker.learners.architecture import Activation, Architecture
 from cleanrl_worker.learners.perceptron import ForwardPass
 from cleanrl_worker.learners.value_kernels import ReturnBatch, q_lambda_returns
 
 MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn}
 EACH = pytest.mark.parametrize("name", sorted(MODULES))
 ROWS = 64
+ARCHITECTURE = Architecture((24, 16))
 
 
 def config_of(name: str, **changes: Any) -> Any:
@@ -26,10 +28,10 @@ def config_of(name: str, **changes: Any) -> Any:
     return MODULES[name].Config(**{**settings, **changes})
 
 
-def make_agents(name: str, config: Any, hidden: tuple[int, ...] = (24, 16)) -> tuple[Any, Any]:
+def make_agents(name: str, config: Any, architecture: Architecture = ARCHITECTURE) -> tuple[Any, Any]:
     """Make an agent and a different target."""
     atoms = {"n_atoms": config.n_atoms, "v_min": config.v_min, "v_max": config.v_max} if name == "c51" else {}
-    agents = [MODULES[name].Agent(5, 3, hidden=hidden, **atoms) for _ in range(2)]
+    agents = [MODULES[name].Agent(5, 3, architecture, **atoms) for _ in range(2)]
     rng = np.random.default_rng(1)
     for agent in agents:
         agent.network.initialize(rng)
@@ -76,11 +78,16 @@ def test_the_hand_written_gradient_equals_autograd(name: str, changes: dict[str,
 
 
 @EACH
-@pytest.mark.parametrize("hidden", [(120, 84), (32,), (24, 40, 16)])
-def test_steps_follow_torchs_optimizer_and_targets_follow_the_network(name: str, hidden: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("hidden", [(32,), (24, 40, 16)])
+def test_steps_follow_torchs_optimizer_and_targets_follow_the_network(
+    name: str, hidden: tuple[int, ...], activation: Activation
+) -> None:
     changes = {"max_grad_norm": 0.5} if name == "pqn" else {}
     config = config_of(name, **changes)
-    (ours, our_target), (theirs, their_target) = (make_agents(name, config, hidden) for _ in range(2))
+    (ours, our_target), (theirs, their_target) = (
+        make_agents(name, config, Architecture(hidden, activation)) for _ in range(2)
+    )
     kernel = make_learner(name, config, ours, our_target)
     reference = make_learner(name, config.model_copy(update={"backend": "torch", "cuda": False}), theirs, their_target)
     for step in range(12):  # RAdam switches its formula at the sixth
@@ -261,7 +268,7 @@ def test_c51s_reference_is_the_papers_projection_atom_by_atom() -> None:
 
 def test_qrdqns_loss_is_the_papers_quantile_by_quantile() -> None:
     config = qrdqn.Config(batch_size=ROWS, n_quantiles=4, cuda=False)
-    agents = [qrdqn.Agent(5, 3, 4, hidden=(24, 16)) for _ in range(2)]
+    agents = [qrdqn.Agent(5, 3, ARCHITECTURE, 4) for _ in range(2)]
     for seed, agent in enumerate(agents):
         agent.network.initialize(np.random.default_rng(seed))
         agent.parameters *= 3  # so that errors are on both sides of the Huber loss's threshold

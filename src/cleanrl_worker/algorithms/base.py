@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms.settings import AlgorithmConfig, Backend
+from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
@@ -77,13 +78,35 @@ class FlatAgent:
 
     def module(self) -> torch.nn.Module:
         """Return the same network as a torch module with these weights."""
+        import torch
+
+        module = self.build_module()
+        module.load_state_dict({name: torch.from_numpy(part) for name, part in self.state_dict().items()})
+        return module
+
+    def build_module(self) -> torch.nn.Module:
+        """Return the same network as a torch module with any weights."""
         raise NotImplementedError
+
+
+AnyAgent = TypeVar("AnyAgent", bound=FlatAgent)
 
 
 def replay_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
     """Return the type of observations in a replay buffer: bytes if they are bytes, else the network's type."""
     is_bytes = isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8
     return np.uint8 if is_bytes else np.float32
+
+
+def load_agent(
+    checkpoint: Checkpoint, make_agent: Callable[[int, int, Architecture], AnyAgent], default: Architecture
+) -> AnyAgent:
+    """Return the agent of a checkpoint; `default` is the architecture of checkpoints from before it was a setting."""
+    shape = checkpoint.facts["shape"]
+    architecture = Architecture.from_settings(checkpoint.facts["config"], default)
+    agent = make_agent(shape["observation_size"], shape["actions"], architecture)
+    agent.load_state_dict(checkpoint.weights)
+    return agent
 
 
 # --- compatibility of environments
@@ -163,7 +186,10 @@ def count_discrete_actions(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
 
 
 def check_discrete(
-    algorithm: str, config: AlgorithmConfig, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, int], FlatAgent]
+    algorithm: str,
+    config: AlgorithmConfig,
+    env: gymnasium.Env[Any, Any],
+    make_agent: Callable[[int, int, Architecture], FlatAgent],
 ) -> dict[str, Any]:
     """Raise unless the algorithm fits an environment with discrete actions; return the sizes and backend of the run."""
     count = count_discrete_actions(algorithm, env)
@@ -171,7 +197,10 @@ def check_discrete(
 
 
 def check_choices(
-    algorithm: str, config: AlgorithmConfig, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, int], FlatAgent]
+    algorithm: str,
+    config: AlgorithmConfig,
+    env: gymnasium.Env[Any, Any],
+    make_agent: Callable[[int, int, Architecture], FlatAgent],
 ) -> dict[str, Any]:
     """Do the same for discrete actions of which there may be several at once (MultiDiscrete, MultiBinary)."""
     choices = find_choices(env.action_space)
@@ -182,7 +211,10 @@ def check_choices(
 
 
 def check_continuous(
-    algorithm: str, config: AlgorithmConfig, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, int], FlatAgent]
+    algorithm: str,
+    config: AlgorithmConfig,
+    env: gymnasium.Env[Any, Any],
+    make_agent: Callable[[int, int, Architecture], FlatAgent],
 ) -> dict[str, Any]:
     """Raise unless the algorithm fits an environment with continuous actions; return the same."""
     space: Any = env.action_space
@@ -196,15 +228,15 @@ def _check_vectors(
     config: AlgorithmConfig,
     env: gymnasium.Env[Any, Any],
     actions: int,
-    make_agent: Callable[[int, int], FlatAgent],
+    make_agent: Callable[[int, int, Architecture], FlatAgent],
 ) -> dict[str, Any]:
     check_observations(algorithm, env)
     size = ObservationEncoder.describe(env.observation_space)["size"]
     return {
         "observations": list(env.observation_space.shape or (size,)),
         "actions": actions,
-        "parameters": make_agent(size, actions).network.size,
-        "backend": resolve_backend(config.backend),
+        "parameters": make_agent(size, actions, config.architecture).network.size,
+        "backend": resolve_backend(config),
     }
 
 
@@ -242,9 +274,11 @@ def step_warnings(config: Any) -> list[str]:
     return [f"total_timesteps: {total:,} is not a multiple of the {what}, so {trained:,} steps are trained."]
 
 
-def resolve_backend(backend: Backend) -> str:
-    """Resolve `auto`: the networks of these algorithms are small, so numpy is faster even if there is a GPU."""
-    return "numpy" if backend == "auto" else backend
+def resolve_backend(config: AlgorithmConfig) -> str:
+    """Resolve `auto`: small networks are fastest in numpy, even if there is a GPU, as far as it can compute them."""
+    if config.backend != "auto":
+        return config.backend
+    return "numpy" if config.architecture.has_kernels else "torch"
 
 
 def sample_exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn
 from cleanrl_worker.algorithms.settings import LEARNING, DistributionalConfig, EpsilonGreedyConfig, ValueReplayConfig
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import NumpyAdam
 from cleanrl_worker.learners.protocols import TargetValueLearner
 from cleanrl_worker.learners.value_kernels import DistributionKernel, softmax
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "c51"
+NETWORK = dqn.NETWORK
 METRIC_NAMES = ("loss", "q_values")
 
 
@@ -42,7 +44,7 @@ class Config(
     ValueReplayConfig,
     defaults={
         "env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME,
-        "n_atoms": 101, "v_min": -100.0, "v_max": 100.0,
+        "n_atoms": 101, "v_min": -100.0, "v_max": 100.0, **NETWORK.settings,
     },
 ):  # fmt: skip
     """Settings of categorical deep Q-learning."""
@@ -54,18 +56,18 @@ class Config(
 
 
 class Agent(dqn.Agent):
-    """A network with two hidden layers that gives the logit of each atom for each action."""
+    """A network that gives the logit of each atom for each action."""
 
     def __init__(
         self,
         observation_size: int,
         action_count: int,
+        architecture: Architecture = NETWORK,
         n_atoms: int = 101,
         v_min: float = -100,
         v_max: float = 100,
-        hidden: tuple[int, ...] = dqn.HIDDEN,
     ) -> None:
-        super().__init__(observation_size, action_count * n_atoms, hidden)
+        super().__init__(observation_size, action_count * n_atoms, architecture)
         self.atoms = np.linspace(v_min, v_max, n_atoms, dtype=np.float32)
         self.action_count = action_count
 
@@ -79,11 +81,10 @@ class Agent(dqn.Agent):
         """Return the weights under CleanRL's keys, in torch's layout."""
         return {"atoms": self.atoms, **super().state_dict()}
 
-    def module(self) -> torch.nn.Module:
-        """Return the same network as a torch module with these weights."""
+    def build_module(self) -> torch.nn.Module:
         import torch
 
-        module = super().module()
+        module = super().build_module()
         module.register_buffer("atoms", torch.from_numpy(self.atoms))
         return module
 
@@ -115,7 +116,7 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
 
 def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
     epsilon = 0.01 / config.batch_size  # from the paper, larger than usual
-    if base.resolve_backend(config.backend) == "numpy":
+    if base.resolve_backend(config) == "numpy":
         adam = NumpyAdam(agent.network, epsilon)
         return DistributionKernel(agent.network, target.network, config.batch_size, adam, agent.atoms, config.gamma)
     from cleanrl_worker.learners.autograd_learners import ValueAutogradLearner
@@ -128,14 +129,15 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_discrete(NAME, config, env)
     size = base.ObservationEncoder.describe(env.observation_space)["size"]
-    return {**facts, "parameters": Agent(size, facts["actions"], **config.atoms).network.size}
+    return {**facts, "parameters": Agent(size, facts["actions"], config.architecture, **config.atoms).network.size}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
-        agent, target = (Agent(world.observation_size, int(world.action_space.n), **config.atoms) for _ in range(2))
+        count = int(world.action_space.n)
+        agent, target = (Agent(world.observation_size, count, config.architecture, **config.atoms) for _ in range(2))
         return VectorValueLearner(config, agent, target, _learner, world, rng, resume)
 
     with discrete_world(config, run, **config.atoms) as world:
@@ -145,9 +147,8 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     shape = checkpoint.facts["shape"]
-    agent = Agent(shape["observation_size"], shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"])
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    atoms = {name: shape[name] for name in ("n_atoms", "v_min", "v_max")}
+    return base.load_agent(checkpoint, functools.partial(Agent, **atoms), NETWORK)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

@@ -21,6 +21,7 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, ActorCriticReplayConfig
 from cleanrl_worker.evaluation.policies import Sample
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.control_kernels import DeterministicKernel
 from cleanrl_worker.learners.perceptron import ActorCriticNetworks
 from cleanrl_worker.learners.protocols import ActorCriticLearner
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ddpg_continuous_action"
-HIDDEN = (256, 256)
+NETWORK = Architecture((256, 256), "relu")
 HEADS = ("fc_mu",)
 
 
-class DeterministicConfig(ActorCriticReplayConfig, defaults={"env_id": "Hopper-v5", "total_timesteps": 1_000_000}):
+class DeterministicConfig(
+    ActorCriticReplayConfig, defaults={"env_id": "Hopper-v5", "total_timesteps": 1_000_000, **NETWORK.settings}
+):
     """Settings of DDPG and of what builds on it."""
 
     learning_rate: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=LEARNING)
@@ -56,8 +59,8 @@ class Agent:
 
     critics = 1
 
-    def __init__(self, observation_size: int, low: Array, high: Array) -> None:
-        self.networks = ActorCriticNetworks(observation_size, low.size, HIDDEN, HEADS, self.critics, True)
+    def __init__(self, observation_size: int, low: Array, high: Array, architecture: Architecture = NETWORK) -> None:
+        self.networks = ActorCriticNetworks(observation_size, low.size, architecture, HEADS, self.critics, True)
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
 
@@ -152,7 +155,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    agent = actor_critic_replay.load_agent(NAME, checkpoint, Agent)
+    agent = actor_critic_replay.load_agent(NAME, checkpoint, Agent, NETWORK)
     return actor_critic_replay.load_policy(
         checkpoint, agent, exploration(agent, checkpoint.facts["config"]["exploration_noise"])
     )
@@ -160,4 +163,4 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """Return the model that CleanRL's script would save: actor and critic."""
-    return actor_critic_replay.trained_state_dicts(actor_critic_replay.load_agent(NAME, checkpoint, Agent))
+    return actor_critic_replay.trained_state_dicts(actor_critic_replay.load_agent(NAME, checkpoint, Agent, NETWORK))

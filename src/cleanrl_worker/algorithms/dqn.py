@@ -20,6 +20,7 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig, ValueReplayConfig
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import NumpyAdam
 from cleanrl_worker.learners.perceptron import Perceptron
 from cleanrl_worker.learners.protocols import TargetValueLearner
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "dqn"
-HIDDEN = (120, 84)
+NETWORK = Architecture((120, 84), "relu")
 METRIC_NAMES = ("td_loss", "q_values")
 
 
 class Config(
     EpsilonGreedyConfig,
     ValueReplayConfig,
-    defaults={"env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME},
+    defaults={"env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME, **NETWORK.settings},
 ):
     """Settings of deep Q-learning."""
 
@@ -51,26 +52,22 @@ class Config(
 
 
 class Agent(base.FlatAgent):
-    """A Q-network with two hidden layers."""
+    """A Q-network."""
 
-    def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        super().__init__(Perceptron(observation_size, action_count, hidden))
+    def __init__(self, observation_size: int, action_count: int, architecture: Architecture = NETWORK) -> None:
+        super().__init__(Perceptron(observation_size, action_count, architecture))
 
     def q_values(self, outputs: Array) -> Array:
         """Return the value of each action [actions, rows] for the network's outputs."""
         return outputs
 
-    def module(self) -> torch.nn.Module:
+    def build_module(self) -> torch.nn.Module:
         import torch
 
-        sizes = (self.network.inputs, *self.network.hidden)
-        stack: list[torch.nn.Module] = []
-        for before, after in zip(sizes, self.network.hidden, strict=False):
-            stack += [torch.nn.Linear(before, after), torch.nn.ReLU()]
-        module = torch.nn.Module()
-        module.network = torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], self.network.outputs))
-        state = self.network.named_arrays(self.network.parameters)
-        module.load_state_dict({name: torch.from_numpy(part) for name, part in state.items()})
+        from cleanrl_worker.learners.torch_dense import dense_layers
+
+        network, module = self.network, torch.nn.Module()
+        module.network = dense_layers(network.architecture, network.inputs, network.outputs)
         return module
 
 
@@ -87,7 +84,7 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
 
 
 def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
-    if base.resolve_backend(config.backend) == "numpy":
+    if base.resolve_backend(config) == "numpy":
         adam = NumpyAdam(agent.network)
         return QKernel(agent.network, target.network, config.batch_size, adam, config.gamma)
     from cleanrl_worker.learners.autograd_learners import ValueAutogradLearner
@@ -99,14 +96,16 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_discrete(NAME, config, env)
     size = base.ObservationEncoder.describe(env.observation_space)["size"]
-    return {**facts, "parameters": Agent(size, facts["actions"]).network.size}
+    return {**facts, "parameters": Agent(size, facts["actions"], config.architecture).network.size}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
-        agent, target = (Agent(world.observation_size, int(world.action_space.n)) for _ in range(2))
+        agent, target = (
+            Agent(world.observation_size, int(world.action_space.n), config.architecture) for _ in range(2)
+        )
         return VectorValueLearner(config, agent, target, _learner, world, rng, resume)
 
     with discrete_world(config, run) as world:
@@ -115,10 +114,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    shape = checkpoint.facts["shape"]
-    agent = Agent(shape["observation_size"], shape["actions"])
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    return base.load_agent(checkpoint, Agent, NETWORK)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

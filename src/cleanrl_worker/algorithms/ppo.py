@@ -23,6 +23,7 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, MultiCategoricalPolicy
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.ppo_kernels import (
     CategoricalKernel,
     MultiCategoricalKernel,
@@ -41,37 +42,31 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ppo"
-HIDDEN = (64, 64)
+NETWORK = Architecture((64, 64), "tanh")
 
 
-class Config(PpoConfig, defaults={"env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME}):
+class Config(
+    PpoConfig,
+    defaults={"env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME, **NETWORK.settings},
+):
     """Settings of PPO for discrete actions."""
 
 
 class Agent(base.FlatAgent):
-    """A categorical actor and a critic with two hidden layers each."""
+    """A categorical actor and a critic, each with its own hidden layers."""
 
-    def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        super().__init__(PpoNetwork(observation_size, action_count, hidden, actor="actor"))
+    def __init__(self, observation_size: int, action_count: int, architecture: Architecture = NETWORK) -> None:
+        super().__init__(PpoNetwork(observation_size, action_count, architecture, actor="actor"))
 
-    def module(self) -> torch.nn.Module:
+    def build_module(self) -> torch.nn.Module:
         import torch
 
-        module = torch.nn.Module()
-        module.critic = tanh_layers(self.network, 1)
-        module.actor = tanh_layers(self.network, self.network.outputs)
-        module.load_state_dict({name: torch.from_numpy(part) for name, part in self.state_dict().items()})
+        from cleanrl_worker.learners.torch_dense import dense_layers
+
+        network, module = self.network, torch.nn.Module()
+        module.critic = dense_layers(network.architecture, network.inputs, 1)
+        module.actor = dense_layers(network.architecture, network.inputs, network.outputs)
         return module
-
-
-def tanh_layers(network: PpoNetwork, outputs: int) -> torch.nn.Sequential:
-    import torch
-
-    sizes = (network.inputs, *network.hidden)
-    stack: list[torch.nn.Module] = []
-    for before, after in zip(sizes, network.hidden, strict=False):
-        stack += [torch.nn.Linear(before, after), torch.nn.Tanh()]
-    return torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], outputs))
 
 
 def loss(module: Any, batch: Any, config: PpoSettings, counts: Sequence[int] = ()) -> tuple[torch.Tensor, PpoLosses]:
@@ -158,7 +153,7 @@ class Training(PpoTraining):
     def __init__(self, config: Config, run: Run, environments: VectorEnvs) -> None:
         space: Any = environments.action_space
         self.first_action, count = int(space.start), int(space.n)
-        super().__init__(config, run, environments, Agent(environments.observation_size, count))
+        super().__init__(config, run, environments, Agent(environments.observation_size, count, config.architecture))
         # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
         self._env_actions = [space.dtype.type(self.first_action + index) for index in range(count)]
         self._logits = np.zeros((config.num_steps, config.num_envs, count), np.float32)
@@ -202,7 +197,7 @@ class MultiTraining(PpoTraining):
         assert choices is not None
         self._counts, self._first = choices.counts.ravel().tolist(), choices.first
         outputs = sum(self._counts)
-        super().__init__(config, run, environments, Agent(environments.observation_size, outputs))
+        super().__init__(config, run, environments, Agent(environments.observation_size, outputs, config.architecture))
         self._ends = np.cumsum(self._counts)[:-1]
         self._logits = np.zeros((config.num_steps, config.num_envs, outputs), np.float32)
         self._actions = np.zeros((config.num_steps, config.num_envs, len(self._counts)), np.intp)
@@ -254,8 +249,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 def categorical_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Return the policy of an actor with logits; needs only numpy."""
     facts, arrays = checkpoint.facts, checkpoint.arrays
-    agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
-    agent.load_state_dict(checkpoint.weights)
+    agent = base.load_agent(checkpoint, Agent, NETWORK)
     actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
 
     def logits(observations: Array) -> Array:
@@ -268,5 +262,4 @@ def categorical_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """Return the model that CleanRL's script would save, in its order: a checkpoint sorts the names."""
-    shape = checkpoint.facts["shape"]
-    return {name: checkpoint.weights[name] for name in Agent(shape["observation_size"], shape["actions"]).state_dict()}
+    return base.load_agent(checkpoint, Agent, NETWORK).state_dict()

@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.ppo import HIDDEN, clipped_loss, tanh_layers
+from cleanrl_worker.algorithms.ppo import NETWORK, clipped_loss
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.normalization import ObservationNormalizer, RewardNormalizer
 from cleanrl_worker.environments.normalized import NormalizedEnvs
 from cleanrl_worker.evaluation.policies import BoundedPolicy
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.ppo_kernels import GaussianKernel, PpoLosses, RolloutBatch, gaussian_log_probs
 from cleanrl_worker.learners.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.learners.protocols import PpoLearner, PpoSettings
@@ -42,24 +43,26 @@ NAME = "ppo_continuous_action"
 class Config(PpoConfig, defaults={
         "env_id": "HalfCheetah-v5", "total_timesteps": 1_000_000, "exp_name": NAME, "learning_rate": 3e-4,
         "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10, "ent_coef": 0.0,
+        **NETWORK.settings,
     }):  # fmt: skip
     """Settings of PPO for continuous actions."""
 
 
 class Agent(base.FlatAgent):
-    """A Gaussian actor with a log standard deviation per action dimension, and a critic; two hidden layers each."""
+    """A Gaussian actor with a log standard deviation per action dimension, and a critic, with hidden layers each."""
 
-    def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        super().__init__(PpoNetwork(observation_size, action_size, hidden, actor="actor_mean", has_log_std=True))
+    def __init__(self, observation_size: int, action_size: int, architecture: Architecture = NETWORK) -> None:
+        super().__init__(PpoNetwork(observation_size, action_size, architecture, actor="actor_mean", has_log_std=True))
 
-    def module(self) -> torch.nn.Module:
+    def build_module(self) -> torch.nn.Module:
         import torch
 
-        module = torch.nn.Module()
-        module.critic = tanh_layers(self.network, 1)
-        module.actor_mean = tanh_layers(self.network, self.network.outputs)
-        module.actor_logstd = torch.nn.Parameter(torch.zeros(1, self.network.outputs))
-        module.load_state_dict({name: torch.from_numpy(part) for name, part in self.state_dict().items()})
+        from cleanrl_worker.learners.torch_dense import dense_layers
+
+        network, module = self.network, torch.nn.Module()
+        module.critic = dense_layers(network.architecture, network.inputs, 1)
+        module.actor_mean = dense_layers(network.architecture, network.inputs, network.outputs)
+        module.actor_logstd = torch.nn.Parameter(torch.zeros(1, network.outputs))
         return module
 
 
@@ -94,7 +97,7 @@ class Training(PpoTraining):
     def __init__(self, config: Config, run: Run, environments: NormalizedEnvs) -> None:
         space: Any = environments.action_space
         size = math.prod(space.shape)
-        super().__init__(config, run, environments, Agent(environments.observation_size, size))
+        super().__init__(config, run, environments, Agent(environments.observation_size, size, config.architecture))
         self._space, self._low, self._high = space, space.low.ravel(), space.high.ravel()
         self._actions = np.zeros((config.num_steps, config.num_envs, size), np.float32)
         self._clipped = np.zeros(self._actions.shape, space.dtype)
@@ -156,8 +159,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 def gaussian_policy(checkpoint: Checkpoint) -> BoundedPolicy:
     """Return the policy of a Gaussian actor with normalized observations; needs only numpy."""
     facts, arrays = checkpoint.facts, checkpoint.arrays
-    agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
-    agent.load_state_dict(checkpoint.weights)
+    agent = base.load_agent(checkpoint, Agent, NETWORK)
     actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
     normalizer = ObservationNormalizer(encode.size)
     normalizer.restore(arrays, facts["observation_count"])
@@ -176,5 +178,4 @@ def gaussian_policy(checkpoint: Checkpoint) -> BoundedPolicy:
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """Return the model that CleanRL's script would save, in its order: a checkpoint sorts the names."""
-    shape = checkpoint.facts["shape"]
-    return {name: checkpoint.weights[name] for name in Agent(shape["observation_size"], shape["actions"]).state_dict()}
+    return base.load_agent(checkpoint, Agent, NETWORK).state_dict()

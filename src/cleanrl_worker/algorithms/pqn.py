@@ -20,6 +20,7 @@ from cleanrl_worker.algorithms.settings import PqnConfig
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.evaluation.policies import GreedyPolicy
 from cleanrl_worker.learners import value_kernels
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import NumpyRAdam
 from cleanrl_worker.learners.perceptron import Perceptron
 from cleanrl_worker.learners.protocols import ValueLearner
@@ -33,33 +34,33 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "pqn"
-HIDDEN = (120, 84)
+NETWORK = Architecture((120, 84), "relu")
 METRIC_NAMES = ("td_loss", "q_values")
 
 
-class Config(PqnConfig, defaults={"env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME}):
+class Config(
+    PqnConfig,
+    defaults={"env_id": "CartPole-v1", "total_timesteps": 500_000, "exp_name": NAME, **NETWORK.settings},
+):
     """Settings of parallelized Q-learning."""
 
 
 class Agent(base.FlatAgent):
-    """A Q-network with two hidden layers and layer norm."""
+    """A Q-network with layer norm."""
 
-    def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        super().__init__(Perceptron(observation_size, action_count, hidden, has_layer_norm=True))
+    def __init__(self, observation_size: int, action_count: int, architecture: Architecture = NETWORK) -> None:
+        super().__init__(Perceptron(observation_size, action_count, architecture, has_layer_norm=True))
 
     def initialize(self, rng: np.random.Generator) -> None:
         self.network.initialize_orthogonal(rng)
 
-    def module(self) -> torch.nn.Module:
+    def build_module(self) -> torch.nn.Module:
         import torch
 
-        sizes = (self.network.inputs, *self.network.hidden)
-        stack: list[torch.nn.Module] = []
-        for before, after in zip(sizes, self.network.hidden, strict=False):
-            stack += [torch.nn.Linear(before, after), torch.nn.LayerNorm(after), torch.nn.ReLU()]
-        module = torch.nn.Module()
-        module.network = torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], self.network.outputs))
-        module.load_state_dict({name: torch.from_numpy(part) for name, part in self.state_dict().items()})
+        from cleanrl_worker.learners.torch_dense import dense_layers
+
+        network, module = self.network, torch.nn.Module()
+        module.network = dense_layers(network.architecture, network.inputs, network.outputs, has_layer_norm=True)
         return module
 
 
@@ -78,7 +79,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def _learner(config: Config, agent: Agent) -> ValueLearner:
-    if base.resolve_backend(config.backend) == "numpy":
+    if base.resolve_backend(config) == "numpy":
         return ReturnsKernel(
             agent.network, config.minibatch_size, NumpyRAdam(agent.network, max_norm=config.max_grad_norm)
         )
@@ -99,7 +100,7 @@ class Training(OnPolicyTraining):
     def __init__(self, config: Config, run: Run, environments: VectorEnvs) -> None:
         space: Any = environments.action_space
         self.first_action, count = int(space.start), int(space.n)
-        super().__init__(config, run, environments, Agent(environments.observation_size, count))
+        super().__init__(config, run, environments, Agent(environments.observation_size, count, config.architecture))
         # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
         self._env_actions = [space.dtype.type(self.first_action + index) for index in range(count)]
         self._values = np.zeros((config.num_steps + 1, count, config.num_envs), np.float32)
@@ -159,10 +160,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    shape = checkpoint.facts["shape"]
-    agent = Agent(shape["observation_size"], shape["actions"])
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    return base.load_agent(checkpoint, Agent, NETWORK)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

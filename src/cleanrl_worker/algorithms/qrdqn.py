@@ -19,6 +19,7 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn
 from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.protocols import TargetValueLearner
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "qrdqn"
+NETWORK = dqn.NETWORK
 METRIC_NAMES = ("loss", "q_values")
 
 
@@ -44,12 +46,12 @@ class Config(dqn.Config, defaults={"exp_name": NAME}):
 
 
 class Agent(dqn.Agent):
-    """A network with two hidden layers that gives the quantiles of the return of each action."""
+    """A network that gives the quantiles of the return of each action."""
 
     def __init__(
-        self, observation_size: int, action_count: int, n_quantiles: int = 50, hidden: tuple[int, ...] = dqn.HIDDEN
+        self, observation_size: int, action_count: int, architecture: Architecture = NETWORK, n_quantiles: int = 50
     ) -> None:
-        super().__init__(observation_size, action_count * n_quantiles, hidden)
+        super().__init__(observation_size, action_count * n_quantiles, architecture)
         self.n_quantiles = n_quantiles
 
     def q_values(self, outputs: Array) -> Array:
@@ -87,7 +89,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_discrete(NAME, config, env)
     size = base.ObservationEncoder.describe(env.observation_space)["size"]
-    agent = Agent(size, facts["actions"], config.n_quantiles)
+    agent = Agent(size, facts["actions"], config.architecture, config.n_quantiles)
     return {**facts, "parameters": agent.network.size, "backend": "torch"}
 
 
@@ -95,7 +97,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
-        sizes = world.observation_size, int(world.action_space.n), config.n_quantiles
+        sizes = world.observation_size, int(world.action_space.n), config.architecture, config.n_quantiles
         return VectorValueLearner(config, Agent(*sizes), Agent(*sizes), _learner, world, rng, resume)
 
     with discrete_world(config, run, n_quantiles=config.n_quantiles) as world:
@@ -105,10 +107,8 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    shape = checkpoint.facts["shape"]
-    agent = Agent(shape["observation_size"], shape["actions"], shape["n_quantiles"])
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    n_quantiles = checkpoint.facts["shape"]["n_quantiles"]
+    return base.load_agent(checkpoint, functools.partial(Agent, n_quantiles=n_quantiles), NETWORK)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

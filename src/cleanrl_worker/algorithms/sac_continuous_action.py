@@ -23,6 +23,7 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.ddpg_continuous_action import critic_loss
 from cleanrl_worker.algorithms.settings import LEARNING, ActorCriticReplayConfig
 from cleanrl_worker.evaluation.policies import Sample
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.control_kernels import LOG_EPSILON, LOG_STD_MAX, LOG_STD_MIN, SacKernel
 from cleanrl_worker.learners.flat_network import HALF_LOG_TWO_PI
 from cleanrl_worker.learners.perceptron import ActorCriticNetworks
@@ -37,14 +38,17 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "sac_continuous_action"
-HIDDEN = (256, 256)
+NETWORK = Architecture((256, 256), "relu")
 HEADS = ("fc_mean", "fc_logstd")
 
 
 class Config(
     ActorCriticReplayConfig,
-    defaults={"env_id": "Hopper-v5", "total_timesteps": 1_000_000, "exp_name": NAME, "learning_starts": 5_000},
-):
+    defaults={
+        "env_id": "Hopper-v5", "total_timesteps": 1_000_000, "exp_name": NAME, "learning_starts": 5_000,
+        **NETWORK.settings,
+    },
+):  # fmt: skip
     """Settings of soft actor-critic."""
 
     policy_lr: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=LEARNING)
@@ -64,9 +68,9 @@ class Config(
 class Agent:
     """A squashed Gaussian actor, two critics, and target networks of the critics."""
 
-    def __init__(self, observation_size: int, low: Array, high: Array) -> None:
+    def __init__(self, observation_size: int, low: Array, high: Array, architecture: Architecture = NETWORK) -> None:
         self.networks = ActorCriticNetworks(
-            observation_size, low.size, HIDDEN, HEADS, critics=2, has_target_actor=False
+            observation_size, low.size, architecture, HEADS, critics=2, has_target_actor=False
         )
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
@@ -164,10 +168,10 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    agent = actor_critic_replay.load_agent(NAME, checkpoint, Agent)
+    agent = actor_critic_replay.load_agent(NAME, checkpoint, Agent, NETWORK)
     return actor_critic_replay.load_policy(checkpoint, agent, exploration(agent))
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """Return actor and critics as CleanRL's TD3 script saves them; its SAC script saves no model."""
-    return actor_critic_replay.trained_state_dicts(actor_critic_replay.load_agent(NAME, checkpoint, Agent))
+    return actor_critic_replay.trained_state_dicts(actor_critic_replay.load_agent(NAME, checkpoint, Agent, NETWORK))

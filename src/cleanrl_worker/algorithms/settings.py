@@ -12,22 +12,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, model_validator
 
+from cleanrl_worker.learners.architecture import MAX_LAYERS, MAX_UNITS, Activation, Architecture
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "numpy", "torch"]
+Units = Annotated[int, Field(ge=1, le=MAX_UNITS)]
 Group = dict[str, Any]
 RUN: Group = {"group": "run"}
 COMPUTE: Group = {"group": "compute"}
 ROLLOUT: Group = {"group": "rollout"}
 LEARNING: Group = {"group": "learning"}
+NETWORK: Group = {"group": "network"}
 
 
 class AlgorithmConfig(Contract):
@@ -79,6 +82,27 @@ class AlgorithmConfig(Contract):
     compile: bool = Field(default=False, json_schema_extra=COMPUTE)
     """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
 
+    hidden_sizes: tuple[Units, ...] = Field(
+        default=(64, 64), min_length=1, max_length=MAX_LAYERS, json_schema_extra=NETWORK
+    )
+    """Units of each hidden layer of every network, such as 256,256."""
+    activation: Activation = Field(default="tanh", json_schema_extra=NETWORK)
+    """The activation function after each hidden layer; other ones than tanh and relu are computed by torch."""
+
+    @model_validator(mode="after")
+    def _validate_backend(self) -> Self:
+        if self.backend == "numpy" and not self.architecture.has_kernels:
+            raise ValueError(
+                f"backend = numpy computes updates for activation = tanh and relu only, not for {self.activation}; "
+                "leave backend out, or set it to torch"
+            )
+        return self
+
+    @property
+    def architecture(self) -> Architecture:
+        """The hidden part of the networks."""
+        return Architecture(self.hidden_sizes, self.activation)
+
     @property
     def env_settings(self) -> dict[str, Any]:
         """What each environment is created with besides its id."""
@@ -99,6 +123,12 @@ class AtariConfig(AlgorithmConfig):
     """Steps to train for, summed over all games; a step is four frames."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
     """The library that computes: torch."""
+    hidden_sizes: tuple[Units, ...] = Field(
+        default=(512,), min_length=1, max_length=MAX_LAYERS, json_schema_extra=NETWORK
+    )
+    """Units of each fully connected layer after the convolutions, such as 512,256."""
+    activation: Activation = Field(default="relu", json_schema_extra=NETWORK)
+    """The activation function after each of these layers; that of the convolutions is ReLU."""
 
 
 class EnvpoolConfig(AtariConfig):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "td3_continuous_action"
-HIDDEN = ddpg.HIDDEN
+NETWORK = ddpg.NETWORK
 
 
 class Config(ddpg.DeterministicConfig, defaults={"exp_name": NAME}):
@@ -89,7 +89,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    agent = actor_critic_replay.load_agent(NAME, checkpoint, Agent)
+    agent = actor_critic_replay.load_agent(NAME, checkpoint, Agent, NETWORK)
     return actor_critic_replay.load_policy(
         checkpoint, agent, ddpg.exploration(agent, checkpoint.facts["config"]["exploration_noise"])
     )
@@ -97,4 +97,4 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """Return the model that CleanRL's script would save: actor and critics."""
-    return actor_critic_replay.trained_state_dicts(actor_critic_replay.load_agent(NAME, checkpoint, Agent))
+    return actor_critic_replay.trained_state_dicts(actor_critic_replay.load_agent(NAME, checkpoint, Agent, NETWORK))

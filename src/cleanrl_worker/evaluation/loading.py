@@ -157,6 +157,7 @@ def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Evalu
 def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Checkpoint:
     """Complete the weights of a model file to a checkpoint, by what the environment and the settings determine."""
     from cleanrl_worker.algorithms.base import ObservationEncoder
+    from cleanrl_worker.learners.architecture import Architecture
 
     module, spec = load_algorithm(algo), ALGORITHMS[algo]
     module.check(module.Config(env_id=env_id), env)
@@ -177,7 +178,8 @@ def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: An
     if spec.needs_bounds:
         arrays = {"action.low": env.action_space.low, "action.high": env.action_space.high}
         # The model lacks networks that are trained but do not act.
-        complete = module.Agent(inputs["size"], *arrays.values()).state_dict()
+        architecture = Architecture.from_settings(config, module.NETWORK)
+        complete = module.Agent(inputs["size"], *arrays.values(), architecture).state_dict()
         missing = [name for name in complete if name.startswith(f"{spec.model_parts[0]}.") and name not in weights]
         if missing:
             raise BadInput(f"{saved.path} lacks {missing[0]!r} of {algo}. Choose another file.")

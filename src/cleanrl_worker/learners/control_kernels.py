@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cleanrl_worker.learners.architecture import activation_gradient
 from cleanrl_worker.learners.flat_network import (
     ADAM_BETA_1,
     ADAM_BETA_2,
@@ -135,11 +136,12 @@ class ActorCriticKernel:
 
     def _action_gradients(self, forward: ForwardPass, columns: npt.NDArray[np.intp] | slice) -> None:
         """Fill these columns of `_action_grads` with ∂Q/∂a of the last forward pass."""
-        # G_L = W_Lᵀ,  G_{l-1} = W_lᵀ (G_l ⊙ 1[h_l > 0]),  and at the first layer only the columns of the actions
+        # G_L = W_Lᵀ,  G_{l-1} = W_lᵀ (G_l ⊙ f'(h_l)),  and at the first layer only the columns of the actions
         layers, inputs = forward.network.parameters.layers, forward.inputs
         grad: Array = layers[-1][0, :-1, None]
+        activation = forward.network.architecture.activation
         for index in range(len(layers) - 2, -1, -1):
-            grad = grad * (inputs[index + 1][:-1, columns] > 0)
+            grad = grad * activation_gradient(activation, inputs[index + 1][:-1, columns])
             weights = layers[index][:, :-1] if index else layers[0][:, self.networks.observation_size : -1]
             grad = np.dot(weights.T, grad)
         self._action_grads[:, columns] = grad

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
+
+from cleanrl_worker.learners.architecture import Architecture
 
 Backend = Literal["numpy", "torch"]
+
+
+class BackendSettings(Protocol):
+    @property
+    def backend(self) -> Literal["auto", "numpy", "torch"]: ...
+    @property
+    def cuda(self) -> bool: ...
+    @property
+    def architecture(self) -> Architecture: ...
 
 
 def has_gpu() -> bool:
@@ -20,15 +31,15 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def choose_backend(
-    backend: Literal["auto", "numpy", "torch"], cuda: bool, previous_backend: str | None = None
-) -> Backend:
+def choose_backend(config: BackendSettings, previous_backend: str | None = None) -> Backend:
     """Choose for networks a few hundred units wide: numpy on a CPU, torch on a GPU. A resumed run keeps its backend."""
-    if backend != "auto":
-        return backend
+    if config.backend != "auto":
+        return config.backend
     if previous_backend in ("numpy", "torch"):
         return "torch" if previous_backend == "torch" else "numpy"
-    return "torch" if cuda and has_gpu() else "numpy"
+    if not config.architecture.has_kernels:
+        return "torch"
+    return "torch" if config.cuda and has_gpu() else "numpy"
 
 
 def thread_count() -> int:

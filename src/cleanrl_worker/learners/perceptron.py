@@ -1,4 +1,4 @@
-"""Multilayer perceptrons with ReLU in numpy: one with its forward pass, and the actor and critics of SAC, TD3 and DDPG.
+"""Multilayer perceptrons in numpy: one with its forward pass, and the actor and critics of SAC, TD3 and DDPG.
 
 A layer is one matrix [outputs, inputs + 1] whose last column is the bias, and its input ends with a row of ones: one
 product applies weights and bias, and one gives both gradients. Columns are observations, because operations over the
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cleanrl_worker.learners.architecture import Architecture, activate
 from cleanrl_worker.learners.flat_network import Array, FlatNetwork, FlatViews, orthogonal_matrix
 
 NORM_EPSILON = 1e-5
@@ -39,20 +40,21 @@ class PerceptronViews(FlatViews):
 
 
 class Perceptron(FlatNetwork[PerceptronViews]):
-    """ReLU layers and a linear head; with `has_layer_norm`, each hidden layer is normalized before its ReLU."""
+    """Hidden layers and a linear head; with `has_layer_norm`, each is normalized before its activation function."""
 
     def __init__(
         self,
         inputs: int,
         outputs: int,
-        hidden: tuple[int, ...],
+        architecture: Architecture,
         has_layer_norm: bool = False,
         layer_names: Sequence[str] = (),
     ) -> None:
         """`layer_names` default to CleanRL's numbers; if there are more names than layers, the last share the head."""
         self.inputs = inputs
         self.outputs = outputs
-        self.hidden = hidden
+        self.architecture = architecture
+        self.hidden = hidden = architecture.hidden
         self.has_layer_norm = has_layer_norm
         sizes = (inputs, *hidden, outputs)
         stride = 3 if has_layer_norm else 2
@@ -121,6 +123,7 @@ class ForwardPass:
         self.averaging_rows = [np.full((1, size), 1 / size, np.float32) for size in sizes]
         self._squares = [np.empty((size, rows), np.float32) for size in sizes]
         self._means = np.empty((1, rows), np.float32)
+        self._is_relu = network.architecture.activation == "relu"
 
     def __call__(self, observations: npt.NDArray[Any]) -> Array:
         """Return the outputs [outputs, rows] for observations [rows, inputs]; the next call overwrites them."""
@@ -130,8 +133,11 @@ class ForwardPass:
             np.dot(layer, below, out=hidden)
             if self.normalized:
                 self._layer_norm(index, hidden)
-            above = self.inputs[index + 1]
-            np.maximum(above, self._zeros[index], out=above)
+            if self._is_relu:
+                above = self.inputs[index + 1]
+                np.maximum(above, self._zeros[index], out=above)
+            else:
+                activate(self.network.architecture.activation, hidden)
         layer, below = self._layers[-1]
         np.dot(layer, below, out=self.out)
         return self.out
@@ -161,7 +167,7 @@ class ActorCriticNetworks:
         self,
         observation_size: int,
         action_size: int,
-        hidden: tuple[int, ...],
+        architecture: Architecture,
         heads: tuple[str, ...],
         critics: int,
         has_target_actor: bool,
@@ -169,15 +175,15 @@ class ActorCriticNetworks:
         """`heads` are the names of the actor's output layers; each gives one number per action dimension."""
         self.observation_size = observation_size
         self.action_size = action_size
-        layers = [f"fc{number}" for number in range(1, len(hidden) + 2)]
+        layers = [f"fc{number}" for number in range(1, len(architecture.hidden) + 2)]
 
         def actor(name: str) -> Perceptron:
             names = [f"{name}.{layer}" for layer in (*layers[:-1], *heads)]
-            return Perceptron(observation_size, len(heads) * action_size, hidden, layer_names=names)
+            return Perceptron(observation_size, len(heads) * action_size, architecture, layer_names=names)
 
         def critic(name: str) -> Perceptron:
             names = [f"{name}.{layer}" for layer in layers]
-            return Perceptron(observation_size + action_size, 1, hidden, layer_names=names)
+            return Perceptron(observation_size + action_size, 1, architecture, layer_names=names)
 
         critic_names = [f"qf{number}" for number in range(1, critics + 1)]
         self.actor = actor("actor")

@@ -95,12 +95,13 @@ class PpoKernel(NumpyLearner):
         super().__init__(rows, NumpyAdam(network, ADAM_EPSILON, settings.max_grad_norm))
         self.network = network
         self.settings = settings
+        self._is_tanh = network.architecture.activation == "tanh"
         self.gradient = network.zero_vector()
         self._learning_rate = 0.0
         self._clip_fractions: list[float] = []
         self._hidden = [np.empty((2, rows, size), np.float32) for size in network.hidden]
         self._deltas = [np.empty((2, rows, size), np.float32) for size in network.hidden]
-        self._squares = [np.empty((2, rows, size), np.float32) for size in network.hidden]
+        self._slopes = [np.empty((2, rows, size), np.float32) for size in network.hidden]
         self._transposed_weights = [
             np.empty((2, *weight.shape[:0:-1]), np.float32) for weight in network.parameters.weights
         ]
@@ -176,12 +177,15 @@ class PpoKernel(NumpyLearner):
     ) -> None:
         """Fill the gradient. `scaled_advantages` are -A/N, `value_errors` are V_old - R."""
         views, gradient, hidden = self.network.parameters, self.gradient, self._hidden
-        # h_l = tanh(h_{l-1} W_l + b_l), for actor and critic at once; the heads are linear.
+        # h_l = f(h_{l-1} W_l + b_l) with f = tanh or ReLU, for actor and critic at once; the heads are linear.
         below: Array = observations
         for weight, bias, layer in zip(views.weights, views.biases, hidden, strict=True):
             np.matmul(below, weight, out=layer)
             np.add(layer, bias, out=layer)
-            np.tanh(layer, out=layer)
+            if self._is_tanh:
+                np.tanh(layer, out=layer)
+            else:
+                np.maximum(layer, 0, out=layer)
             below = layer
         np.dot(views.actor_weight, below[ACTOR].T, out=self._out)
         np.add(self._out, views.actor_bias, out=self._out)
@@ -225,8 +229,9 @@ class PpoKernel(NumpyLearner):
             np.copyto(self._value_delta, self._error)
         np.multiply(self._value_delta, self.settings.vf_coef / self.rows, out=self._value_delta)
 
-        # Backward pass, with Δ = ∂L/∂(output of a layer before its tanh):
-        #   ∂L/∂W_l = h_{l-1}ᵀ Δ_l     ∂L/∂b_l = Σ_rows Δ_l     Δ_{l-1} = (Δ_l W_lᵀ) ⊙ (1 - h_{l-1}²)
+        # Backward pass, with Δ = ∂L/∂(output of a layer before its activation function f):
+        #   ∂L/∂W_l = h_{l-1}ᵀ Δ_l     ∂L/∂b_l = Σ_rows Δ_l     Δ_{l-1} = (Δ_l W_lᵀ) ⊙ f'
+        # where f' = 1 - h_{l-1}² for tanh, 1[h_{l-1} > 0] for ReLU.
         delta = self._deltas[-1]
         for side, out_delta, head, head_grad, bias_grad in (
             (ACTOR, self._out_delta, views.actor_weight, gradient.actor_weight, gradient.actor_bias),
@@ -236,10 +241,13 @@ class PpoKernel(NumpyLearner):
             np.dot(out_delta, self._ones_column, out=bias_grad)
             np.dot(out_delta.T, head, out=delta[side])
         for index in range(len(hidden) - 1, -1, -1):
-            delta, square = self._deltas[index], self._squares[index]
-            np.multiply(hidden[index], hidden[index], out=square)
-            np.subtract(1, square, out=square)
-            np.multiply(delta, square, out=delta)
+            delta, slope = self._deltas[index], self._slopes[index]
+            if self._is_tanh:
+                np.multiply(hidden[index], hidden[index], out=slope)
+                np.subtract(1, slope, out=slope)
+            else:
+                np.greater(hidden[index], 0, out=slope)
+            np.multiply(delta, slope, out=delta)
             np.matmul(self._ones, delta, out=gradient.biases[index])
             if index == 0:
                 np.matmul(observations.T, delta, out=gradient.weights[0])

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from cleanrl_worker.learners.architecture import Architecture, activate
 from cleanrl_worker.learners.flat_network import Array, FlatNetwork, FlatViews, orthogonal_matrix
 
 ACTOR, CRITIC = 0, 1
@@ -30,14 +31,15 @@ class PpoNetworkViews(FlatViews):
 
 
 class PpoNetwork(FlatNetwork[PpoNetworkViews]):
-    """A tanh actor and a tanh critic with hidden layers of equal sizes, which are therefore stored stacked."""
+    """An actor and a critic with hidden layers of equal sizes, which are therefore stored stacked."""
 
     def __init__(
-        self, inputs: int, outputs: int, hidden: tuple[int, ...], actor: str = "actor", has_log_std: bool = False
+        self, inputs: int, outputs: int, architecture: Architecture, actor: str = "actor", has_log_std: bool = False
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self.hidden = hidden
+        self.architecture = architecture
+        self.hidden = hidden = architecture.hidden
         self.actor = actor
         """The actor's name in the state dict."""
         self.has_log_std = has_log_std
@@ -76,7 +78,7 @@ class PpoNetwork(FlatNetwork[PpoNetworkViews]):
         for weight, bias in zip(self.parameters.weights, self.parameters.biases, strict=True):
             hidden = hidden @ weight[CRITIC]
             hidden += bias[CRITIC]
-            np.tanh(hidden, out=hidden)
+            activate(self.architecture.activation, hidden)
         values: Array = hidden @ self.parameters.critic_weight[0]
         values += self.parameters.critic_bias[0, 0]
         return values
@@ -97,6 +99,7 @@ class PpoActor:
         self._head = np.empty((network.hidden[-1], network.outputs), np.float32)
         self._head_bias = np.empty((rows, network.outputs), np.float32)
         self._views = views
+        self._activation = network.architecture.activation
 
     def refresh(self) -> None:
         """Read the parameters again; call after each update."""
@@ -110,7 +113,7 @@ class PpoActor:
         for weight, bias, hidden in self._layers:
             np.dot(below, weight, out=hidden)
             np.add(hidden, bias, out=hidden)
-            np.tanh(hidden, out=hidden)
+            activate(self._activation, hidden)
             below = hidden
         np.dot(below, self._head, out=out)
         np.add(out, self._head_bias, out=out)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import relu
 
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.torch_backend import (
@@ -24,6 +23,7 @@ from cleanrl_worker.learners.torch_backend import (
     TorchContext,
     unpack_fields,
 )
+from cleanrl_worker.learners.torch_dense import ACTIVATIONS
 
 if TYPE_CHECKING:
     from cleanrl_worker.learners.protocols import ActorCriticSettings
@@ -44,8 +44,10 @@ class TransitionTensors(NamedTuple):
 class StackedNetworks:
     """Networks of equal shape, stacked: weights [networks, inputs, outputs], biases [networks, 1, outputs]."""
 
-    def __init__(self, layers: list[tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, layers: list[tuple[Tensor, Tensor]], activation: str) -> None:
         self.layers = layers
+        self.activation = activation
+        self._activate, _ = ACTIVATIONS[activation]
         self.tensors = [tensor for layer in layers for tensor in layer]
 
     @classmethod
@@ -56,11 +58,11 @@ class StackedNetworks:
             matrices = torch.stack([torch.as_tensor(layer) for layer in layer_matrices]).transpose(1, 2).to(device)
             weight, bias = matrices[:, :-1].contiguous(), matrices[:, -1:].contiguous()
             layers.append((weight.requires_grad_(is_learned), bias.requires_grad_(is_learned)))
-        return cls(layers)
+        return cls(layers, networks[0].architecture.activation)
 
     def first(self) -> StackedNetworks:
         """Return the first network alone."""
-        return StackedNetworks([(weight[:1], bias[:1]) for weight, bias in self.layers])
+        return StackedNetworks([(weight[:1], bias[:1]) for weight, bias in self.layers], self.activation)
 
     def __call__(self, *parts: Tensor) -> Tensor:
         """Return the outputs [networks, rows, outputs] for inputs [rows, inputs], which may be given in parts."""
@@ -69,7 +71,7 @@ class StackedNetworks:
             return self._forward_one_by_one(inputs)
         hidden = inputs.expand(len(self.layers[0][0]), -1, -1)
         for weight, bias in self.layers[:-1]:
-            hidden = relu(torch.baddbmm(bias, hidden, weight))
+            hidden = self._activate(torch.baddbmm(bias, hidden, weight))
         return torch.baddbmm(self.layers[-1][1], hidden, self.layers[-1][0])
 
     def _forward_one_by_one(self, inputs: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ class StackedNetworks:
                 for bias_vector, layer_input, weight_matrix in parts
             ]
             if index < len(self.layers) - 1:
-                hidden = [relu(part) for part in hidden]
+                hidden = [self._activate(part) for part in hidden]
         return torch.stack(hidden)
 
 

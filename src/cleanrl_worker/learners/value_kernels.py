@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.environments.normalization import linear_recurrence
+from cleanrl_worker.learners.architecture import activation_gradient
 from cleanrl_worker.learners.flat_network import Array, NumpyAdam, NumpyLearner
 from cleanrl_worker.learners.perceptron import ForwardPass, Perceptron
 
@@ -65,20 +66,25 @@ class BackwardPass:
         self._is_active = [np.empty((size, rows), np.bool_) for size in network.hidden]
         self._zeros = [np.zeros((size, rows), np.float32) for size in network.hidden]
         self._product = [np.empty((size, rows), np.float32) for size in network.hidden if network.has_layer_norm]
+        self._is_relu = network.architecture.activation == "relu"
         self._column = np.ones((rows, 1), np.float32)
         self._means = np.empty((1, rows), np.float32)
 
     def __call__(self, delta: Array) -> None:
         """Fill `views` with the gradient, given delta = ∂L/∂outputs, [outputs, rows]."""
-        # With h_l = relu(W_l [h_{l-1}; 1]) and Δ_l = ∂L/∂(W_l [h_{l-1}; 1]):
-        #   ∂L/∂W_l = Δ_l [h_{l-1}; 1]ᵀ     Δ_{l-1} = (W_lᵀ Δ_l) ⊙ 1[h_{l-1} > 0]
+        # With h_l = f(W_l [h_{l-1}; 1]), f = ReLU or tanh, and Δ_l = ∂L/∂(W_l [h_{l-1}; 1]):
+        #   ∂L/∂W_l = Δ_l [h_{l-1}; 1]ᵀ     Δ_{l-1} = (W_lᵀ Δ_l) ⊙ f'
+        # where f' = 1[h_{l-1} > 0] for ReLU, 1 - h_{l-1}² for tanh.
         last = len(self._deltas)
         for index in range(last, 0, -1):
             np.dot(delta, self._transposed_inputs[index], out=self.views.layers[index])
-            below, is_on = self._deltas[index - 1], self._is_active[index - 1]
+            below, hidden = self._deltas[index - 1], self._hidden[index - 1]
             np.dot(self._transposed_layers[index], delta, out=below)
-            np.greater(self._hidden[index - 1], self._zeros[index - 1], out=is_on)
-            np.multiply(below, is_on, out=below)
+            if self._is_relu:
+                np.greater(hidden, self._zeros[index - 1], out=self._is_active[index - 1])
+                np.multiply(below, self._is_active[index - 1], out=below)
+            else:
+                np.multiply(below, activation_gradient("tanh", hidden), out=below)
             if self._product:
                 self._backward_layer_norm(index - 1, below)
             delta = below

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.evaluation.policies import BoundedPolicy, Sample
 from cleanrl_worker.learners import devices
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
@@ -36,7 +37,7 @@ def train(
     config: Any,
     run: Run,
     resume: Checkpoint | None,
-    make_agent: Callable[[int, Array, Array], Any],
+    make_agent: Callable[[int, Array, Array, Architecture], Any],
     make_learner: Callable[[Any, Any, Any, np.random.Generator, str], ActorCriticLearner],
     explore: Callable[[Any], Sample],
     target_frequency: int,
@@ -54,12 +55,12 @@ def train(
         space = world.action_space
         low, high = space.low.ravel(), space.high.ravel()
         world.shape["actions"] = low.size
-        agent = make_agent(world.observation_size, space.low, space.high)
+        agent = make_agent(world.observation_size, space.low, space.high, config.architecture)
 
         # Start or resume.
         if resume is None:
             global_step = 0
-            backend = devices.choose_backend(config.backend, config.cuda)
+            backend = devices.choose_backend(config)
             agent.networks.initialize(rng)
             learner = make_learner(config, agent, world.replay, rng, backend)
             world.start()
@@ -68,7 +69,7 @@ def train(
             global_step = resume.facts["global_step"]
             if global_step + num_envs > total:
                 return
-            backend = devices.choose_backend(config.backend, config.cuda, resume.facts["backend"])
+            backend = devices.choose_backend(config, resume.facts["backend"])
             agent.load_state_dict(resume.weights)
             learner = make_learner(config, agent, world.replay, rng, backend)
             learner.restore(resume.arrays, resume.facts["optimizer"])
@@ -142,7 +143,7 @@ def _capacity(config: Any) -> int:
 
 
 def check(
-    name: str, config: Any, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, Array, Array], Any]
+    name: str, config: Any, env: gymnasium.Env[Any, Any], make_agent: Callable[[int, Array, Array, Architecture], Any]
 ) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     space: Any = env.action_space
@@ -155,18 +156,25 @@ def check(
     return {
         **sizes,
         "actions": list(space.shape),
-        "parameters": make_agent(size, space.low, space.high).networks.size,
-        "backend": devices.choose_backend(config.backend, config.cuda),
+        "parameters": make_agent(size, space.low, space.high, config.architecture).networks.size,
+        "backend": devices.choose_backend(config),
     }
 
 
 # --- trained agents
 
 
-def load_agent(name: str, checkpoint: Checkpoint, make_agent: Callable[[int, Array, Array], Any]) -> Any:
+def load_agent(
+    name: str,
+    checkpoint: Checkpoint,
+    make_agent: Callable[[int, Array, Array, Architecture], Any],
+    default: Architecture,
+) -> Any:
     base.check_checkpoint_algorithm(name, checkpoint)
     arrays = checkpoint.arrays
-    agent = make_agent(checkpoint.facts["shape"]["observation_size"], arrays["action.low"], arrays["action.high"])
+    architecture = Architecture.from_settings(checkpoint.facts["config"], default)
+    size = checkpoint.facts["shape"]["observation_size"]
+    agent = make_agent(size, arrays["action.low"], arrays["action.high"], architecture)
     agent.load_state_dict(checkpoint.weights)
     return agent
 

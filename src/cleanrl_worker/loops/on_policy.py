@@ -195,7 +195,7 @@ class OnPolicyTraining:
                 "algorithm": self.name,
                 "shape": self._shape(),
                 "config": self.config.model_dump(mode="json"),
-                "backend": base.resolve_backend(self.config.backend),
+                "backend": base.resolve_backend(self.config),
                 "inputs": base.ObservationEncoder.describe(self.environments.observation_space),
                 "iteration": self.iteration,
                 "global_step": self.global_step,
@@ -273,7 +273,7 @@ def make_ppo_learner(
     config: PpoConfig, agent: base.FlatAgent, kernel: Callable[..., PpoKernel], loss: PpoLoss
 ) -> PpoLearner:
     """Return PPO's learner: the kernel in numpy, or in torch autograd of the loss."""
-    if base.resolve_backend(config.backend) == "numpy":
+    if base.resolve_backend(config) == "numpy":
         return kernel(agent.network, config.minibatch_size, config)
     from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner
     from cleanrl_worker.learners.torch_backend import TorchContext

@@ -69,7 +69,7 @@ class VectorValueLearner:
 def discrete_world(config: Any, run: Run, **shape: Any) -> ReplayWorld:
     world = vector_world(config, run, config.buffer_size)
     world.shape |= shape
-    world.facts["backend"] = base.resolve_backend(config.backend)
+    world.facts["backend"] = base.resolve_backend(config)
     return world
 
 
@@ -77,7 +77,7 @@ def check_discrete(name: str, config: Any, env: gymnasium.Env[Any, Any]) -> dict
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     count = base.count_discrete_actions(name, env)
     sizes = check_vectors(name, config.buffer_size, env)
-    return {**sizes, "actions": count, "backend": base.resolve_backend(config.backend)}
+    return {**sizes, "actions": count, "backend": base.resolve_backend(config)}
 
 
 def load_greedy_policy(agent: Any, checkpoint: Checkpoint) -> GreedyPolicy:

@@ -120,7 +120,9 @@ class SettingType(click.ParamType[Any]):
 
     def __init__(self, field: SettingField) -> None:
         self.field = field
-        self.name = {"int": "integer", "float": "number", "name": "name", "names": "name"}.get(field.type, "text")
+        self.name = {"int": "integer", "float": "number", "name": "name", "names": "name", "ints": "integers"}.get(
+            field.type, "text"
+        )
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         flag = max(param.opts, key=len) if param is not None else ""
@@ -141,6 +143,8 @@ def build_flag(field: SettingField, section: str = "") -> click.Option:
     help_text = field.help.strip()
     if field.default is not None:
         shown = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        if field.type == "ints":
+            shown = ",".join(map(str, field.default))
         help_text = f"{help_text}  [default: {shown}]"
     flag = field.flag
     if field.type == "bool":

@@ -30,6 +30,7 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "str": str,
     "choice": str,
+    "ints": (list, tuple),
 }
 _NAME_CHARACTERS = "letters, digits and . _ @ + -"
 _NAME_DESCRIPTIONS = {
@@ -81,7 +82,10 @@ class SettingField:
 
     def _satisfies_constraints(self, value: Any) -> bool:
         rules = self.constraints or {}
-        is_within = all(holds(value, rules[key]) for key, (_, holds) in _BOUNDS.items() if key in rules)
+        values = value if self.type == "ints" else (value,)
+        is_within = all(holds(one, rules[key]) for key, (_, holds) in _BOUNDS.items() if key in rules for one in values)
+        if self.type == "ints":
+            return is_within and rules.get("min_length", 0) <= len(values) <= rules.get("max_length", len(values))
         return is_within and value in rules.get("choices", (value,))
 
     @property
@@ -89,6 +93,9 @@ class SettingField:
         if self.type in _NAME_DESCRIPTIONS:
             return _NAME_DESCRIPTIONS[self.type]
         rules = self.constraints or {}
+        if self.type == "ints":
+            counts, limits = ([rules[key] for key in keys] for keys in (("min_length", "max_length"), ("ge", "le")))
+            return "{} to {} whole numbers from {} to {}, separated by commas".format(*counts, *limits)
         if "choices" in rules:
             return "one of " + ", ".join(map(str, rules["choices"]))
         bounds = [f"{words} {rules[key]}" for key, (words, _) in _BOUNDS.items() if key in rules]
@@ -117,6 +124,10 @@ def _parse_int(text: str) -> int:
         return int(value)
 
 
+def _parse_ints(text: str) -> list[int]:
+    return [_parse_int(part) for part in text.split(",")]
+
+
 def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
@@ -139,6 +150,7 @@ def _parse_file(text: str) -> str:
 
 _PARSERS: dict[str, Any] = {
     "int": _parse_int,
+    "ints": _parse_ints,
     "float": _parse_float,
     "bool": parse_bool,
     "str": str,

@@ -75,7 +75,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 def _pickle(content: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
     """Pickle any content that such a file may have, and append its arrays to `arrays`."""
-    if isinstance(content, tuple):
+    if isinstance(content, (tuple, list)):
         return _tuple([_pickle(part, arrays) for part in content])
     if isinstance(content, Mapping):
         is_state = all(isinstance(value, np.ndarray) for value in content.values())

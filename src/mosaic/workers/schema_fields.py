@@ -66,11 +66,16 @@ def _parse_annotation(annotation: Any) -> tuple[str, list[Any], dict[str, Any], 
         return kind, choices, constraints, len(others) < len(parts)
     if origin is Literal:
         return "choice", list(parts), {}, False
+    if origin is tuple and parts[1:] == (...,):
+        kind, _, constraints, _ = _parse_annotation(parts[0])
+        return ("ints" if kind == "int" else "json"), [], constraints, False
     simple = {int: "int", float: "float", bool: "bool", str: "str"}
     return simple.get(annotation, "json"), [], {}, False
 
 
 def _to_json_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
     return value if isinstance(value, (int, float, bool, str, type(None), list, dict)) else str(value)
 
 
