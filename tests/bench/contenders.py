@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 HERE = Path(__file__).resolve().parent
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LAST_EPISODES = 100
+WINDOWS = 20
 MAX_OUTPUT_CHARS = 2000
 
 
@@ -58,6 +59,8 @@ class Result(NamedTuple):
     """Steps by the wall time of the whole command, start-up included."""
     mean_return: float
     """Mean return of the last 100 episodes."""
+    curve: list[float | None]
+    """Mean return of the episodes that ended in each of 20 equal windows of the training's steps; None without one."""
     episodes: int
     wall_s: float
 
@@ -98,14 +101,26 @@ def read_result(folder: Path, training: Training, wall_s: float) -> Result:
         if point.tag == "charts/SPS" and point.step > training.learning_starts:
             reports.append(point)
         elif point.tag == "charts/episodic_return":
-            returns.append(point.value)
+            returns.append(point)
     if len(reports) < 2:
         raise TrainingFailed(f"{training.command}: {len(reports)} charts/SPS under {folder}; expected at least two.")
     first, last = reports[0], reports[-1]
-    recent = statistics.fmean(returns[-LAST_EPISODES:]) if returns else float("nan")
+    recent = [point.value for point in returns[-LAST_EPISODES:]]
     return Result(
-        (last.step - first.step) / (last.wall_time - first.wall_time), last.step / wall_s, recent, len(returns), wall_s
+        training_sps=(last.step - first.step) / (last.wall_time - first.wall_time),
+        overall_sps=last.step / wall_s,
+        mean_return=statistics.fmean(recent) if recent else float("nan"),
+        curve=window_means(returns, training.steps),
+        episodes=len(returns),
+        wall_s=wall_s,
     )
+
+
+def window_means(returns: Sequence[ScalarPoint], steps: int) -> list[float | None]:
+    windows: list[list[float]] = [[] for _ in range(WINDOWS)]
+    for point in returns:
+        windows[min(point.step * WINDOWS // steps, WINDOWS - 1)].append(point.value)
+    return [round(statistics.fmean(window), 2) if window else None for window in windows]
 
 
 def run_command(command: Sequence[str], folder: Path, threads: int | None, **variables: str) -> tuple[str, float]:

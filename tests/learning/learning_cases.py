@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.bench.contenders import Training
 
 CLASSIC_STEPS = 500_000
-CONTINUOUS = [f"{name}_continuous_action" for name in ("ppo", "rpo", "sac", "td3", "ddpg")]
+MUJOCO = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
 BREAKOUT = "BreakoutNoFrameskip-v4"
 
 
@@ -18,33 +17,29 @@ class LearningCase:
     env_id: str
     steps: int
     seeds: int = 3
+    cleanrl_seeds: int = 0
+    """The number of trainings by CleanRL's own script, with the same settings and seeds."""
     published: tuple[float, float] | None = None
-    """Mean and deviation in CleanRL's documentation; without one its own script is run beside ours."""
-    has_cleanrl_runs: bool = False
-    """CleanRL's script is run all the same: seeds differ so much that three of them decide nothing."""
+    """Mean and deviation of the last 100 episodes in CleanRL's documentation, over three seeds."""
     settings: dict[str, str] = field(default_factory=dict)
     is_long: bool = False
     """Takes hours: only trained when asked for."""
 
-    def trainings(self) -> list[Training]:
-        return [Training(self.algo, self.env_id, self.steps, seed, self.settings) for seed in range(1, self.seeds + 1)]
-
-    @property
-    def contenders(self) -> Sequence[str]:
-        return ("MOSAIC",) if self.published and not self.has_cleanrl_runs else ("MOSAIC", "CleanRL")
+    def trainings(self, contender: str) -> list[Training]:
+        seeds = self.cleanrl_seeds if contender == "CleanRL" else self.seeds
+        return [Training(self.algo, self.env_id, self.steps, seed, self.settings) for seed in range(1, seeds + 1)]
 
     @property
     def name(self) -> str:
-        return f"{self.algo} {self.env_id}"
+        return f"{self.algo} {self.env_id} {self.steps}"
 
 
-def _classic_control_cases(
-    algo: str, cartpole: tuple[float, float], acrobot: tuple[float, float], *, seeds: int = 3
-) -> list[LearningCase]:
-    return [
-        LearningCase(algo, "CartPole-v1", CLASSIC_STEPS, seeds, published=cartpole, has_cleanrl_runs=seeds > 3),
-        LearningCase(algo, "Acrobot-v1", CLASSIC_STEPS, published=acrobot),
-    ]
+def _cartpole_case(algo: str, published: tuple[float, float], cleanrl_seeds: int) -> LearningCase:
+    return LearningCase(algo, "CartPole-v1", CLASSIC_STEPS, 30, cleanrl_seeds, published)
+
+
+def _acrobot_case(algo: str, published: tuple[float, float]) -> LearningCase:
+    return LearningCase(algo, "Acrobot-v1", CLASSIC_STEPS, 10, published=published)
 
 
 def _breakout_case(algo: str, published: tuple[float, float] | None) -> LearningCase:
@@ -52,19 +47,24 @@ def _breakout_case(algo: str, published: tuple[float, float] | None) -> Learning
 
 
 LEARNING_CASES: tuple[LearningCase, ...] = (
-    *_classic_control_cases("ppo", (490.04, 6.12), (-86.36, 1.32)),
-    *_classic_control_cases("dqn", (488.69, 16.11), (-91.54, 7.20), seeds=10),
-    *_classic_control_cases("c51", (481.20, 20.53), (-87.70, 5.52), seeds=10),
-    *_classic_control_cases("pqn", (495.13, 6.89), (-95.63, 5.73), seeds=10),
-    *(LearningCase(algo, "HalfCheetah-v5", 30_000, 2, settings={"learning_starts": "2000"}) for algo in CONTINUOUS[2:]),
+    _cartpole_case("ppo", (490.04, 6.12), 15),
+    _cartpole_case("dqn", (488.69, 16.11), 20),
+    _cartpole_case("c51", (481.20, 20.53), 15),
+    _cartpole_case("pqn", (495.13, 6.89), 20),
+    _acrobot_case("ppo", (-86.36, 1.32)),
+    _acrobot_case("dqn", (-91.54, 7.20)),
+    _acrobot_case("c51", (-87.70, 5.52)),
+    _acrobot_case("pqn", (-95.63, 5.73)),
+    *(LearningCase("ppo_continuous_action", env_id, 300_000, 10, 3) for env_id in MUJOCO),
+    *(LearningCase(f"{algo}_continuous_action", env_id, 1_000_000) for algo in ("ppo", "rpo") for env_id in MUJOCO),
     *(
-        LearningCase("ppo_continuous_action", env_id, 300_000)
-        for env_id in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+        LearningCase(f"{algo}_continuous_action", "HalfCheetah-v5", 30_000, 4, 4, settings={"learning_starts": "2000"})
+        for algo in ("sac", "td3", "ddpg")
     ),
     *(
-        LearningCase(algo, env_id, 1_000_000, is_long=True)
-        for algo in CONTINUOUS
-        for env_id in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+        LearningCase(f"{algo}_continuous_action", env_id, 1_000_000, 1, is_long=True)
+        for algo in ("sac", "td3", "ddpg")
+        for env_id in MUJOCO
     ),
     _breakout_case("ppo_atari", (414.66, 28.09)),
     _breakout_case("ppo_atari_lstm", (128.92, 31.10)),
