@@ -153,7 +153,7 @@ def format_timestamp(at: float | None) -> str:
 
 def progress_fraction(view: RunView) -> float | None:
     """Return the progress of a run from 0 to 1, None where it is unknown."""
-    if view.outcome == "succeeded":
+    if view.outcome == "succeeded" and view.end_reason is None:
         return 1.0  # also where the last update would not have fitted into the steps requested
     total, step = view.total_timesteps, view.global_step
     return min(1.0, step / total) if total and step is not None else view.fraction

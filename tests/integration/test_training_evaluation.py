@@ -16,12 +16,18 @@ from tests.helpers.algorithm_cases import (
     latest_checkpoint,
     train_run,
 )
+from tests.helpers.commands import mosaic
+from tests.helpers.daemons import ended
 from tests.helpers.worker_runs import events as folder_events
 from tests.helpers.worker_runs import small, train_here
 
 from cleanrl_worker.registry import load_algorithm
-from mosaic.contracts.folder import RunFolder
+from mosaic import formatting
+from mosaic.client import TrainerClient
+from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.run import Checkpoint, load_checkpoint
+from mosaic.submission.run_payloads import build_train_payload
 
 Curves = dict[str, list[tuple[int, float]]]
 _REPLAY = {"buffer_size": 300, "batch_size": 16, "learning_starts": 60}
@@ -211,3 +217,33 @@ def test_with_evaluations_their_mean_counts(place: Path) -> None:
     assert (finished["outcome"], finished["global_step"]) == ("succeeded", last["step"])
     assert f"the evaluation at step {last['step']:,} had a mean return of" in finished["reason"]
     assert folder.best_checkpoint.resolve().name == folder.last_checkpoint.resolve().name == str(last["step"])
+
+
+def test_the_daemon_says_why_a_training_ended_early_and_extends_it(
+    trainer: TrainerClient, workspace: Workspace
+) -> None:
+    """In the record, its history and `mosaic show`; its step and return are those of the training."""
+    settings = {
+        "env_id": "CartPole-v1", "total_timesteps": 20_480, "num_envs": 4, "num_steps": 64, "eval_every": 256,
+        "num_eval_episodes": 4, "stop_at_return": 30.0,
+    }  # fmt: skip
+    run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
+    view = ended(trainer, run_id, 60)
+    step, series = view.global_step or 0, {one.tag: one for one in trainer.metrics(run_id)}
+    assert step < 20_480
+    assert view.end_reason == view.reason
+    assert str(view.reason).startswith(f"It reached stop_at_return = 30: the evaluation at step {step:,} had a mean")
+    assert trainer.get(run_id).history[-1].message == f"Succeeded: {view.reason}"
+    assert f"why {view.reason}" in " ".join(mosaic(workspace, "show", run_id).out.split())
+    returns = list(series["charts/episodic_return"].values)
+    assert view.episodes == len(returns)
+    assert view.episodic_return == pytest.approx(np.mean(returns[-100:]))
+    assert list(series["eval/avg_return"].steps)[-1] == step
+    assert formatting.progress_fraction(view) == step / 20_480
+
+    with pytest.raises(NotAllowed, match=f"has succeeded after {step:,} steps. Extend it"):
+        trainer.resume(run_id)
+    trainer.resume(run_id, step + 512)
+    view = ended(trainer, run_id, 60)
+    assert (view.outcome, view.global_step, view.end_reason) == ("succeeded", step + 512, None)
+    assert view.reason == "It completed all its steps."
