@@ -18,6 +18,8 @@ class AlgorithmSpec:
     observation_spaces: tuple[str, ...]
     is_for_atari: bool = False
     """Whether it is for Atari frames; the others flatten observations to a vector."""
+    has_several_agents: bool = False
+    """Whether it trains the agents of PettingZoo's parallel environments together."""
     needs_bounds: bool = False
     """Whether continuous actions must have bounds."""
     threads: int = 1
@@ -42,6 +44,7 @@ TWO_CRITICS = replace(ONE_CRITIC, model_parts=("actor", "qf1", "qf2"))
 ATARI = AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True, threads=WIDE_NETWORK_THREADS)
 ATARI_CHECKPOINT_ONLY = replace(ATARI, missing_state="the rest of its checkpoint")
 ATARI_ENVPOOL = replace(ATARI, extra="envpool")
+PETTINGZOO = replace(DISCRETE, has_several_agents=True, extra="pettingzoo")
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     "ppo": replace(DISCRETE, action_spaces=("Discrete", "MultiDiscrete", "MultiBinary")),
     "dqn": DISCRETE,
@@ -62,6 +65,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "ppo_atari_envpool": ATARI_ENVPOOL,
     "pqn_atari_envpool": ATARI_ENVPOOL,
     "ppo_rnd_envpool": ATARI_ENVPOOL,
+    "ppo_pettingzoo": PETTINGZOO,
 }
 """In the order of suggestions."""
 
@@ -84,6 +88,6 @@ def module_name(algo: str) -> str:
 def load_algorithm(algo: str) -> ModuleType:
     """Import the module of an algorithm: `Config`, `Agent`, `check`, `train`, `load_policy`, `state_dict_of`.
 
-    One whose games are not Gymnasium's also has `make_env`.
+    One whose environments are not Gymnasium's also has `make_env`.
     """
     return importlib.import_module(module_name(algo))

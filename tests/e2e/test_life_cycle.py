@@ -91,6 +91,9 @@ CASES = {
         POLICY | POOL | {"losses/fwd_loss"},
         is_exact=False,
     ),
+    "ppo_pettingzoo": Case(
+        "pettingzoo/simple_spread_v3", {**ROLLOUT, "env_kwargs": {"N": 2, "max_cycles": 15}}, GRADIENT
+    ),
 }
 
 
@@ -125,6 +128,8 @@ def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: 
         pytest.importorskip("envpool")
     if ALGORITHMS[name].is_for_atari:
         pytest.importorskip("ale_py")
+    if ALGORITHMS[name].has_several_agents:
+        pytest.importorskip("mpe2")
     straight = trainer.submit(payload_of(name)).run_id
     broken = trainer.submit(payload_of(name, **{HELD_AT: HELD_STEP})).run_id
     pause_and_go_on(trainer, broken)

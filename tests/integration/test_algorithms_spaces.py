@@ -38,7 +38,9 @@ SHOWN: dict[str, gymnasium.Space[Any]] = {
     "a dictionary with words": Dict({"image": Box(0, 255, (3, 3), np.uint8), "mission": Text(9)}),
 }
 CHOICES, FORCES = Discrete(3, start=-1), Box(-2, 1, (2, 1), np.float32)
-VECTOR_ALGORITHMS = [name for name, entry in ALGORITHMS.items() if not entry.is_for_atari]
+VECTOR_ALGORITHMS = [
+    name for name, entry in ALGORITHMS.items() if not entry.is_for_atari and not entry.has_several_agents
+]
 TINY = {
     "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1, "buffer_size": 40, "learning_starts": 16,
     "batch_size": 4, "train_frequency": 4, "target_network_frequency": 8, "checkpoint_every": 16, "anneal_lr": False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from mosaic.arena.simulation import library_versions
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_key
 from mosaic.envs import make
 from mosaic.envs.factory import describe_env, find_family
-from mosaic.envs.spaces import find_choices
+from mosaic.envs.spaces import find_choices, make_flattener
 from mosaic.run import Checkpoint
 from mosaic.workers import ActingPolicy
 
@@ -40,7 +40,7 @@ def env_maker(algo: str) -> Callable[..., Any]:
         from cleanrl_worker.environments.atari import make_evaluation_env
 
         return getattr(module, "make_env", make_evaluation_env)
-    return make
+    return getattr(module, "make_env", make)
 
 
 def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
@@ -102,7 +102,8 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
 def recording_header(algo: str, env_id: str, settings: dict[str, Any]) -> RecordingHeader | None:
     if algo.endswith("_envpool"):
         return None
-    preprocessing: Preprocessing = "atari_evaluation" if ALGORITHMS[algo].is_for_atari else "none"
+    is_atari = ALGORITHMS[algo].is_for_atari
+    preprocessing: Preprocessing = "team" if is_team(algo) else "atari_evaluation" if is_atari else "none"
     versions = library_versions(find_family(env_id))
     return RecordingHeader(env_id=env_id, env_kwargs=settings, preprocessing=preprocessing, versions=versions)
 
@@ -120,7 +121,7 @@ def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None =
             return clip(policy.sample(rows, [rng] * len(rows)))
         return clip(policy.act(rows, deterministic, rng))
 
-    return ActingPolicy(
+    acting = ActingPolicy(
         path=loaded.path,
         algo=loaded.algo,
         env_id=loaded.env_id,
@@ -132,6 +133,19 @@ def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None =
         rows=BATCH_SIZE if is_recurrent else None,
         reset_row=policy.reset_state if isinstance(policy, RecurrentPolicy) else None,
     )
+    return replace(acting, for_agent=partial(_for_agent, acting, policy, env)) if is_team(loaded.algo) else acting
+
+
+def is_team(algo: str) -> bool:
+    return ALGORITHMS[algo].has_several_agents
+
+
+def _for_agent(acting: ActingPolicy, policy: Any, team: Any, agent: str) -> ActingPolicy:
+    """Return the part of a team's policy that acts for one agent."""
+    act = policy.for_agent(agent).act
+    space = team.observation_spaces[team.agents.index(agent)]
+    flatten = make_flattener(space) or np.asarray
+    return replace(acting, observation_shape=space.shape, flatten=flatten, act=act, for_agent=None)
 
 
 def _check_settings(request: WorkerRequest) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig, RolloutConfig
-from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.ppo_kernels import PpoKernel, RolloutBatch
 from cleanrl_worker.learners.protocols import ActorForward, AdamState, PpoLearner
@@ -99,6 +99,16 @@ class OnPolicyTraining:
     def restore_own_state(self, resume: Checkpoint) -> None:
         """Restore it, before the environments."""
 
+    # --- overridden where an algorithm differs
+
+    def report_episode(self, episode_end: EpisodeEnd) -> None:
+        self.run.episode(
+            env=episode_end.env,
+            step=self.global_step,
+            episodic_return=episode_end.episodic_return,
+            length=episode_end.length,
+        )
+
     # --- the loop
 
     def train(self, resume: Checkpoint | None) -> None:
@@ -156,12 +166,7 @@ class OnPolicyTraining:
                 dones[t, episode_end.env] = True
                 if not episode_end.is_terminal:
                     self.truncated.append((t, episode_end.env, episode_end.observation))
-                run.episode(
-                    env=episode_end.env,
-                    step=self.global_step,
-                    episodic_return=episode_end.episodic_return,
-                    length=episode_end.length,
-                )
+                self.report_episode(episode_end)
             run.update(self.global_step)
         rewards = environments.finish_rollout(self.env_actions())
         base.abort_if_rewards_not_finite(self.name, run, rewards, self.global_step - self.config.batch_size)

@@ -100,10 +100,11 @@ def record_training(request: WorkerRequest, run: Run, config: Any, resumed: Chec
     from mosaic.arena.training_artifacts import record_training_episodes, record_training_videos
     from mosaic.envs.factory import find_family
 
+    entry = ALGORITHMS[request.algo]
     header = RecordingHeader(
         env_id=config.env_id,
         env_kwargs=config.env_settings,
-        preprocessing="atari_training" if ALGORITHMS[request.algo].is_for_atari else "none",
+        preprocessing="team" if entry.has_several_agents else "atari_training" if entry.is_for_atari else "none",
         versions=library_versions(find_family(config.env_id)),
     )
     resumed_from = None if resumed is None else resumed.step
@@ -117,7 +118,7 @@ def record_training(request: WorkerRequest, run: Run, config: Any, resumed: Chec
 def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
     """Make the environment of a training; raise if it cannot be made, or not with these settings."""
     settings = config.env_settings
-    if settings and hasattr(module, "make_env"):
+    if settings and ALGORITHMS[algo].extra == "envpool":
         raise refuse_key("env_kwargs", f"the games of {algo} are envpool's, which take no settings. Leave it out.")
     with problems_of("env_id"):
         if settings and ALGORITHMS[algo].is_for_atari:

@@ -67,6 +67,10 @@ class Policy:
             for row in range(self._loaded.rows or 0):
                 self._loaded.reset_row(row)
 
+    def for_agent(self, agent: str) -> Policy:
+        """Return what acts for one agent by its own observations: a part of a team's policy, else this policy."""
+        return self if self._loaded.for_agent is None else Policy(self._loaded.for_agent(agent))
+
     def make_env(self, **options: Any) -> Any:
         """Make its environment, with the wrappers used in training."""
         return self._loaded.make_env(**options)

@@ -125,7 +125,7 @@ class PolicyActor:
     def _load(self, choice: ActorChoice, path: Path, seat: Seat) -> None:
         from mosaic.api.policy import load_policy_file
 
-        self._policy = load_policy_file(path, env_id=seat.env_id)
+        self._policy = load_policy_file(path, env_id=seat.env_id).for_agent(seat.agent)
         self._clip = make_action_clipper(seat.action_space)
         expected = getattr(seat.observation_space, "shape", None)
         shape = self._policy.observation_shape

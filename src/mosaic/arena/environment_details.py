@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from mosaic.arena.human import action_names, key_bindings
-from mosaic.arena.play_envs import PETTINGZOO_PREFIX, make_play_env
+from mosaic.arena.play_envs import make_play_env
 from mosaic.arena.recording import RecordingHeader
 from mosaic.contracts.errors import MosaicError, unknown_name_error
 from mosaic.contracts.payload import EnvId, EnvKwargs
@@ -14,6 +14,7 @@ from mosaic.contracts.views import EnvironmentDetails, View
 from mosaic.envs.factory import EnvListing, find_family, list_environments
 from mosaic.envs.families import FAMILIES
 from mosaic.envs.spaces import describe_space
+from mosaic.envs.teams import PETTINGZOO_PREFIX
 
 
 class EnvironmentQuestion(View):
@@ -25,7 +26,7 @@ class EnvironmentQuestion(View):
 
 def list_play_environments(family: str | None) -> list[EnvListing]:
     """Return the environments that can be played, all or those of one family, with games for several agents."""
-    games = {name: row for name, row in FAMILIES.items() if row.is_for_play_only}
+    games = {name: row for name, row in FAMILIES.items() if row.has_several_agents}
     listings = [] if family in games else list_environments(family)
     for name, row in games.items():
         if family in (None, name):
@@ -42,7 +43,7 @@ def describe_environment(question: EnvironmentQuestion) -> EnvironmentDetails:
     """Return what the catalog says, and what only the environment itself knows; `problem` where it cannot be made."""
     env_id = question.env_id
     family = find_family(env_id)
-    games = [game for row in FAMILIES.values() if row.is_for_play_only for game in row.known_ids]
+    games = [game for row in FAMILIES.values() if row.has_several_agents for game in row.known_ids]
     if env_id.startswith(PETTINGZOO_PREFIX) and env_id not in games:
         raise unknown_name_error("environment", env_id, games)
     entry = None if family is None else family.find_entry(env_id)
@@ -58,7 +59,7 @@ def describe_environment(question: EnvironmentQuestion) -> EnvironmentDetails:
         keys=() if entry is None else entry.keys,
         is_real_time=entry is not None and entry.is_real_time,
         rate_hz=None if entry is None else entry.rate_hz,
-        has_several_agents=family is not None and family.is_for_play_only,
+        has_several_agents=family is not None and family.has_several_agents,
     )
     if details.install_hint:
         return details

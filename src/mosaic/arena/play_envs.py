@@ -6,8 +6,6 @@ form as rows of numbers, in which they are recorded.
 
 from __future__ import annotations
 
-import importlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +15,11 @@ import numpy as np
 
 from mosaic.arena.actors import Turn
 from mosaic.arena.recording import Ending, RecordingHeader
-from mosaic.contracts.errors import BadInput, MissingExtra, unknown_name_error
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.envs.env_settings import check_env_settings
-from mosaic.envs.factory import refused_settings_error
-from mosaic.envs.families import FAMILIES, EnvFamily
 from mosaic.envs.reproducible import restore_random_state
+from mosaic.envs.teams import PETTINGZOO_PREFIX, make_pettingzoo, make_team_env
 
-PETTINGZOO_PREFIX = "pettingzoo/"
 _NO_ACTION = -1
 """In the row of an agent that did not act."""
 
@@ -259,8 +254,11 @@ def make_play_env(header: RecordingHeader, render_mode: str | None = None) -> Pl
     """Make the environment of a session or a recording."""
     from mosaic.envs import make
 
+    if header.preprocessing == "team":
+        return GymnasiumEnv(make_team_env(header.env_id, render_mode, **header.env_kwargs))
     if header.env_id.startswith(PETTINGZOO_PREFIX):
-        return _make_pettingzoo(header, render_mode or "rgb_array")
+        env = make_pettingzoo(header.env_id, header.env_kwargs, render_mode or "rgb_array")
+        return TurnsEnv(env) if hasattr(env, "agent_iter") else SimultaneousEnv(env)
     if header.preprocessing != "none":
         from mosaic.envs.atari import AtariEnv
 
@@ -275,30 +273,3 @@ def make_play_env(header: RecordingHeader, render_mode: str | None = None) -> Pl
             )
         )
     return GymnasiumEnv(make(header.env_id, render_mode=render_mode, **header.env_kwargs))
-
-
-def _make_pettingzoo(header: RecordingHeader, render_mode: str) -> PlayEnv:
-    name = header.env_id.removeprefix(PETTINGZOO_PREFIX)
-    family = next((family for family in _pettingzoo_families() if header.env_id in family.known_ids), None)
-    if family is None:
-        known = [env_id for family in _pettingzoo_families() for env_id in family.known_ids]
-        raise unknown_name_error("environment", header.env_id, known)
-    for variable, value in family.environment_variables.items():
-        os.environ.setdefault(variable, value)
-    try:
-        module = importlib.import_module(f"pettingzoo.{family.name.removeprefix('pettingzoo_')}.{name}")
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"{header.env_id!r} needs {error.name}: {family.install_command}.") from None
-    check_env_settings(header.env_id, header.env_kwargs, family.find_entry(header.env_id))
-    try:
-        if family.name == "pettingzoo_classic":
-            return TurnsEnv(module.env(render_mode=render_mode, **header.env_kwargs))
-        return SimultaneousEnv(module.parallel_env(render_mode=render_mode, **header.env_kwargs))
-    except Exception as error:
-        if not header.env_kwargs:
-            raise
-        raise refused_settings_error(header.env_id, header.env_kwargs, error) from error
-
-
-def _pettingzoo_families() -> list[EnvFamily]:
-    return [family for family in FAMILIES.values() if family.is_for_play_only]

@@ -49,7 +49,7 @@ MAGIC = b"MOSAIC recording 1\n"
 MAX_HEADER_BYTES = 1 << 20
 
 
-Preprocessing = Literal["none", "atari_training", "atari_evaluation"]
+Preprocessing = Literal["none", "atari_training", "atari_evaluation", "team"]
 
 
 class RecordingHeader(Contract):

@@ -101,7 +101,7 @@ def list_environments(family: str | None = None) -> list[EnvListing]:
             _load_family(row, row.sample_env_id)
     listings = [listing for listing in _iter_registered(gymnasium.registry) if family in (None, listing["family"])]
     for row in FAMILIES.values():
-        if family in (None, row.name) and not row.is_installed and not row.is_for_play_only:
+        if family in (None, row.name) and not row.is_installed and not row.has_several_agents:
             listings += [EnvListing(id=i, family=row.name, is_installed=False, extra=row.extra, max_episode_steps=None)
                       for i in row.known_ids]  # fmt: skip
     return listings
@@ -181,8 +181,9 @@ def _gymnasium() -> Any:
 def _load_family(family: EnvFamily, env_id: str, needs_rendering: bool = False) -> None:
     if family.is_unsupported:
         raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC does not support yet.")
-    if family.is_for_play_only:
-        raise BadInput(f"{env_id!r} has several agents: it can be played (mosaic play {env_id}), but not trained on.")
+    if family.has_several_agents:
+        training = "but not trained on" if family.has_turns else "or trained on by ppo_pettingzoo"
+        raise BadInput(f"{env_id!r} has several agents: it can be played (mosaic play {env_id}), {training}.")
     if not family.is_installed:
         raise _missing_extra_error(env_id, family)
     for variable, value in family.environment_variables.items():

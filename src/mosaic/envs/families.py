@@ -21,6 +21,7 @@ _CATALOG = (
     minigrid.FAMILY,
     others.PROCGEN,
     pettingzoo.CLASSIC,
+    pettingzoo.MPE,
     pettingzoo.BUTTERFLY,
     others.FUNCTIONAL,
 )

@@ -77,8 +77,10 @@ class EnvFamily:
     """The first whose pattern fits describes an environment."""
     is_reproducible: bool = True
     """Whether an episode can be simulated again from its start and its actions."""
-    is_for_play_only: bool = False
-    """Several agents: sessions can be played in them, and nothing can be trained."""
+    has_several_agents: bool = False
+    """Of PettingZoo: played in sessions, and trained on by algorithms for several agents alone."""
+    has_turns: bool = False
+    """Whether its agents act by turns; nothing can be trained on such an environment."""
 
     @property
     def is_installed(self) -> bool:

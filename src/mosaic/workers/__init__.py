@@ -44,6 +44,8 @@ class ActingPolicy:
     """How many rows a policy with memory is always called with; None for one without memory."""
     reset_row: Callable[[int], None] | None = None
     """Clears the memory of a row."""
+    for_agent: Callable[[str], ActingPolicy] | None = None
+    """Returns what acts for one agent of a team, by its own observations."""
 
 
 @dataclass(frozen=True)

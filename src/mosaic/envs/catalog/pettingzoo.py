@@ -10,6 +10,10 @@ _CLASSIC = (
     "texas_holdem_v4", "texas_holdem_no_limit_v6",
 )  # fmt: skip
 _BUTTERFLY = ("cooperative_pong_v6", "knights_archers_zombies_v11", "pistonball_v6")
+_MPE = (
+    "simple_v3", "simple_adversary_v3", "simple_crypto_v3", "simple_push_v3", "simple_reference_v3",
+    "simple_speaker_listener_v4", "simple_spread_v3", "simple_tag_v3", "simple_world_comm_v3",
+)  # fmt: skip
 _NUMBER_KEYS = tuple(KeyBinding((str(number),), f"column_{number}") for number in range(1, 8))
 _CELLS = tuple(f"{row}_{column}" for column in ("left", "center", "right") for row in ("top", "middle", "bottom"))
 _CELL_KEYS = tuple(KeyBinding((key,), cell) for key, cell in zip("741852963", _CELLS, strict=True))
@@ -50,6 +54,21 @@ _BUTTERFLY_ENTRIES = (
     ),
     EnvEntry(pattern="", about="All agents act at the same time.", rate_hz=15),
 )
+_MPE_ENTRIES = (
+    EnvEntry(
+        pattern="simple_spread",
+        about="Agents cover landmarks without colliding.",
+        settings=(
+            SettingField("N", "int", 3, "Agents, and landmarks.", {"ge": 1}),
+            SettingField("max_cycles", "int", 25, "Steps of an episode.", {"ge": 1}),
+        ),
+        actions=("idle", "left", "right", "down", "up"),
+        keys=tuple(KeyBinding((key.title(),), key) for key in ("left", "right", "down", "up")),
+        idle_action="idle",
+        rate_hz=10,
+    ),
+    EnvEntry(pattern="", about="Particles that move, collide and signal; all agents act at the same time.", rate_hz=10),
+)
 CLASSIC = EnvFamily(
     name="pettingzoo_classic",
     title="PettingZoo classic",
@@ -61,7 +80,21 @@ CLASSIC = EnvFamily(
     known_ids=tuple(f"pettingzoo/{name}" for name in _CLASSIC),
     environment_variables=HEADLESS_VARIABLES,
     entries=_CLASSIC_ENTRIES,
-    is_for_play_only=True,
+    has_several_agents=True,
+    has_turns=True,
+)
+MPE = EnvFamily(
+    name="pettingzoo_mpe",
+    title="PettingZoo particles",
+    about="Small worlds of particles in which several agents cooperate or compete.",
+    sample_env_id="pettingzoo/simple_spread_v3",
+    extra="pettingzoo",
+    packages=("pettingzoo", "mpe2"),
+    pattern=rf"pettingzoo[/:.](mpe[/:.])?({'|'.join(_MPE)})$",
+    known_ids=tuple(f"pettingzoo/{name}" for name in _MPE),
+    environment_variables=HEADLESS_VARIABLES,
+    entries=_MPE_ENTRIES,
+    has_several_agents=True,
 )
 BUTTERFLY = EnvFamily(
     name="pettingzoo_butterfly",
@@ -74,5 +107,5 @@ BUTTERFLY = EnvFamily(
     known_ids=tuple(f"pettingzoo/{name}" for name in _BUTTERFLY),
     environment_variables=HEADLESS_VARIABLES,
     entries=_BUTTERFLY_ENTRIES,
-    is_for_play_only=True,
+    has_several_agents=True,
 )
