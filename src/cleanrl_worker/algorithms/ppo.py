@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig
+from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, MultiCategoricalPolicy
 from cleanrl_worker.learners.architecture import Architecture
@@ -235,7 +236,7 @@ class MultiTraining(PpoTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    with open_environments(config, run, VectorEnvs) as environments:
+    with open_environments(config, run, ParallelEnvs) as environments:
         is_single = isinstance(environments.action_space, gymnasium.spaces.Discrete)
         (Training if is_single else MultiTraining)(config, run, environments).train(resume)
 

@@ -105,7 +105,7 @@ class Training(FramePpoTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames, settings=config.env_settings)
+    games = AtariEnvs.from_config(config, run.frames)
     with closing(games):
         Training(config, run, games, Agent(games.action_count, SIZES)).train(resume)
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, ppo
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN
+from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING, ROLLOUT, RUN
 from cleanrl_worker.environments.agent_rows import AgentRows, check_rows
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.evaluation.policies import CategoricalPolicy
@@ -59,6 +59,8 @@ class Config(ppo.Config, defaults={"total_timesteps": 1_000_000, "exp_name": NAM
     """The number of agents in all parallel environments; a multiple of those of one environment."""
     policies: Literal["shared", "separate"] = Field(default="shared", json_schema_extra=LEARNING)
     """Whether agents with equal spaces share a policy, or each agent has its own."""
+    env_processes: Literal[1] = Field(default=1, json_schema_extra=COMPUTE)
+    """Always 1: the environments are stepped by one process."""
 
 
 # --- which agents share a policy

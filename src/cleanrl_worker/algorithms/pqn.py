@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PqnConfig
+from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.evaluation.policies import GreedyPolicy
 from cleanrl_worker.learners import value_kernels
@@ -154,7 +155,7 @@ class Training(OnPolicyTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    with open_environments(config, run, VectorEnvs) as environments:
+    with open_environments(config, run, ParallelEnvs) as environments:
         Training(config, run, environments).train(resume)
 
 

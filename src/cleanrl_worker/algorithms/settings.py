@@ -81,6 +81,8 @@ class AlgorithmConfig(Contract):
     """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=COMPUTE)
     """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
+    env_processes: int | None = Field(default=None, ge=1, le=256, json_schema_extra=COMPUTE)
+    """Processes that step the environments, with equal results; unset: chosen by a measurement at the start."""
 
     hidden_sizes: tuple[Units, ...] = Field(
         default=(64, 64), min_length=1, max_length=MAX_LAYERS, json_schema_extra=NETWORK
@@ -136,6 +138,8 @@ class EnvpoolConfig(AtariConfig):
 
     env_id: EnvId = Field(default="Breakout-v5", json_schema_extra=RUN)
     """The game to train in, by its id in envpool (`Breakout-v5`) or in Gymnasium."""
+    env_processes: Literal[1] = Field(default=1, json_schema_extra=COMPUTE)
+    """Always 1: envpool steps the games in threads of its own."""
 
 
 class EpsilonGreedyConfig(AlgorithmConfig):

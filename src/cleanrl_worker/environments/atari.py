@@ -1,4 +1,4 @@
-"""Several Atari games stepped one after the other, for training.
+"""Several Atari games for training, stepped one after the other or in several processes.
 
 A lost life ends an episode for the learner, but the reported episode is the whole game, with its own score and its
 length in frames. Games are restored from snapshots of the emulator, not by replaying their actions.
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
+from cleanrl_worker.environments.parallel import ParallelEnvs
+from cleanrl_worker.environments.vector import EpisodeEnd, ObservationLayout, VectorEnvs
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from mosaic.contracts.errors import BadInput
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK, AtariEnv
@@ -49,22 +50,17 @@ def check_atari_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
     return int(actions.n)
 
 
-class AtariEnvs(VectorEnvs):
-    """`num_envs` games. An observation holds the latest `stack` frames, oldest first: bytes [stack, 84, 84]."""
+class AtariShare(VectorEnvs):
+    """Games of one process."""
 
-    def __init__(
-        self,
-        env_id: str,
-        num_envs: int,
-        seed: int,
-        frames: LiveFrames | None = None,
-        stack: int = FRAME_STACK,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        make_env = functools.partial(make_training_env, env_id, "rgb_array", **(settings or {}))
-        super().__init__(make_env, num_envs, seed, frames)
-        self.shape = (stack, FRAME_SIZE_PX, FRAME_SIZE_PX)
+    def __init__(self, *args: Any, stack: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.shape = self.observation_layout(self.observation_space, stack=stack).shape
         self._flatten = None if stack == FRAME_STACK else lambda stacked_frames: stacked_frames[-stack:]
+
+    @classmethod
+    def observation_layout(cls, space: Any, **settings: Any) -> ObservationLayout:
+        return ObservationLayout((settings["stack"], FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
 
     def _end_episode(self, index: int, observation: Any, is_terminal: bool) -> EpisodeEnd:
         game: AtariEnv = self._unwrapped_envs[index]
@@ -94,23 +90,48 @@ class AtariEnvs(VectorEnvs):
         facts = []
         for index, game in enumerate(self._unwrapped_envs):
             parts, game_facts = game.snapshot()
-            arrays |= {f"env.{index}.{name}": np.array(part) for name, part in parts.items()}
+            arrays |= {f"env.{self._first_index + index}.{name}": np.array(part) for name, part in parts.items()}
             facts.append({**game_facts, "now": random_state(game), "episode": self._episode_numbers[index]})
         return arrays, facts
 
     def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:
         problems = []
         for index, fact in enumerate(facts):
+            number = self._first_index + index
             game: AtariEnv = self._unwrapped_envs[index]
             self._reset(index, self.seed + index)
             try:
-                game.restore(select_by_prefix(f"env.{index}.", arrays), dict(fact))
+                game.restore(select_by_prefix(f"env.{number}.", arrays), dict(fact))
             except (RuntimeError, SystemError) as error:  # The emulator refuses a snapshot of another version.
-                problems.append(f"environment {index}: the emulator cannot read its snapshot ({error})")
+                problems.append(f"environment {number}: the emulator cannot read its snapshot ({error})")
                 self._reset(index, self.seed + index)
                 continue
             restore_random_state(game, fact["now"])
             self._episode_parts[index] = None  # the snapshot has no actions
-            self._latest_observations[index] = arrays[f"env.{index}.pictures"]
+            self._latest_observations[index] = arrays[f"env.{number}.pictures"]
             self._episode_numbers[index] = fact["episode"]
         return problems
+
+
+class AtariEnvs(ParallelEnvs, AtariShare):
+    """`num_envs` games. An observation holds the latest `stack` frames, oldest first: bytes [stack, 84, 84]."""
+
+    share_kind = AtariShare
+
+    def __init__(
+        self,
+        env_id: str,
+        num_envs: int,
+        seed: int,
+        frames: LiveFrames | None = None,
+        stack: int = FRAME_STACK,
+        settings: Mapping[str, Any] | None = None,
+        processes: int = 1,
+    ) -> None:
+        make_env = functools.partial(make_training_env, env_id, "rgb_array", **(settings or {}))
+        super().__init__(make_env, num_envs, seed, frames, processes, stack=stack)
+
+    @classmethod
+    def from_config(cls, config: Any, frames: LiveFrames | None, stack: int = FRAME_STACK) -> AtariEnvs:
+        settings, processes = config.env_settings, config.env_processes or 1
+        return cls(config.env_id, config.num_envs, config.seed, frames, stack, settings, processes)

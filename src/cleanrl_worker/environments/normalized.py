@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.environments.normalization import ObservationNormalizer
-from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
+from cleanrl_worker.environments.parallel import ParallelEnvs
+from cleanrl_worker.environments.vector import EpisodeEnd
 
 Array = npt.NDArray[Any]
 
 
-class NormalizedEnvs(VectorEnvs):
+class NormalizedEnvs(ParallelEnvs):
     """Adds each observation to the statistics before it is returned, the final ones of episodes too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -49,6 +49,13 @@ class EpisodeEnd(NamedTuple):
     """False for a lost life, which ends the learner's episode while the game continues."""
 
 
+class ObservationLayout(NamedTuple):
+    """Shape and type of an observation as it is passed between processes."""
+
+    shape: tuple[int, ...]
+    dtype: type[np.generic]
+
+
 class EndedEpisode(NamedTuple):
     """An episode that ended in this rollout, with what it started from."""
 
@@ -63,9 +70,17 @@ class VectorEnvs:
     """`num_envs` environments. A rollout is several calls of `step`, then `finish_rollout`; or just call `advance`."""
 
     def __init__(
-        self, make_env: Callable[[], GymEnv], num_envs: int, seed: int, frames: LiveFrames | None = None
+        self,
+        make_env: Callable[[], GymEnv],
+        num_envs: int,
+        seed: int,
+        frames: LiveFrames | None = None,
+        first_index: int = 0,
     ) -> None:
         self.seed = seed
+        """The seed of the first environment; those of the others follow it."""
+        self._first_index = first_index
+        """The index of the first environment among those of the run, for the names in checkpoints."""
         envs = [make_env() for _ in range(num_envs)]
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
@@ -120,6 +135,12 @@ class VectorEnvs:
     def __len__(self) -> int:
         return len(self._envs)
 
+    @classmethod
+    def observation_layout(cls, space: Any, **settings: Any) -> ObservationLayout:
+        """Return how observations of this space are passed on, exactly. `settings` are the constructor's."""
+        # Not the type of the space: environments return others, and float64 holds every float32 and byte.
+        return ObservationLayout((flat_size(space),), np.float64)
+
     @property
     def observation_size(self) -> int:
         return flat_size(self.observation_space)
@@ -129,6 +150,10 @@ class VectorEnvs:
         """The number of actions, if they are discrete."""
         space: Any = self.action_space
         return int(space.n)
+
+    @property
+    def has_compiled_step(self) -> bool:
+        return self._compiled is not None
 
     def close(self) -> None:
         for tap in self._taps:
@@ -140,7 +165,7 @@ class VectorEnvs:
 
     def start(self) -> None:
         """Reset each environment for the first time."""
-        for index in range(len(self)):
+        for index in range(len(self._envs)):
             self._reset(index, self.seed + index)
         self._start_video()
 
@@ -218,9 +243,13 @@ class VectorEnvs:
         step_actions[...] = actions
         self._action_chunk_size += 1
         episode_ends = self.step(step_actions.tolist() if step_actions.ndim == 1 else step_actions, into)
-        for index, env_rewards in enumerate(self._rewards):
-            rewards[index] = env_rewards[-1]
+        self.read_rewards(rewards)
         return episode_ends
+
+    def read_rewards(self, into: Array) -> None:
+        """Write the rewards of the latest step."""
+        for index, env_rewards in enumerate(self._rewards):
+            into[index] = env_rewards[-1]
 
     def _flush_action_chunk(self) -> None:
         if self._action_chunk is not None and self._action_chunk_size:
@@ -350,9 +379,10 @@ class VectorEnvs:
         arrays: dict[str, Array] = {}
         facts: list[dict[str, Any]] = []
         for index, recorded in enumerate(self._actions):
+            prefix = f"env.{self._first_index + index}"
             if recorded:
-                arrays[f"env.{index}.actions"] = np.concatenate(recorded)
-            arrays[f"env.{index}.observation"] = np.array(self._flatten_observation(self._latest_observations[index]))
+                arrays[f"{prefix}.actions"] = np.concatenate(recorded)
+            arrays[f"{prefix}.observation"] = np.array(self._flatten_observation(self._latest_observations[index]))
             facts.append(
                 {
                     "seed": self._seeds[index],
@@ -369,8 +399,9 @@ class VectorEnvs:
         """Replay each environment to its recorded state; return the reason for each that was reset instead."""
         problems = []
         for index, fact in enumerate(facts):
-            actions = arrays.get(f"env.{index}.actions")
-            problem = self._replay_actions(index, fact, actions, arrays[f"env.{index}.observation"])
+            number = self._first_index + index
+            actions = arrays.get(f"env.{number}.actions")
+            problem = self._replay_actions(index, fact, actions, arrays[f"env.{number}.observation"])
             if problem is None:
                 self._episode_starts[index] = self._step_count - fact["length"]
                 self._deadlines[index] = self._episode_starts[index] + self._time_limits[index]
@@ -379,7 +410,7 @@ class VectorEnvs:
                 self._actions[index] = [] if actions is None else [actions]
                 self._began_in_rollout[index] = False
             else:
-                problems.append(f"environment {index}: {problem}")
+                problems.append(f"environment {number}: {problem}")
                 self._reset(index)
         return problems
 

@@ -37,7 +37,7 @@ AnyEnvs = TypeVar("AnyEnvs", bound=VectorEnvs)
 @contextmanager
 def open_environments(config: RolloutConfig, run: Run, kind: Callable[..., AnyEnvs]) -> Iterator[AnyEnvs]:
     make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
-    environments = kind(make_env, config.num_envs, config.seed, run.frames)
+    environments = kind(make_env, config.num_envs, config.seed, run.frames, config.env_processes or 1)
     try:
         yield environments
     finally:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
+from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from cleanrl_worker.learners import devices
 from cleanrl_worker.replay.buffers import FrameReplay, Replay, check_memory, restore_replay
@@ -87,7 +88,7 @@ class ReplayWorld:
 
 def vector_world(config: Any, run: Run, capacity: int) -> ReplayWorld:
     make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
-    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
+    environments = ParallelEnvs(make_env, config.num_envs, config.seed, run.frames, config.env_processes or 1)
     space = environments.observation_space
     replay = Replay(capacity, config.num_envs, *_row_layout(space, environments.action_space), seed=config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
@@ -121,7 +122,7 @@ def _row_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple
 
 def atari_world(config: Any, run: Run, make_replay: Any = FrameReplay, **shape: Any) -> ReplayWorld:
     """Make the games and their buffer; `shape` is what else must not change when a run is resumed."""
-    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames, settings=config.env_settings)
+    games = AtariEnvs.from_config(config, run.frames)
     replay = make_replay(config.buffer_capacity, config.num_envs, FRAME_SHAPE, FRAME_STACK, config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((config.num_envs, *games.shape), np.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -122,10 +123,17 @@ def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
         raise refuse_key("env_kwargs", f"the games of {algo} are envpool's, which take no settings. Leave it out.")
     with problems_of("env_id"):
         if settings and ALGORITHMS[algo].is_for_atari:
-            from cleanrl_worker.environments.atari import make_training_env
-
-            make_training_env(config.env_id, **settings).close()
+            _env_maker(algo)(config.env_id, **settings).close()
         return getattr(module, "make_env", make)(config.env_id, **settings)
+
+
+def _env_maker(algo: str) -> Callable[..., Any]:
+    """Return the function that makes the environments of a training."""
+    if not ALGORITHMS[algo].is_for_atari:
+        return make
+    from cleanrl_worker.environments.atari import make_training_env
+
+    return make_training_env
 
 
 def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
@@ -174,6 +182,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         # From the beginning it would lose the curve that it has.
         reason = f"There is no intact checkpoint to resume from in {folder.checkpoints}"
         raise CheckpointDamaged(f"{reason}. Train it again from the beginning: mosaic resubmit {folder.run_id}")
+    config = _choose_env_processes(request, config, resumed)
     with open_run(
         request,
         folder,
@@ -197,6 +206,21 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
             evaluate_after_training(request, run, logs_points=not config.eval_every)
         is_done = run.global_step >= config.total_timesteps or run.end_reason is not None or not run.stop_requested
         run.finish("succeeded" if is_done else "stopped", run.end_reason)
+
+
+def _choose_env_processes(request: WorkerRequest, config: Any, resumed: Checkpoint | None) -> Any:
+    """Return the config with `env_processes`: as given, else that of the resumed run, else by a measurement."""
+    if config.env_processes is not None:
+        return config
+    from cleanrl_worker.environments.parallel import choose_processes
+
+    spec, cpus = ALGORITHMS[request.algo], request.payload.resources.cpus
+    chosen = None if resumed is None else resumed.facts.get("config", {}).get("env_processes")
+    if chosen is None:
+        make_env = functools.partial(_env_maker(request.algo), config.env_id, **config.env_settings)
+        # The daemon fills in the recommended number of threads, which is not a limit that was set for this run.
+        chosen = choose_processes(make_env, config.num_envs, None if cpus == spec.threads else cpus)
+    return config.model_copy(update={"env_processes": chosen})
 
 
 def _save_model(run: Run, algo: str, config: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -51,10 +52,25 @@ class LiveFrames:
         self._warn = warn
         self._advice = advice
         self._has_warned = False
+        self._first_index = 0
+        self._env_count: int | None = None
+
+    def share(self, first_index: int, env_count: int) -> LiveFrames:
+        """Return the same for some of `env_count` environments, from this index on."""
+        part = copy.copy(self)
+        part._first_index, part._env_count = first_index, env_count
+        return part
+
+    def redirect(self, warn: Callable[[str], None], recorder: EpisodeStore) -> None:
+        """In a process that must not write to the run: pass on warnings and episodes to these; there is no camera."""
+        self._warn = lambda sentence, _: warn(sentence)
+        self.recorder = None if self.recorder is None else recorder
+        self.camera = None
 
     def tap_all(self, envs: Sequence[Any]) -> list[FrameTap]:
         """Return the taps of the environments that have a lane."""
-        taps = (self.tap(env, index, len(envs)) for index, env in enumerate(envs))
+        count = self._env_count or len(envs)
+        taps = (self.tap(env, self._first_index + index, count) for index, env in enumerate(envs))
         return [tap for tap in taps if tap is not None]
 
     def tap(
@@ -66,11 +82,11 @@ class LiveFrames:
         try:
             lane = LaneWriter(self._folder, index, lane_count=min(count, self._limit), rate_hz=rate_hz, budget=budget)
         except OSError as error:
-            self._warn_once(f"Live frames are off: no room for them in {self._folder} ({error.strerror or error}).")
+            self.warn_once(f"Live frames are off: no room for them in {self._folder} ({error.strerror or error}).")
             return None
-        return FrameTap(env, lane, advice=self._advice, warn=self._warn_once)
+        return FrameTap(env, lane, advice=self._advice, warn=self.warn_once)
 
-    def _warn_once(self, sentence: str) -> None:
+    def warn_once(self, sentence: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             self._warn(sentence, "frames_off")
