@@ -33,6 +33,7 @@ class AlgorithmSpec:
 
 
 _FLATTENABLE_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
+_CHOICES = ("Discrete", "MultiDiscrete", "MultiBinary")
 DISCRETE = AlgorithmSpec(("Discrete",), _FLATTENABLE_SPACES)
 CONTINUOUS = AlgorithmSpec(
     ("Box",), _FLATTENABLE_SPACES, missing_state="the mean and variance by which observations were normalized"
@@ -46,7 +47,7 @@ ATARI_CHECKPOINT_ONLY = replace(ATARI, missing_state="the rest of its checkpoint
 ATARI_ENVPOOL = replace(ATARI, extra="envpool")
 PETTINGZOO = replace(DISCRETE, has_several_agents=True, extra="pettingzoo")
 ALGORITHMS: dict[str, AlgorithmSpec] = {
-    "ppo": replace(DISCRETE, action_spaces=("Discrete", "MultiDiscrete", "MultiBinary")),
+    "ppo": replace(DISCRETE, action_spaces=_CHOICES),
     "dqn": DISCRETE,
     "c51": DISCRETE,
     "pqn": DISCRETE,
@@ -56,6 +57,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "sac_continuous_action": TWO_CRITICS,
     "td3_continuous_action": TWO_CRITICS,
     "ddpg_continuous_action": ONE_CRITIC,
+    "a2c": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_atari": ATARI,
     "ppo_atari_lstm": ATARI,
     "dqn_atari": ATARI,

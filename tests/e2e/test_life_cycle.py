@@ -59,6 +59,7 @@ POLICY = {
     *(f"losses/{name}" for name in ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl")),
 }
 GRADIENT = POLICY | {"losses/clipfrac", "losses/explained_variance"}
+ADVANTAGE = {*(f"losses/{name}" for name in ("value_loss", "policy_loss", "entropy")), "losses/explained_variance"}
 VALUE = {"losses/td_loss", "losses/q_values"}
 ATOMS = {"losses/loss", "losses/q_values"}
 CRITIC = {"losses/qf1_values", "losses/qf1_loss", "losses/actor_loss"}
@@ -69,6 +70,7 @@ CASES = {
     "ppo": Case(CART, ROLLOUT, GRADIENT),
     "ppo_continuous_action": Case(PENDULUM, ROLLOUT, GRADIENT),
     "rpo_continuous_action": Case(PENDULUM, ROLLOUT, GRADIENT),
+    "a2c": Case(CART, {"num_envs": 2, "num_steps": 32}, ADVANTAGE),
     "pqn": Case(CART, ROLLOUT, VALUE),
     "dqn": Case(CART, FOLLOWED, VALUE),
     "c51": Case(CART, {**FOLLOWED, "n_atoms": 11}, ATOMS),

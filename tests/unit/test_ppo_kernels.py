@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker.algorithms import ppo, ppo_continuous_action
+from cleanrl_worker.algorithms import a2c, ppo, ppo_continuous_action
 from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.architecture import Activation, Architecture
 from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner
@@ -129,6 +129,35 @@ def test_the_hand_written_gradient_equals_autograd(
         np.testing.assert_allclose(result[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
     np.testing.assert_allclose(kernel.losses(), [float(figure) for figure in metrics], atol=2e-6, rtol=2e-5)
     assert 0.1 < kernel.losses().clipfrac < 0.9
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_continuous_action"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a2cs_step_follows_the_policy_gradient(name: str, backend: Any) -> None:
+    """Its loss: advantages times log-probabilities, the squared error of the values, and the entropy."""
+    agent, reference = make_agent(name, 5, 3), make_agent(name, 5, 3).module()
+    batch = make_batch(name, agent, 64, spread=0.0)
+    config = a2c.Config(num_envs=1, num_steps=64, ent_coef=0.05, max_grad_norm=0.3, backend=backend, cuda=False)
+    kind = a2c.DiscreteTraining if name == "ppo" else a2c.ContinuousTraining
+    learner = kind.make_learner(config, agent)
+    learner.begin_update(1e-2)
+    learner.run_epoch(batch, np.arange(64))
+    learner.sync_networks()
+
+    observations, actions = torch.from_numpy(batch.observations), torch.from_numpy(batch.actions)
+    if name == "ppo":
+        policy: Any = torch.distributions.Categorical(logits=reference.actor(observations))
+    else:
+        normal = torch.distributions.Normal(reference.actor_mean(observations), reference.actor_logstd.exp())
+        policy = torch.distributions.Independent(normal, 1)
+    error = reference.critic(observations)[:, 0] - torch.from_numpy(batch.returns)
+    gain = policy.log_prob(actions) * torch.from_numpy(batch.advantages)
+    (0.5 * (error**2).mean() - gain.mean() - 0.05 * policy.entropy().mean()).backward()
+    torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
+    torch.optim.Adam(reference.parameters(), 1e-2, eps=1e-5).step()
+    for key, expected in reference.state_dict().items():
+        np.testing.assert_allclose(agent.state_dict()[key], expected, atol=2e-5, err_msg=key)
+    assert learner.losses().entropy == pytest.approx(policy.entropy().mean().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)

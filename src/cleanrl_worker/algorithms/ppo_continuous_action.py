@@ -68,6 +68,11 @@ class Agent(base.FlatAgent):
 
 def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
     """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
+    return clipped_loss(*policy_terms(module, batch), batch, config)
+
+
+def policy_terms(module: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of the actions, the mean entropy, and the values."""
     import torch
 
     mean, std = module.actor_mean(batch.observations), module.actor_logstd.exp()
@@ -75,7 +80,7 @@ def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, Pp
     normal = torch.distributions.Normal(mean, std, validate_args=False)
     entropy = normal.entropy().sum(1).mean()  # type: ignore[no-untyped-call]
     log_probs = normal.log_prob(batch.actions).sum(1)  # type: ignore[no-untyped-call]
-    return clipped_loss(log_probs, entropy, module.critic(batch.observations)[:, 0], batch, config)
+    return log_probs, entropy, module.critic(batch.observations)[:, 0]
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class EpsilonGreedyConfig(AlgorithmConfig):
 
 
 class RolloutConfig(AlgorithmConfig):
-    """Of algorithms that collect a rollout, learn from it in minibatches and discard it."""
+    """Of algorithms that collect a rollout, learn from it and discard it."""
 
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=LEARNING)
     """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
@@ -175,10 +175,6 @@ class RolloutConfig(AlgorithmConfig):
     """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=ROLLOUT)
     """The discount factor of future rewards."""
-    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=LEARNING)
-    """Minibatches per rollout; each is one gradient step."""
-    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=LEARNING)
-    """Epochs per update: passes over the rollout."""
     max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=LEARNING)
     """The maximum norm of a gradient; a larger one is clipped."""
 
@@ -193,11 +189,7 @@ class RolloutConfig(AlgorithmConfig):
         return self
 
     def _validate_minibatches(self) -> None:
-        if self.batch_size % self.num_minibatches:
-            raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
-                f"{self.num_minibatches} equal parts"
-            )
+        """Raise if the rollout cannot be split as the settings say."""
 
     @property
     def batch_size(self) -> int:
@@ -205,30 +197,56 @@ class RolloutConfig(AlgorithmConfig):
 
     @property
     def minibatch_size(self) -> int:
-        return self.batch_size // self.num_minibatches
+        """Rows per gradient step."""
+        return self.batch_size
 
     @property
     def num_iterations(self) -> int:
         return self.total_timesteps // self.batch_size
 
 
-class PpoConfig(RolloutConfig):
+class MinibatchConfig(RolloutConfig):
+    """Of those that learn from it in minibatches."""
+
+    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=LEARNING)
+    """Minibatches per rollout; each is one gradient step."""
+    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=LEARNING)
+    """Epochs per update: passes over the rollout."""
+
+    def _validate_minibatches(self) -> None:
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
+                f"{self.num_minibatches} equal parts"
+            )
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+
+class AdvantageConfig(RolloutConfig):
+    """Of those with an actor that learns from advantages, and a critic."""
+
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=ROLLOUT)
+    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
+    ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=LEARNING)
+    """The weight of the entropy bonus; a higher value explores more."""
+    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=LEARNING)
+    """The weight of the value loss."""
+
+
+class PpoConfig(AdvantageConfig, MinibatchConfig):
     """Of proximal policy optimization."""
 
     num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=ROLLOUT)
     """Steps per environment in a rollout."""
-    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=ROLLOUT)
-    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
     norm_adv: bool = Field(default=True, json_schema_extra=LEARNING)
     """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
     clip_coef: float = Field(default=0.2, gt=0, le=10, json_schema_extra=LEARNING)
     """The clipping range of the probability ratio in the policy loss."""
     clip_vloss: bool = Field(default=True, json_schema_extra=LEARNING)
     """Whether the value loss is clipped in the same way."""
-    ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=LEARNING)
-    """The weight of the entropy bonus; a higher value explores more."""
-    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=LEARNING)
-    """The weight of the value loss."""
     target_kl: float | None = Field(default=None, gt=0, json_schema_extra=LEARNING)
     """The KL divergence at which an update stops early; unset: never."""
 
@@ -238,7 +256,7 @@ class PpoConfig(RolloutConfig):
             raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
 
 
-class PqnConfig(EpsilonGreedyConfig, RolloutConfig, defaults={"max_grad_norm": 10.0}):
+class PqnConfig(EpsilonGreedyConfig, MinibatchConfig, defaults={"max_grad_norm": 10.0}):
     """Of parallelized Q-learning."""
 
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=LEARNING)

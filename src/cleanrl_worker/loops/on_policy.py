@@ -265,13 +265,16 @@ class PpoTraining(OnPolicyTraining):
                 break
         learner.sync_networks()
         losses = learner.losses()._asdict()
-        variance = float(batch.returns.var())
-        if variance > 0:
-            losses["explained_variance"] = 1 - float((batch.returns - batch.values).var()) / variance
-        return losses, True
+        return {**losses, **explained_variance(batch)}, True
 
     def run_epoch(self, batch: RolloutBatch) -> None:
         self.learner.run_epoch(batch, self.rng.permutation(self.config.batch_size))
+
+
+def explained_variance(batch: RolloutBatch) -> dict[str, float]:
+    """Return the fraction of the returns' variance that the values explain, unless there is none."""
+    variance = float(batch.returns.var())
+    return {"explained_variance": 1 - float((batch.returns - batch.values).var()) / variance} if variance > 0 else {}
 
 
 def make_ppo_learner(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import PpoConfig, RolloutConfig
+from cleanrl_worker.algorithms.settings import MinibatchConfig, PpoConfig
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices, ppo_kernels
 from cleanrl_worker.learners.conv_network import ConvAgent, parameter_count
@@ -60,7 +60,7 @@ class FrameTraining:
     extra_outputs = 0
     """Outputs of the network besides one for each action."""
 
-    def __init__(self, config: RolloutConfig, run: Run, games: AtariEnvs | EnvpoolEnvs, agent: ConvAgent) -> None:
+    def __init__(self, config: MinibatchConfig, run: Run, games: AtariEnvs | EnvpoolEnvs, agent: ConvAgent) -> None:
         self.config, self.run, self.games, self.agent = config, run, games, agent
         space: Any = games.action_space
         self.first_action, self.action_count = int(space.start), int(space.n)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from mosaic.contracts.errors import UnknownName, unknown_name_error
 
 _NEAREST = {
-    ("ppo", "ppo_continuous_action"): "a2c a3c acer acktr appo impala npg pg ppg reinforce trpo vpg",
+    ("ppo", "ppo_continuous_action"): "acer acktr appo npg ppg trpo",
+    ("a2c", "ppo"): "a3c impala pg reinforce vpg",
     ("dqn", "pqn"): "apex ddqn doubledqn duelingdqn qlearning r2d2 sarsa",
     ("qrdqn", "c51"): "fqf iqn",
     ("sac_continuous_action",): "crossq droq redq tqc",
