@@ -22,22 +22,29 @@ def describe() -> WorkerDescription:
         log_name="cleanrl",
         can_load_policies=True,
         programs=("cleanrl", "cleanrl_python"),
-        algorithms_in=_algorithms_in,
-        installed_algorithms=_installed_algorithms,
+        script_names=_script_names,
+        describe_script=_describe_script,
+        find_installed_scripts=_find_installed_scripts,
         load_policy=_load_policy,
     )
 
 
-def _algorithms_in(path: str) -> dict[str, Any]:
-    from cleanrl_worker.shell.user_cleanrl import script_algorithms
+def _script_names(path: str) -> tuple[str, ...]:
+    from cleanrl_worker.shell.user_cleanrl import script_names
 
-    return script_algorithms(path)
+    return script_names(path)
 
 
-def _installed_algorithms() -> str | None:
+def _describe_script(path: str, name: str) -> dict[str, Any]:
+    from cleanrl_worker.shell.user_cleanrl import script_algorithm
+
+    return script_algorithm(path, name)
+
+
+def _find_installed_scripts(python: str | None) -> str | None:
     from cleanrl_worker.shell.user_cleanrl import find_installed
 
-    return find_installed()
+    return find_installed(python)
 
 
 def _load_policy(path: Path, algo: str | None, env_id: str | None) -> ActingPolicy:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.probe_cleanrl import make_checkout
 
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NoDaemon
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentListing
+from mosaic.gui.models import form_layout
 from mosaic.gui.models.draft import (
     Draft,
     build_payloads,
@@ -28,6 +31,8 @@ from mosaic.gui.models.draft import (
 )
 from mosaic.gui.models.environment_choices import environment_problem, families, sort_environments
 from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
+from mosaic.submission.algorithm_schema import open_script_folder
+from mosaic.submission.caller_environment import program_environment
 
 RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
 KL = SettingField("target_kl", "float", None, "", {"gt": 0}, is_optional=True)
@@ -169,6 +174,34 @@ def test_an_algorithm_that_the_form_does_not_know_is_refused() -> None:
         draft_from_payload(
             {"metadata": {"worker": {"id": "cleanrl", "config": {"algo": "cleanrl:ppo"}}}, "artifacts": {}}
         )
+
+
+def test_the_form_trains_scripts_of_an_installed_cleanrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = make_checkout(tmp_path)
+    scripts = open_script_folder(str(checkout))
+    monkeypatch.setattr(form_layout, "_installed_scripts", lambda: scripts)
+    monkeypatch.setattr(form_layout, "trainable_by_worker", form_layout.trainable_by_worker.__wrapped__)
+    assert form_layout.trainable_by_worker()["cleanrl"] == (*algorithms_by_worker()["cleanrl"], "cleanrl:walk")
+
+    layout = form_layout.get_layout.__wrapped__("cleanrl", "cleanrl:walk")
+    monkeypatch.setattr("mosaic.gui.models.draft.get_layout", lambda *_: layout)
+    assert [field.name for field in layout.core] == ["env_id", "total_timesteps", "seed"]
+    assert {"learning_rate", "capture_video", "max_seconds"} <= layout.fields.keys()
+    assert "grid_limit" not in layout.fields, "the script has no such setting"
+    draft = filled(layout, Draft("cleanrl", "cleanrl:walk"), num_envs="2")
+    (payload,) = build_payloads(layout, draft, 0.0)
+    config = config_of(payload)
+    assert (config["algo"], config["cleanrl"], config["algo_params"]) == (
+        "cleanrl:walk",
+        str(checkout),
+        {"num_envs": 2},
+    )
+    assert program_environment(payload) is not None
+    assert draft_from_payload(payload) == draft
+    assert to_command_line(layout, draft).startswith("mosaic train cleanrl:walk ")
+    config["cleanrl"] = "/another"
+    with pytest.raises(BadInput, match="of /another"):
+        draft_from_payload(payload)
 
 
 def test_several_seeds_make_a_group(layout: FormLayout) -> None:

@@ -12,6 +12,7 @@ from tests.helpers.daemons import ended
 from tests.helpers.probe_cleanrl import make_checkout
 from tests.helpers.probe_scripts import caller_environment, episodes, events
 
+from mosaic.api.workspace_client import connect
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import ConfigRefused, MissingExtra
 from mosaic.contracts.folder import RunFolder, Workspace
@@ -77,6 +78,17 @@ def test_the_command_line_has_the_flags_of_the_script(
     assert (result.json["outcome"], result.json["total_timesteps"]) == ("succeeded", 800)
     assert "pppo" in mosaic(workspace, "train", "cleanrl:pppo", "--cleanrl", str(checkout)).err
     assert "--cleanrl PATH" in mosaic(workspace, "train", "cleanrl:walk").err
+
+
+def test_python_trains_a_script_of_an_installed_cleanrl(
+    trainer: TrainerClient, workspace: Workspace, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.syspath_prepend(str(checkout))
+    client = connect(workspace.root)
+    assert client.check("cleanrl:walk", "CartPole-v1").summary.settings["num_envs"] == 4
+    run = client.train("cleanrl:walk", "CartPole-v1", total_timesteps=800, num_envs=2, wait=True)
+    assert (run.view.outcome, run.view.algo, run.view.total_timesteps) == ("succeeded", "cleanrl:walk", 800)
 
 
 OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")

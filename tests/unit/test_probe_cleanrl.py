@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,50 @@ def test_an_installed_cleanrl_is_found_by_name(tmp_path: Path, monkeypatch: pyte
     assert user_cleanrl.find_checkout(config["cleanrl"]).python == str(environment / "bin" / "python")
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package `cleanrl` that this interpreter can import, but that must not be run."""
+    folder = make_checkout(tmp_path / "packages")
+    write_script(folder / "cleanrl", "raise SystemExit('it was imported')\n", "__init__.py")
+    write_script(folder / "cleanrl", "\nclass Args:\n    x: int = (\n", "broken.py")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_the_scripts_of_an_importable_cleanrl_are_listed_and_explained(installed: Path) -> None:
+    listed = call(FakeTrainer(), "algorithms", "--json")
+    assert [entry["name"] for entry in json.loads(listed.out) if ":" in entry["name"]] == ["cleanrl:walk"]
+    assert "CleanRL's own walk.py" in call(FakeTrainer(), "algorithms").out
+    explained = call(FakeTrainer(), "algorithms", "cleanrl:walk").out
+    assert "The learning rate." in explained
+    assert call(FakeTrainer(), "algorithms", "cleanrl:wlak").code == 2
+
+
+def test_a_config_names_a_script_of_an_importable_cleanrl_without_its_path(
+    installed: Path, complete_interpreter: None
+) -> None:
+    job = build_script_job(parse_request({"algo": "cleanrl:walk", "algo_params": {"num_envs": 3}}))
+    assert job.command == [sys.executable, str(installed / "cleanrl" / "walk.py"), "--num-envs", "3"]
+
+
+def test_a_script_is_found_among_the_packages_of_another_interpreter(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    python = tmp_path / "their python"
+    python.write_text(f"#!/bin/sh\nPYTHONPATH='{installed}' exec {sys.executable} \"$@\"\n")
+    python.chmod(0o755)
+    trainer = FakeTrainer()
+    done = call(trainer, "train", "cleanrl:walk", "--cleanrl-python", str(python), "--detach")
+    assert done.code == 0, done.err
+    config = trainer.submitted[0]["metadata"]["worker"]["config"]
+    assert (config["cleanrl"], config["cleanrl_python"]) == (str(installed), str(python))
+    assert "no installed package" in call(trainer, "train", "cleanrl:walk", "--detach").err
+    missing = call(trainer, "train", "cleanrl:walk", "--cleanrl-python", str(tmp_path / "nowhere"))
+    assert (missing.code, "is not a Python interpreter that can be run" in missing.err) == (2, True)
+
+
 def test_our_algorithms_come_before_those_of_an_installed_cleanrl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +135,7 @@ def test_types_and_defaults_come_from_the_script(fields: dict[str, SettingField]
 
 
 def test_optional_settings_are_detected_with_and_without_an_annotation(fields: dict[str, SettingField]) -> None:
-    assert {name for name, field in fields.items() if field.is_optional} == {"target_kl", "limit", "start"}
+    assert {name for name, field in fields.items() if field.is_optional} == {"target_kl", "limit", "start", "when"}
 
 
 def test_help_comes_from_the_docstrings(fields: dict[str, SettingField]) -> None:

@@ -18,6 +18,7 @@ from cleanrl_worker.shell.user_cleanrl import (
     build_command,
     check_settings,
     find_checkout,
+    find_installed,
     missing_package_problem,
     script_fields,
 )
@@ -95,13 +96,16 @@ class ScriptJob:
 def build_script_job(request: WorkerRequest) -> ScriptJob:
     """Check a request and return the job; raise if it is refused."""
     config = request.config
-    if config.cleanrl is None:
+    folder = config.cleanrl or find_installed(config.cleanrl_python)
+    if folder is None:
         raise refuse_key(
-            "cleanrl", f"missing; {request.algo!r} is a script of a CleanRL checkout. Give its path: --cleanrl PATH"
+            "cleanrl",
+            f"missing; {request.algo!r} is a script of a CleanRL checkout, and no package cleanrl is installed. "
+            "Give its path: --cleanrl PATH",
         )
     if request.is_evaluation:
         raise refuse_key("kind", "policies of scripts of a CleanRL checkout cannot be evaluated here.")
-    checkout = find_checkout(config.cleanrl, config.cleanrl_python)
+    checkout = find_checkout(folder, config.cleanrl_python)
     script = checkout.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
     fields = script_fields(script)
     _refuse_options_without_effect(request)

@@ -83,14 +83,35 @@ def find_checkout(path: str, python: str | None = None) -> CleanrlCheckout:
     raise BadInput(f"cleanrl: no CleanRL script found in {root}. Expected files such as cleanrl/ppo.py.")
 
 
-def find_installed() -> str | None:
-    """Return where the package `cleanrl` is installed: in the caller's virtual environment, else in this one."""
+def find_installed(python: str | None = None) -> str | None:
+    """Return where the package `cleanrl` is installed, which is not imported.
+
+    It is searched in the environment of an interpreter; by default in the caller's virtual environment, then in ours.
+    """
+    if python is not None:
+        return _find_installed_for(python)
     environment = os.environ.get("VIRTUAL_ENV")
-    if environment and any(Path(environment).glob("lib/python3*/site-packages/cleanrl/*.py")):
+    if environment and any(map(_has_args, Path(environment).glob("lib/python3*/site-packages/cleanrl/*.py"))):
         return environment
     spec = importlib.util.find_spec("cleanrl")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return str(Path(places[0]).parent) if places else None
+    return _first_with_scripts(list(spec.submodule_search_locations or ()) if spec is not None else [])
+
+
+def _find_installed_for(python: str) -> str | None:
+    code = (
+        "import importlib.util, json; spec = importlib.util.find_spec('cleanrl'); "
+        "print(json.dumps(list(spec.submodule_search_locations or ()) if spec else []))"
+    )
+    try:
+        result = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, cwd=os.path.sep)
+        return _first_with_scripts(json.loads(result.stdout))
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise BadInput(f"cleanrl_python: {python} is not a Python interpreter that can be run ({error}).") from None
+
+
+def _first_with_scripts(packages: list[str]) -> str | None:
+    folders = (Path(package) for package in packages)
+    return next((str(folder.parent) for folder in folders if any(map(_has_args, folder.glob("*.py")))), None)
 
 
 def _find_interpreter(root: Path) -> str:
@@ -110,32 +131,43 @@ def _has_args(file: Path) -> bool:
 # --- settings
 
 
+def script_names(path: str) -> tuple[str, ...]:
+    """Return the names of the scripts, such as `cleanrl:ppo`, without parsing them."""
+    return tuple(USER_CLEANRL_PREFIX + name for name in find_checkout(path).scripts)
+
+
 def script_algorithms(path: str) -> dict[str, dict[str, Any]]:
-    """Return an entry as in schemas.json for each readable script, by name (`cleanrl:ppo`)."""
+    """Return an entry as in schemas.json for each readable script, by name."""
     algorithms = {}
-    for name, script in find_checkout(path).scripts.items():
+    for name in script_names(path):
         try:
-            algorithms[USER_CLEANRL_PREFIX + name] = describe_script(script)
+            algorithms[name] = script_algorithm(path, name)
         except BadInput:
             continue  # an unreadable file must not hide the others
     return algorithms
 
 
+def script_algorithm(path: str, name: str) -> dict[str, Any]:
+    """Return the entry of one script, by its name in `script_names`."""
+    return describe_script(find_checkout(path).script(name.removeprefix(USER_CLEANRL_PREFIX)))
+
+
 def describe_script(script: Path) -> dict[str, Any]:
     """Return the script's entry as in schemas.json."""
+    module = _parse_script(script)
     return {
         "module": str(script),
         "title": f"CleanRL's own {script.name}",
-        "summary": ast.get_docstring(_parse_script(script)) or f"The script {script}, unchanged.",
+        "summary": ast.get_docstring(module) or f"The script {script}, unchanged.",
         "help": "",
-        "fields": [asdict(field) for field in script_fields(script)],
+        "fields": [asdict(field) for field in script_fields(script, module)],
         "supports": {"action_spaces": [], "observation_spaces": [], "resume": False, "evaluation": False},
     }
 
 
-def script_fields(script: Path) -> list[SettingField]:
-    """Return the settings declared by the script's `Args`."""
-    for node in _parse_script(script).body:
+def script_fields(script: Path, module: ast.Module | None = None) -> list[SettingField]:
+    """Return the settings declared by the script's `Args`; `module` is the parsed script, if it was parsed."""
+    for node in (module or _parse_script(script)).body:
         if isinstance(node, ast.ClassDef) and node.name == "Args":
             return [
                 _setting_field(script, name, statement, doc)
@@ -168,6 +200,7 @@ def _setting_field(script: Path, name: str, statement: ast.AnnAssign, doc: str) 
         try:
             default = _constant_value(statement.value, script)
         except _NotConstant:
+            is_optional = True  # where it is not given, the script computes it
             doc = f"{doc} [default: {ast.unparse(statement.value)}]".strip()
     if isinstance(default, int) and not isinstance(default, bool) and kind == "float":
         default = float(default)

@@ -28,6 +28,7 @@ from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.submission.algorithm_schema import get_algorithm
+from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import build_train_payload
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class Client:
             "keep_checkpoints": keep_checkpoints,
             "tensorboard": tensorboard,
         }
-        run = self.submit(_train_payload(algo, env_id, seed, total_timesteps, {**settings, **options}))
+        payload = _train_payload(algo, env_id, seed, total_timesteps, {**settings, **options})
+        run = Run(self._connection, self._connection.trainer().submit(payload, program_environment(payload)))
         return run.wait() if wait else run
 
     def play(
@@ -180,7 +182,7 @@ class Client:
     ) -> Verdict:
         """Return what the worker would run; a refusal is raised as by `train`. Nothing is started."""
         payload = _train_payload(algo, env_id, seed, total_timesteps, settings)
-        return self._connection.call(lambda trainer: trainer.check(payload))
+        return self._connection.call(lambda trainer: trainer.check(payload, program_environment(payload)))
 
     def start_run(
         self,
@@ -282,7 +284,9 @@ def _train_payload(
     if total_timesteps is not None:
         given["total_timesteps"] = total_timesteps
     defaults = {field.name: field.default for field in algorithm.fields}
-    return build_train_payload(algorithm.worker.id, algorithm.name, given, defaults)
+    payload = build_train_payload(algorithm.worker.id, algorithm.name, given, defaults)
+    payload["metadata"]["worker"]["config"].update(algorithm.location)
+    return payload
 
 
 def connect(workspace: str | os.PathLike[str] | None = None, *, token: str | None = None) -> Client:

@@ -12,7 +12,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import BadInput, unknown_name_error
-from mosaic.submission.algorithm_schema import Algorithm, get_algorithm, load_algorithms
+from mosaic.submission.algorithm_schema import Algorithm, find_installed_scripts, get_algorithm, load_algorithms
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,9 @@ _ACTION_SPACE_NAMES = {
 
 
 def _complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    return [name for name in load_algorithms() if name.startswith(incomplete)]
+    scripts = find_installed_scripts()
+    names = (*load_algorithms(), *(scripts.names if scripts else ()))
+    return [name for name in names if name.startswith(incomplete)]
 
 
 @command()
@@ -41,7 +43,8 @@ def algorithms(context: CliContext, name: str | None) -> None:
         else:
             _print_algorithm(algorithm, output.console())
         return
-    known = sorted(load_algorithms().items())
+    scripts = find_installed_scripts()
+    known = sorted((load_algorithms() | (scripts.load_readable() if scripts else {})).items())
     if context.is_json:
         output.print_json([_to_json(key, algorithm) for key, algorithm in known])
         return

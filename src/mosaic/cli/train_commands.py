@@ -24,10 +24,10 @@ from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import (
     Algorithm,
-    find_installed_algorithms,
+    find_installed_scripts,
     get_algorithm,
     load_algorithms,
-    load_algorithms_from,
+    open_script_folder,
 )
 from mosaic.submission.caller_environment import caller_environment
 from mosaic.submission.run_payloads import (
@@ -60,22 +60,15 @@ OWN_CLEANRL_FLAGS = {
 class AlgorithmCommand(Command):
     """`train ppo` or `check ppo`: every setting of the algorithm, then those of the run.
 
-    `own_cleanrl` locates a script of the user's CleanRL, as keys of the config; it has only the flags that it states.
+    A script of the user's CleanRL has only the flags that it states.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        handler: CommandHandler,
-        is_check: bool = False,
-        own_cleanrl: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, algorithm: Algorithm, handler: CommandHandler, is_check: bool = False) -> None:
         self.algorithm = algorithm
-        self._own_cleanrl = dict(own_cleanrl or {})
         stated = {field.name: field for field in algorithm.fields}
         options = [OPTIONS[name] for name in TRAIN_OPTION_NAMES]
         for_run = [option for option in options if not option.is_core and not option.is_worker_option]
-        if own_cleanrl is not None:
+        if algorithm.is_user_script:
             options = [option for option in options if option.name in stated]
         core = [stated.get(option.name, option) for option in options if option.is_core]
         rest = [field for field in algorithm.fields if field.name not in TRAIN_OPTION_NAMES]
@@ -88,7 +81,7 @@ class AlgorithmCommand(Command):
         own_flags = [
             click.Option([f"--{name.replace('_', '-')}"], metavar="PATH", expose_value=False, help=help_text)
             for name, help_text in OWN_CLEANRL_FLAGS.items()
-            if own_cleanrl is not None
+            if algorithm.is_user_script
         ]
         detach = click.Option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
         seeds = click.Option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7.")
@@ -127,8 +120,7 @@ class AlgorithmCommand(Command):
             raise BadInput("--seed and --seeds cannot both be given.")
         defaults = {field.name: field.default for field in self.settings}
         payload = build_train_payload(self.algorithm.worker.id, self.algorithm.name, given, defaults)
-        if self._own_cleanrl:
-            payload["metadata"]["worker"]["config"].update(self._own_cleanrl)
+        payload["metadata"]["worker"]["config"].update(self.algorithm.location)
         return self._handler(
             ctx.ensure_object(CliContext), self.algorithm, payload, values["seeds"], bool(values.get("detach"))
         )
@@ -138,11 +130,10 @@ def parse_own_cleanrl(args: Sequence[str]) -> dict[str, str]:
     """The location of the user's own CleanRL, if these arguments name it, as absolute paths."""
     paths = {name: flag_value(args, [name]) for name in OWN_CLEANRL_FLAGS}
     # Not resolved: the interpreter of a virtual environment is a link to another one.
-    own = {name: os.path.abspath(os.path.expanduser(path)) for name, path in paths.items() if path}
-    return own if "cleanrl" in own else {}
+    return {name: os.path.abspath(os.path.expanduser(path)) for name, path in paths.items() if path}
 
 
-def _unknown_script_error(algo: str, known: Mapping[str, Algorithm], own: Mapping[str, str]) -> MosaicError:
+def _unknown_script_error(algo: str, known: Iterable[str], own: Mapping[str, str]) -> MosaicError:
     """A script that states no settings is there, but cannot be started by its name."""
     name = f"{algo.rpartition(':')[2]}.py"
     for path in (Path(own["cleanrl"], "cleanrl", name), Path(own["cleanrl"], name)):
@@ -193,15 +184,18 @@ class AlgorithmGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """A script of the user's CleanRL is found in the folder that the arguments name, else in an installed one."""
         own = parse_own_cleanrl(args)
-        if not own and args[0] not in load_algorithms() and (installed := find_installed_algorithms()):
+        is_ours = args[0] in load_algorithms()
+        scripts = None
+        if "cleanrl" in own:
+            scripts = open_script_folder(own["cleanrl"])
+        elif not is_ours and (scripts := find_installed_scripts(own.get("cleanrl_python"))):
             name = f"{USER_CLEANRL_PREFIX}{args[0].removeprefix('cleanrl.').removeprefix(USER_CLEANRL_PREFIX)}"
-            if name in load_algorithms_from(installed):
-                own, args = {"cleanrl": installed}, [name, *args[1:]]
-        if own and args[0] in (known := load_algorithms_from(own["cleanrl"])):
-            return args[0], AlgorithmCommand(known[args[0]], self._handler, self._is_check, own), args[1:]
-        if own and ":" in args[0]:
-            raise _unknown_script_error(args[0], known, own)
-        if ":" in args[0] and not ctx.resilient_parsing and args[0] not in load_algorithms():
+            args = [name if name in scripts.names else args[0], *args[1:]]
+        if scripts and args[0] in scripts.names:
+            return args[0], AlgorithmCommand(scripts.load(args[0], **own), self._handler, self._is_check), args[1:]
+        if scripts and ":" in args[0]:
+            raise _unknown_script_error(args[0], scripts.names, {"cleanrl": scripts.path, **own})
+        if ":" in args[0] and not ctx.resilient_parsing and not is_ours:
             raise BadInput(
                 f"{args[0]} is a script from your own CleanRL, and no installed package cleanrl has it. "
                 "Pass --cleanrl PATH."
@@ -293,8 +287,8 @@ train = AlgorithmGroup(
     mosaic train ppo --env-id CartPole-v1 --seeds 1-5 --detach
     mosaic train cleanrl:ppo --cleanrl ~/cleanrl
 
-    `mosaic train ALGORITHM --help` shows every setting. `cleanrl:NAME` is the script NAME.py of a CleanRL of your own;
-    `mosaic run` starts any other script.""",
+    `mosaic train ALGORITHM --help` shows every setting. `cleanrl:NAME` is the script NAME.py of a CleanRL of your own,
+    which needs no path where it is installed; `mosaic run` starts any other script.""",
 )
 
 

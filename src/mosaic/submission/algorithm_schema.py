@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import OPTIONS, Option
 from mosaic.contracts.setting_field import SettingField
 from mosaic.submission.unknown_algorithms import unknown_algorithm_error
@@ -21,8 +23,13 @@ class Algorithm:
     fields: tuple[SettingField, ...]
     schema_entry: Mapping[str, Any]
     """Its whole entry in the schema file."""
-    is_user_script: bool = False
-    """Whether it is a user's script, which runs in the user's Python environment."""
+    location: Mapping[str, str] = field(default_factory=dict)
+    """Where a user's script is, as keys of its worker's config; empty for an algorithm of the worker."""
+
+    @property
+    def is_user_script(self) -> bool:
+        """Whether it is a user's script, which runs in the user's Python environment."""
+        return bool(self.location)
 
     def default(self, name: str) -> Any:
         return next((field.default for field in self.fields if field.name == name), None)
@@ -47,20 +54,43 @@ def load_algorithms() -> dict[str, Algorithm]:
     return algorithms
 
 
-def load_algorithms_from(path: str) -> dict[str, Algorithm]:
-    """The algorithms of a folder of scripts, such as a checkout of CleanRL."""
-    algorithms: dict[str, Algorithm] = {}
-    for worker in discover_workers().values():
-        if worker.algorithms_in is not None:
-            for name, entry in worker.algorithms_in(path).items():
-                algorithms[name] = replace(_parse_algorithm(worker, name, entry), is_user_script=True)
-    return algorithms
+@dataclass(frozen=True)
+class ScriptFolder:
+    """A user's folder of scripts that are algorithms, such as a checkout of CleanRL."""
+
+    worker: WorkerDescription
+    path: str
+    names: tuple[str, ...]
+
+    def load(self, name: str, **location: str) -> Algorithm:
+        """Read one of its scripts; `location` are further keys of the worker's config."""
+        assert self.worker.describe_script is not None
+        algorithm = _parse_algorithm(self.worker, name, self.worker.describe_script(self.path, name))
+        return replace(algorithm, location={"cleanrl": self.path, **location})
+
+    def load_readable(self) -> dict[str, Algorithm]:
+        """Read all of its scripts; an unreadable one must not hide the others."""
+        algorithms = {}
+        for name in self.names:
+            with suppress(BadInput):
+                algorithms[name] = self.load(name)
+        return algorithms
 
 
-def find_installed_algorithms() -> str | None:
-    """The folder of scripts that is installed as a package, such as CleanRL's; None where there is none."""
-    finders = (worker.installed_algorithms for worker in discover_workers().values())
-    return next((folder for find in finders if find is not None and (folder := find())), None)
+def open_script_folder(path: str) -> ScriptFolder:
+    worker = next(worker for worker in discover_workers().values() if worker.script_names is not None)
+    assert worker.script_names is not None
+    return ScriptFolder(worker, path, worker.script_names(path))
+
+
+def find_installed_scripts(python: str | None = None) -> ScriptFolder | None:
+    """Return the folder of scripts that is installed as a package, such as CleanRL's; None where there is none.
+
+    `python` is the interpreter whose packages are searched, by default ours.
+    """
+    finders = (worker.find_installed_scripts for worker in discover_workers().values())
+    path = next((path for find in finders if find is not None and (path := find(python))), None)
+    return None if path is None else open_script_folder(path)
 
 
 def supported_options(worker_id: str) -> tuple[Option, ...]:
@@ -80,7 +110,10 @@ def _parse_algorithm(worker: WorkerDescription, name: str, schema_entry: Mapping
 
 
 def get_algorithm(name: str) -> Algorithm:
+    """An algorithm of a worker, or an installed script such as `cleanrl:ppo`."""
     known = load_algorithms()
+    if name not in known and ":" in name and (scripts := find_installed_scripts()) and name in scripts.names:
+        return scripts.load(name)
     if name not in known:
         workers = {algorithm.worker.id for algorithm in known.values()}
         raise unknown_algorithm_error(name, known, f"worker {workers.pop()!r}" if len(workers) == 1 else "")

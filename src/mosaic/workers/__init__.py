@@ -72,10 +72,12 @@ class WorkerDescription:
 
     aliases: tuple[str, ...] = ()
     """Other ids under which payloads may name it."""
-    algorithms_in: Callable[[str], dict[str, Any]] | None = None
-    """Reads the algorithms in a user's folder, such as a checkout of CleanRL, without running anything."""
-    installed_algorithms: Callable[[], str | None] | None = None
-    """Finds such a folder among the installed packages; None where there is none."""
+    script_names: Callable[[str], tuple[str, ...]] | None = None
+    """Lists the scripts in a user's folder, such as a checkout of CleanRL, which are algorithms, too."""
+    describe_script: Callable[[str, str], dict[str, Any]] | None = None
+    """Returns the entry of one of them as in the schema file, without running anything."""
+    find_installed_scripts: Callable[[str | None], str | None] | None = None
+    """Finds such a folder among the packages of an interpreter, by default of ours; None where there is none."""
 
     load_policy: Callable[[Path, str | None, str | None], ActingPolicy] | None = None
     """Loads a saved policy into this process, from its path and, where the file does not contain them, the names of its

@@ -17,7 +17,7 @@ from mosaic.gui.models.draft import field_text, problems
 from mosaic.gui.models.env_settings_text import FIELD_NAME as ENV_KWARGS
 from mosaic.gui.models.env_settings_text import object_problem, read_object, settings_problems, without_settings
 from mosaic.gui.models.environment_choices import WorkerEnvironments, environment_problem
-from mosaic.gui.models.form_layout import FormSection, algorithms_by_worker, field_label
+from mosaic.gui.models.form_layout import FormSection, field_label, trainable_by_worker
 from mosaic.gui.models.training import Training
 from mosaic.gui.views.widgets import column, muted_label, section_label
 
@@ -45,7 +45,7 @@ class TrainForm(QScrollArea):
         self._columns_layout.setSpacing(2 * theme.MARGIN)
         self.setWidget(body)
         self._worker = form_combo("train.worker")
-        self._worker.addItems(list(algorithms_by_worker()))
+        self._worker.addItems(list(trainable_by_worker()))
         self._algorithm = form_combo("train.algorithm")
         self._choice_rows = (LabelledRow("Worker", self._worker), LabelledRow("Algorithm", self._algorithm))
         self._rest_label = muted_label("", "train.rest")
@@ -163,14 +163,14 @@ class TrainForm(QScrollArea):
         draft = self._training.draft
         with QSignalBlocker(self._worker), QSignalBlocker(self._algorithm):
             self._worker.setCurrentText(draft.worker)
-            names = list(algorithms_by_worker()[draft.worker])
+            names = list(trainable_by_worker()[draft.worker])
             if [self._algorithm.itemText(index) for index in range(self._algorithm.count())] != names:
                 self._algorithm.clear()
                 self._algorithm.addItems(names)
             self._algorithm.setCurrentText(draft.algorithm)
 
     def _on_worker_chosen(self, worker: str) -> None:
-        self._training.choose_algorithm(worker, algorithms_by_worker()[worker][0])
+        self._training.choose_algorithm(worker, trainable_by_worker()[worker][0])
 
     def _on_algorithm_chosen(self, algorithm: str) -> None:
         self._training.choose_algorithm(self._worker.currentText(), algorithm)

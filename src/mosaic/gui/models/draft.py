@@ -11,9 +11,9 @@ from typing import Any
 
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.extras import translate_extras
-from mosaic.contracts.options import OPTIONS, OPTIONS_BY_PATH
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH
 from mosaic.contracts.setting_field import SettingField
-from mosaic.gui.models.form_layout import FormLayout, format_value, get_layout
+from mosaic.gui.models.form_layout import FormLayout, format_setting, format_value, get_layout
 from mosaic.submission.algorithm_schema import load_algorithms
 from mosaic.submission.run_payloads import (
     CORE_FIELD_NAMES,
@@ -101,7 +101,7 @@ def seeds_problem(text: str) -> str:
 
 
 def field_text(draft: Draft, setting: SettingField) -> str:
-    return draft.texts.get(setting.name, format_value(setting.default))
+    return draft.texts.get(setting.name, format_setting(setting, setting.default))
 
 
 def problems(layout: FormLayout, draft: Draft) -> dict[str, str]:
@@ -123,6 +123,7 @@ def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[dict[st
     raise_first_problem(problems(layout, draft))
     defaults = {field.name: field.default for field in layout.core}
     payload = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
+    payload["metadata"]["worker"]["config"].update(layout.algorithm.location)
     payload = _deep_merge(draft.rest, payload)
     if draft.seeds is None:
         return [payload]
@@ -145,11 +146,15 @@ def draft_from_payload(payload: dict[str, Any]) -> Draft:
     worker = str(_pop_path(rest, ("metadata", "worker", "id"), ""))
     algorithm = str(_pop_path(rest, OPTIONS["algo"].keys, ""))
     layout = get_layout(worker, algorithm)
+    for key, place in layout.algorithm.location.items():
+        given = _pop_path(rest, (*CONFIG_PATH.split("."), key), place)
+        if given != place:
+            raise BadInput(f"The form has {algorithm!r} of {place}, not of {given}. Submit it with: mosaic resubmit")
     draft = Draft(worker, algorithm)
     for name, setting in layout.fields.items():
         value = _pop_path(rest, setting_path(name), setting.default)
         if value != setting.default:
-            draft = draft.with_text(setting, format_value(value))
+            draft = draft.with_text(setting, format_setting(setting, value))
     _pop_path(rest, ("resources", "gpus", "mandatory"), None)
     return replace(draft, rest=_drop_empty(rest))
 
@@ -198,10 +203,12 @@ def _to_flags(setting: SettingField, value: Any) -> list[str]:
         return [word for name in value or () for word in (flag, name)]
     if setting.type == "bool":
         return [flag if value else f"--no-{flag[2:]}"]
-    return [flag, "none" if value is None else format_value(value)]
+    return [flag, "none" if value is None else format_setting(setting, value)]
 
 
 def _command_name(layout: FormLayout) -> str:
+    if layout.algorithm.is_user_script:
+        return layout.algorithm.name
     wanted = (layout.algorithm.worker.id, layout.algorithm.name)
     return next(key for key, one in load_algorithms().items() if (one.worker.id, one.name) == wanted)
 

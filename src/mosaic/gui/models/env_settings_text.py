@@ -9,7 +9,8 @@ from typing import Any
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.models.draft import parse_value
-from mosaic.gui.models.game_draft import format_field_value, parse_arguments
+from mosaic.gui.models.form_layout import format_setting
+from mosaic.gui.models.game_draft import parse_arguments
 
 FIELD_NAME = "env_kwargs"
 
@@ -26,7 +27,7 @@ def setting_texts(settings: Sequence[SettingField], text: str) -> dict[str, str]
     """The texts of those settings that are in the object; a text that is not a value is there as it was typed."""
     given = read_object(text)
     return {
-        one.name: given[one.name] if isinstance(given[one.name], str) else format_field_value(one, given[one.name])
+        one.name: given[one.name] if isinstance(given[one.name], str) else format_setting(one, given[one.name])
         for one in settings
         if one.name in given
     }

@@ -11,7 +11,13 @@ from typing import Any
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import CORE_GROUP, OPTIONS, Option
 from mosaic.contracts.setting_field import SettingField
-from mosaic.submission.algorithm_schema import Algorithm, load_algorithms, supported_options
+from mosaic.submission.algorithm_schema import (
+    Algorithm,
+    ScriptFolder,
+    find_installed_scripts,
+    load_algorithms,
+    supported_options,
+)
 
 SETTING_UNITS = {"checkpoint_every": "steps", "eval_every": "steps"}
 SETTING_LABELS = {
@@ -76,10 +82,29 @@ def algorithms_by_worker() -> dict[str, tuple[str, ...]]:
 
 
 @cache
+def _installed_scripts() -> ScriptFolder | None:
+    return find_installed_scripts()
+
+
+@cache
+def trainable_by_worker() -> dict[str, tuple[str, ...]]:
+    """The same with the scripts of an installed package, such as CleanRL's, which are trained but not evaluated."""
+    names, scripts = algorithms_by_worker(), _installed_scripts()
+    if scripts is None:
+        return names
+    return names | {scripts.worker.id: (*names.get(scripts.worker.id, ()), *scripts.names)}
+
+
+@cache
 def get_layout(worker: str, name: str) -> FormLayout:
     for algorithm in _all_algorithms():
         if (algorithm.worker.id, algorithm.name) == (worker, name):
             return build_layout(algorithm, supported_options(worker))
+    scripts = _installed_scripts()
+    if scripts is not None and scripts.worker.id == worker and name in scripts.names:
+        # It has the options that it states, and those that do not need its worker.
+        for_all = [option for option in OPTIONS.values() if not option.is_core and not option.is_worker_option]
+        return build_layout(scripts.load(name), for_all)
     raise BadInput(f"The form has no algorithm {name!r} of worker {worker!r}. Submit it with: mosaic submit")
 
 
@@ -91,8 +116,8 @@ def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:
     for option in OPTIONS.values():
         if option.group and (option.name in supported or option.name in stated):
             shown.setdefault(option.group, []).append(stated.get(option.name, option))
-    env_id, *others = shown.pop(CORE_GROUP)
-    core = (env_id, *(stated[name] for name in _SETTINGS_OF_ENVIRONMENT if name in stated), *others)
+    main = shown.pop(CORE_GROUP, [])
+    core = (*main[:1], *(stated[name] for name in _SETTINGS_OF_ENVIRONMENT if name in stated), *main[1:])
     for title, names in _SETTINGS_ON_THE_RIGHT.items():
         shown[title][1:1] = [stated[name] for name in names if name in stated]
     elsewhere = {*OPTIONS, *_SETTINGS_OF_ENVIRONMENT, *(field.name for fields in shown.values() for field in fields)}
@@ -132,8 +157,13 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
+def format_setting(field: SettingField, value: Any) -> str:
+    """A value as it is written into its field."""
+    return json.dumps(value) if field.type == "json" and value is not None else format_value(value)
+
+
 def format_default(field: SettingField) -> str:
-    return format_value(field.default) or "unset"
+    return format_setting(field, field.default) or "unset"
 
 
 def field_tooltip(field: SettingField) -> str:

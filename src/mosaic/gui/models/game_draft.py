@@ -13,7 +13,7 @@ from mosaic.contracts.play import ANY_AGENT, HUMAN, MAX_EPISODES
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
 from mosaic.gui.models.draft import field_problem, is_default, parse_value
-from mosaic.gui.models.form_layout import format_value
+from mosaic.gui.models.form_layout import format_setting
 from mosaic.gui.models.key_changes import valid_changes
 from mosaic.gui.models.play_request import PlayRequest
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
@@ -197,11 +197,7 @@ def with_text(texts: Mapping[str, str], setting: SettingField, text: str) -> dic
 
 
 def shown_text(texts: Mapping[str, str], setting: SettingField) -> str:
-    return texts.get(setting.name, format_field_value(setting, setting.default))
-
-
-def format_field_value(setting: SettingField, value: Any) -> str:
-    return json.dumps(value) if setting.type == "json" and value is not None else format_value(value)
+    return texts.get(setting.name, format_setting(setting, setting.default))
 
 
 def parse_texts(fields: Sequence[SettingField], texts: Mapping[str, str]) -> dict[str, Any]:

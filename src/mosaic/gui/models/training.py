@@ -12,7 +12,7 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
-from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
+from mosaic.gui.models.form_layout import FormLayout, get_layout, trainable_by_worker
 from mosaic.submission.caller_environment import program_environment
 
 SAVE_DELAY_MS = 500
@@ -111,7 +111,7 @@ class Training(QObject):
 
 def default_draft() -> Draft:
     """A draft without changes, for PPO where a worker has it."""
-    known = algorithms_by_worker()
+    known = trainable_by_worker()
     if not known:
         raise BadInput("No worker with algorithms is installed: pip install 'mosaic-rl[train]'")
     worker, names = next(iter(known.items()))
@@ -119,7 +119,7 @@ def default_draft() -> Draft:
 
 
 def _draft_if_available(draft: Draft | None) -> Draft | None:
-    return draft if draft is not None and draft.algorithm in algorithms_by_worker().get(draft.worker, ()) else None
+    return draft if draft is not None and draft.algorithm in trainable_by_worker().get(draft.worker, ()) else None
 
 
 def submit_all(payloads: list[dict[str, Any]], trainer: TrainerClient, is_trusted: bool = False) -> list[RunView]:
