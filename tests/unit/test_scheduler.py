@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mosaic.contracts.states import RunRecord
+from mosaic.trainer.gpus import GpuPool
 from mosaic.trainer.scheduler import Slots, choose, describe_busy, start_order
 
 SLOTS = Slots(runs=2, cpus=4, gpus=1)
@@ -98,6 +99,27 @@ def test_no_limit_is_ever_exceeded(wishes: list[tuple[int, int, int, str]], runs
     assert len(chosen) <= runs
     assert sum(min(record.cpus, cpus) for record in chosen) <= cpus
     assert sum(record.gpus for record in chosen) <= gpus
+
+
+def test_runs_of_a_group_share_a_gpu_up_to_their_limit() -> None:
+    slots = Slots(runs=9, cpus=9, gpus=1)
+    seeds = [run(f"S{number}", gpus=1, group="seeds", runs_per_gpu=3) for number in range(5)]
+    assert choose(seeds, [], slots) == ["S0", "S1", "S2"]
+    assert choose(seeds[2:], seeds[:2], slots) == ["S2"]
+    assert describe_busy(seeds[:3], slots, has_waiting=True) == "1 of 1 GPUs busy"
+    other = run("O", gpus=1, group="other", runs_per_gpu=3)
+    alone = run("A", gpus=1, group="seeds")
+    assert choose([other], seeds[:1], slots) == [], "another group"
+    assert choose([alone], seeds[:1], slots) == [], "it does not share"
+    assert choose([run("N", gpus=1, runs_per_gpu=3)], [run("M", gpus=1, runs_per_gpu=3)], slots) == [], "no group"
+    assert choose([run("B", gpus=1, priority=1), *seeds[1:]], seeds[:1], slots) == [], "B waits and is not overtaken"
+
+
+def test_a_free_gpu_is_used_before_one_is_shared() -> None:
+    pool = GpuPool(2, [])
+    seeds = [run(f"S{number}", gpus=1, group="seeds", runs_per_gpu=2) for number in range(5)]
+    assert [pool.take(seed) for seed in seeds] == [(0,), (1,), (0,), (1,), None]
+    assert pool.take(run("T", gpus=2, group="seeds", runs_per_gpu=9)) is None, "several GPUs are never shared"
 
 
 def test_attached_runs_start_at_once_and_hold_no_slot() -> None:

@@ -190,6 +190,7 @@ class Artifacts(Contract):
 
 class GpuRequest(Contract):
     requested: int | None = _option("resources.gpus.requested")
+    runs_per_gpu: int | None = _option("resources.gpus.runs_per_gpu")
     mandatory: bool = False
     """Whether to wait for them, and to refuse where there are none."""
 

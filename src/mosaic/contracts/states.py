@@ -105,6 +105,8 @@ class RunRecord(StoredState):
     priority: int = 0
     cpus: int = 1
     gpus: int = 0
+    runs_per_gpu: int = 1
+    """How many runs of its group may share its GPU at the same time."""
     submitted_at: float
     queued_at: float
     """When it last entered the queue."""

@@ -7,10 +7,8 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sqlite3
-import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -35,7 +33,8 @@ from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
-from mosaic.trainer.executor import DEVICES_VARIABLE, LocalExecutor, visible_devices
+from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.gpus import count_gpus
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.rpc_calls import CallThreads, DecodingInterceptor
@@ -316,22 +315,11 @@ def detect_slots(max_runs: int | None = None) -> Slots:
     """As many runs as there are cores by default; a run may request several cores or GPUs."""
     cpus = count_cpus()
     runs = max_runs or cpus
-    return Slots(runs=runs, cpus=max(cpus, runs), gpus=_count_gpus())
+    return Slots(runs=runs, cpus=max(cpus, runs), gpus=count_gpus())
 
 
 def count_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _count_gpus() -> int:
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-    return min(count, len(visible_devices())) if DEVICES_VARIABLE in os.environ else count
 
 
 def configure_logging(workspace: Workspace) -> None:

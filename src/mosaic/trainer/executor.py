@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from mosaic.common.processes import identify, without_working_directory
@@ -23,9 +24,9 @@ from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.probe.script_env import script_environment
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
+from mosaic.trainer.gpus import DEVICES_VARIABLE, visible_devices
 from mosaic.workers import WorkerDescription
 
-DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
 SCRIPT_GRACE_S = {"stop": 6.0, "term": 5.0}
@@ -48,13 +49,15 @@ class LocalExecutor:
         *,
         is_resume: bool,
         gpus: tuple[int, ...] | None,
+        gpu_variables: Mapping[str, str],
         inbox_offset: int,
         environment: dict[str, str] | None = None,
     ) -> ProcessIdentity:
         """Starts a keeper and returns its identity. Nothing may fork here: gRPC does not support it.
 
-        `gpus` are the indices of those that it may see; None where this machine has none to assign. `environment` is
-        the caller's own, where it handed one over: a script of the caller's runs in it.
+        `gpus` are the indices of those that it may see; None where this machine has none to assign. `gpu_variables` are
+        those of a GPU that it shares. `environment` is the caller's own, where it handed one over: a script of the
+        caller's runs in it.
         """
         if worker.has_own_command:
             argv, cwd, env = _script_command(folder, payload, environment)
@@ -66,6 +69,7 @@ class LocalExecutor:
         if gpus is not None and not is_chosen_by_caller:
             devices = visible_devices()
             env[DEVICES_VARIABLE] = ",".join(devices[gpu] if devices else str(gpu) for gpu in gpus)
+            env |= gpu_variables
         # A caller that passes an environment runs its own program, which does not know MOSAIC.
         is_foreign = environment is not None
         is_attached = payload.metadata.worker.config.get("attached") is True
@@ -128,11 +132,6 @@ class LocalExecutor:
     def reap(self) -> None:
         """Collects the keepers that have ended, so that they leave no zombie."""
         self._children = [child for child in self._children if child.poll() is None]
-
-
-def visible_devices() -> list[str]:
-    """Return the GPUs that the daemon's environment restricts it to; empty if it does not."""
-    return [name.strip() for name in os.environ.get(DEVICES_VARIABLE, "").split(",") if name.strip() not in ("", "-1")]
 
 
 def _probe_parts(worker: WorkerDescription, payload: Payload) -> ProbeParts:

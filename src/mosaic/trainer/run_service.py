@@ -37,6 +37,7 @@ from mosaic.trainer.admission import (
     restore_written_paths,
 )
 from mosaic.trainer.checkers import Checkers
+from mosaic.trainer.gpus import DEFAULT_RUNS_PER_GPU, has_mps
 from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
 from mosaic.trainer.records import Records, summary_fields
 from mosaic.trainer.scheduler import Slots
@@ -164,6 +165,7 @@ class RunService:
             priority=payload.schedule.priority,
             cpus=payload.resources.cpus or 1,
             gpus=min(_count_gpus(payload, summary), self._slots.gpus),
+            runs_per_gpu=_runs_per_gpu(payload),
             submitted_at=now,
             queued_at=queued_at,
             history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="Accepted; waiting for a slot."),),
@@ -371,6 +373,15 @@ def _count_gpus(payload: Payload, summary: VerdictSummary) -> int:
     is_attached = payload.metadata.worker.config.get("attached") is True
     uses_cpu = summary.backend == "numpy" or summary.settings.get("cuda") is False
     return 0 if payload.is_evaluation or is_attached or uses_cpu else 1
+
+
+def _runs_per_gpu(payload: Payload) -> int:
+    """Return how many runs of its group may share its GPU: by default several of a worker's own algorithms."""
+    requested = payload.resources.gpus.runs_per_gpu
+    if requested is not None:
+        return requested
+    is_shareable = payload.metadata.group is not None and not get_worker(payload.metadata.worker.id).has_own_command
+    return DEFAULT_RUNS_PER_GPU if is_shareable and has_mps() else 1
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:

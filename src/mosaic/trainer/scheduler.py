@@ -10,6 +10,7 @@ from itertools import groupby
 
 from mosaic.contracts.states import Outcome, RunRecord
 from mosaic.formatting import short_id
+from mosaic.trainer.gpus import GpuPool
 
 FAST_FAILURE_S = 10.0
 """A run that fails within this time of its start is a fast failure."""
@@ -61,17 +62,17 @@ def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slo
     running = [record for record in running if not record.is_attached]
     free_runs = slots.runs - len(running)
     free_cpus = slots.cpus - sum(record.cpus for record in running)
-    free_gpus = slots.gpus - sum(record.gpus for record in running)
+    pool = GpuPool(slots.gpus, running)
     chosen = [record.run_id for record in queued if record.is_attached]
     waiting = [record for record in queued if not record.is_attached]
     for record in start_order(waiting, running) if free_runs > 0 else ():
         cpus = min(record.cpus, slots.cpus)
         if free_runs == 0 or cpus > free_cpus:
             break
-        if record.gpus > free_gpus:
-            free_gpus = 0
+        if pool.take(record) is None:
+            pool.reserve_all(record)
             continue
-        free_runs, free_cpus, free_gpus = free_runs - 1, free_cpus - cpus, free_gpus - record.gpus
+        free_runs, free_cpus = free_runs - 1, free_cpus - cpus
         chosen.append(record.run_id)
     return chosen
 
@@ -85,7 +86,7 @@ def describe_busy(running: Sequence[RunRecord], slots: Slots, has_waiting: bool)
         return ""
     busy = {"CPUs": (sum(record.cpus for record in running), slots.cpus)}
     if slots.gpus:
-        busy["GPUs"] = (sum(record.gpus for record in running), slots.gpus)
+        busy["GPUs"] = (GpuPool(slots.gpus, running).busy_count, slots.gpus)
     exhausted = {name: (used, total) for name, (used, total) in busy.items() if used >= total}
     return ", ".join(f"{used} of {total} {name} busy" for name, (used, total) in (exhausted or busy).items())
 

@@ -46,6 +46,7 @@ from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.adoption import Adoption
 from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.gpus import GpuPool, MpsServers
 from mosaic.trainer.intake import YIELD_S, Intake
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose, describe_busy
@@ -71,6 +72,7 @@ class Supervisor:
         self._records = records
         self._executor = executor
         self._slots = slots
+        self._mps = MpsServers(records.workspace.root)
         self._slot_count = records.index.highest_slot()
         self._wake = threading.Event()
         self._end = threading.Event()
@@ -103,6 +105,7 @@ class Supervisor:
             self.start_runs,
             self._executor.reap,
             self.reap_lanes,
+            self.stop_unused_mps,
         )
 
     def wake(self) -> None:
@@ -346,7 +349,7 @@ class Supervisor:
             slot=self._slot_count,
             started_at=time.time(),
             is_resume=record.is_resume,
-            gpus=self._free_gpus(record.gpus),
+            gpus=self._assign_gpus(record),
             journal_from=file_size(folder.journal),
             keeper_from=file_size(folder.keeper),
             folder=self._resolved_folder(record.run_id),
@@ -366,6 +369,7 @@ class Supervisor:
                 config,
                 is_resume=attempt.is_resume,
                 gpus=attempt.gpus if self._slots.gpus else None,
+                gpu_variables=self._mps.start(record.group) if _shares_gpu(record) and record.group else {},
                 inbox_offset=file_size(folder.inbox),
                 environment=self._records.environments.pop(record.run_id, None),
             )
@@ -378,11 +382,21 @@ class Supervisor:
         self._records.cache(started)
         self._records.put(started)
 
-    def _free_gpus(self, wanted: int) -> tuple[int, ...]:
-        taken = {
-            gpu for record in self._records.active.values() if record.holds_slot for gpu in record.attempts[-1].gpus
-        }
-        return tuple(gpu for gpu in range(self._slots.gpus) if gpu not in taken)[:wanted]
+    def _assign_gpus(self, record: RunRecord) -> tuple[int, ...]:
+        running = [other for other in self._records.active.values() if other.holds_slot]
+        return GpuPool(self._slots.gpus, running).take(record) or ()
+
+    def stop_unused_mps(self) -> None:
+        """End the MPS servers of groups without an active run."""
+        self._mps.stop_unused(
+            record.group
+            for record in self._records.active.values()
+            if record.group and record.holds_slot and _shares_gpu(record)
+        )
+
+
+def _shares_gpu(record: RunRecord) -> bool:
+    return record.gpus == 1 and record.runs_per_gpu > 1
 
 
 _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] = {

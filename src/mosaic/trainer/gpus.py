@@ -1,0 +1,166 @@
+"""The GPUs of the machine: which run gets which, and NVIDIA's MPS for runs of one group that share one.
+
+Without MPS a GPU is time-sliced between processes: eight runs together are no faster than one after the other. With it
+their kernels run at the same time. Each group has an MPS server of its own, because a GPU fault of one client ends all
+clients of its server. A server outlives the daemon, as runs do; it is ended when no run of its group is active.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+from mosaic.contracts.states import RunRecord
+
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+CONTROL_PROGRAM = "nvidia-cuda-mps-control"
+DEFAULT_RUNS_PER_GPU = 8
+"""Runs of a group that share a GPU if MPS is installed."""
+CONTROL_TIMEOUT_S = 20.0
+
+log = structlog.get_logger(__name__)
+
+
+def visible_devices() -> list[str]:
+    """Return the GPUs that the daemon's environment restricts it to; empty if it does not."""
+    return [name.strip() for name in os.environ.get(DEVICES_VARIABLE, "").split(",") if name.strip() not in ("", "-1")]
+
+
+def count_gpus() -> int:
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return min(count, len(visible_devices())) if DEVICES_VARIABLE in os.environ else count
+
+
+def has_mps() -> bool:
+    return shutil.which(CONTROL_PROGRAM) is not None
+
+
+class GpuPool:
+    """The GPUs and the runs that hold them."""
+
+    def __init__(self, count: int, running: Iterable[RunRecord]) -> None:
+        self._holders: list[list[RunRecord]] = [[] for _ in range(count)]
+        for record in running:
+            gpus = record.attempts[-1].gpus if record.attempts else self._find(record) or ()
+            self._assign(record, (gpu for gpu in gpus if gpu < count))
+
+    def take(self, record: RunRecord) -> tuple[int, ...] | None:
+        """Assign GPUs to a run and return their indices; None if too few are free."""
+        gpus = self._find(record)
+        if gpus is not None:
+            self._assign(record, gpus)
+        return gpus
+
+    def reserve_all(self, record: RunRecord) -> None:
+        """Assign nothing to the runs that are asked for after this one, which waits."""
+        for holders in self._holders:
+            holders.append(record.model_copy(update={"runs_per_gpu": 1}))
+
+    @property
+    def busy_count(self) -> int:
+        return sum(bool(holders) for holders in self._holders)
+
+    def _assign(self, record: RunRecord, gpus: Iterable[int]) -> None:
+        for gpu in gpus:
+            self._holders[gpu].append(record)
+
+    def _find(self, record: RunRecord) -> tuple[int, ...] | None:
+        free = [gpu for gpu, holders in enumerate(self._holders) if not holders]
+        if len(free) >= record.gpus:
+            return tuple(free[: record.gpus])
+        shared = [gpu for gpu, holders in enumerate(self._holders) if record.gpus == 1 and _has_room(holders, record)]
+        return (min(shared, key=lambda gpu: len(self._holders[gpu])),) if shared else None
+
+
+def _has_room(holders: list[RunRecord], record: RunRecord) -> bool:
+    """Whether all of these are of the run's group, and fewer than each of them allows."""
+    limit = min(other.runs_per_gpu for other in (*holders, record))
+    is_one_group = record.group is not None and all(other.group == record.group for other in holders)
+    return is_one_group and len(holders) < limit
+
+
+class MpsServers:
+    """The MPS servers of a workspace, one for each group that shares a GPU.
+
+    Their folders are in the system's temporary folder, because the path of a socket may have 107 characters only.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        self._folder = Path(tempfile.gettempdir()) / f"mosaic-mps-{os.getuid()}-{_digest(str(workspace.resolve()))}"
+
+    def start(self, group: str) -> dict[str, str]:
+        """Start the server of a group unless it runs; return the variables of its clients, none without MPS."""
+        if not has_mps():
+            return {}
+        folder = self._folder / _digest(group)
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if self._folder.stat().st_uid != os.getuid():
+                raise PermissionError(f"{self._folder} belongs to another user")
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not self._is_up(folder):
+                _control(folder, "-d")
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("mps_not_started", group=group, error=str(error))
+            return {}
+        return _client_variables(folder)
+
+    def stop_unused(self, groups: Iterable[str]) -> None:
+        """End the servers of all groups but these."""
+        if not self._folder.is_dir():
+            return
+        used = {_digest(group) for group in groups}
+        for folder in self._folder.iterdir():
+            if folder.name not in used:
+                if self._is_up(folder):
+                    _control(folder, command="quit")
+                shutil.rmtree(folder, ignore_errors=True)
+        if not used:
+            self._folder.rmdir()
+
+    @staticmethod
+    def _is_up(folder: Path) -> bool:
+        """Whether a server answers; its files may also be left from before a restart of the machine."""
+        try:
+            _control(folder, command="get_server_list")
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return True
+
+
+def _client_variables(folder: Path) -> dict[str, str]:
+    return {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+
+
+def _control(folder: Path, *arguments: str, command: str = "") -> None:
+    """Run NVIDIA's program: with `-d` it starts a server and returns, without arguments it sends a command to it."""
+    # A server sees all GPUs: with some of them, its clients would count from the first of these.
+    environment = {name: value for name, value in os.environ.items() if name != DEVICES_VARIABLE}
+    subprocess.run(
+        [CONTROL_PROGRAM, *arguments],
+        input=f"{command}\n",
+        stdout=subprocess.DEVNULL,  # not a pipe: the server would hold it open
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**environment, **_client_variables(folder)},
+        timeout=CONTROL_TIMEOUT_S,
+        check=True,
+        start_new_session=True,
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
