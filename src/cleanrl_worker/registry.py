@@ -60,6 +60,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "a2c": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_atari": ATARI,
     "ppo_atari_lstm": ATARI,
+    "ppo_atari_multigpu": ATARI,
     "dqn_atari": ATARI,
     "c51_atari": ATARI,
     "rainbow_atari": ATARI_CHECKPOINT_ONLY,

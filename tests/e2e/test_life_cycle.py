@@ -80,6 +80,7 @@ CASES = {
     "ddpg_continuous_action": Case(PENDULUM, REPLAY, CRITIC),
     "ppo_atari": Case(GAME, ROLLOUT, GRADIENT),
     "ppo_atari_lstm": Case(GAME, ROLLOUT, GRADIENT),
+    "ppo_atari_multigpu": Case(GAME, {**ROLLOUT, "local_num_envs": 1}, GRADIENT),
     "dqn_atari": Case(GAME, FOLLOWED, VALUE),
     "c51_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, ATOMS),
     "rainbow_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, VALUE | {"charts/beta"}),

@@ -72,7 +72,7 @@ class TorchLearner:
         learning_rate: float,
         epsilon: float,
         compute: TorchContext,
-        optimizer: type[TorchAdam] = TorchAdam,
+        optimizer: Callable[..., TorchAdam] = TorchAdam,
     ) -> None:
         self.compute = compute
         self.weights = as_tensors(arrays, compute.device)
@@ -125,7 +125,7 @@ class RolloutLearner(TorchLearner):
         settings: RolloutSettings,
         compute: TorchContext,
         epsilon: float,
-        optimizer: type[TorchAdam] = TorchAdam,
+        optimizer: Callable[..., TorchAdam] = TorchAdam,
     ) -> None:
         """`columns` are the numbers per row that the loss needs; `metric_names` the metrics that it returns."""
         super().__init__(arrays, settings.learning_rate, epsilon, compute, optimizer)
@@ -218,10 +218,21 @@ class PpoImageLearner(RolloutLearner):
         loss: Loss,
         settings: RolloutSettings,
         compute: TorchContext,
+        optimizer: Callable[..., TorchAdam] = TorchAdam,
     ) -> None:
         outputs = len(arrays["actor.bias"]) + 1
         super().__init__(
-            arrays, shape, outputs, forward, loss, PPO_COLUMNS, PPO_METRIC_NAMES, settings, compute, ADAM_EPSILON
+            arrays,
+            shape,
+            outputs,
+            forward,
+            loss,
+            PPO_COLUMNS,
+            PPO_METRIC_NAMES,
+            settings,
+            compute,
+            ADAM_EPSILON,
+            optimizer,
         )
 
     def losses(self) -> tuple[dict[str, float], bool]:

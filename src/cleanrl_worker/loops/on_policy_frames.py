@@ -62,12 +62,14 @@ class FrameTraining:
 
     def __init__(self, config: MinibatchConfig, run: Run, games: AtariEnvs | EnvpoolEnvs, agent: ConvAgent) -> None:
         self.config, self.run, self.games, self.agent = config, run, games, agent
+        self.part = self.own_part(config)
+        """The settings with the number of games of this process."""
         space: Any = games.action_space
         self.first_action, self.action_count = int(space.start), int(space.n)
         self.rng = np.random.default_rng(config.seed)
         self.iteration = self.global_step = 0
         self.learning_rate = config.learning_rate
-        steps, num_envs = config.num_steps, config.num_envs
+        steps, num_envs = config.num_steps, self.part.num_envs
         self.observations = np.zeros((steps + 1, num_envs, *games.shape), np.uint8)
         """The observation before each step of the rollout, and the one after its last step."""
         self.outputs = np.zeros((steps + 1, num_envs, self.action_count + self.extra_outputs), np.float32)
@@ -100,6 +102,11 @@ class FrameTraining:
 
     # --- overridden where an algorithm differs
 
+    def own_part(self, config: Any) -> MinibatchConfig:
+        """Return the settings with the number of games of this process, if several train together."""
+        whole: MinibatchConfig = config
+        return whole
+
     def prepare(self) -> bool:
         """Prepare the training after a start or resume; return whether that changed the state."""
         return False
@@ -121,7 +128,7 @@ class FrameTraining:
 
     def minibatches(self) -> Array:
         """Return the rows of each minibatch of an epoch."""
-        return self.rng.permutation(self.config.batch_size).reshape(self.config.num_minibatches, -1)
+        return self.rng.permutation(self.part.batch_size).reshape(self.config.num_minibatches, -1)
 
     def update_minibatch(self, rows: Array) -> None:
         self.learner.update(rows)
@@ -253,7 +260,7 @@ class FrameTraining:
 
     def _rows(self, parts: Array) -> Array:
         """Return [steps, games, …] as [rows, …]."""
-        return parts.reshape(self.config.batch_size, *parts.shape[2:])
+        return parts.reshape(self.part.batch_size, *parts.shape[2:])
 
     def _start_learner(self) -> None:
         from cleanrl_worker.learners.torch_backend import TorchContext
