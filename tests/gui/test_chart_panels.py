@@ -33,6 +33,7 @@ from mosaic.gui.panels.overview import OverviewTab
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.run_charts import ChartGrid
 from mosaic.gui.workbench import Workbench
+from mosaic.submission.run_payloads import build_train_payload
 
 
 @pytest.fixture
@@ -188,6 +189,25 @@ def test_the_overview_draws_the_return(
     chart = find(panel, "overview.chart", Chart)
     pump(lambda: len(chart.curves()["run"]) == 7, "the curve")
     assert not find(panel, "overview.frames").isVisible()
+
+
+def test_the_overview_draws_evaluations_during_training_with_the_return(
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+) -> None:
+    settings = {"env_id": "CartPole-v1", "total_timesteps": 1024, "eval_every": 512, "num_eval_episodes": 2}
+    evaluated = ended(trainer, trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id).run_id
+    plain = finished_run(trainer, workbench, steps=7)
+    pump(lambda: workbench.runs.get_or_placeholder(evaluated).stage == "finished", "the run")
+    panel = OverviewTab(workbench)
+    shown(panel)
+    panel.show_run(evaluated)
+    chart = find(panel, "overview.chart", Chart)
+    pump(lambda: len(chart.curves().get("evaluation", ())) == 2, "the curve of the evaluations")
+    assert list(chart.curves()["evaluation"].x) == [512, 1024]
+    chart.redraw()
+    assert "evaluation" in find(panel, "overview.chart.values", QLabel).text()
+    panel.show_run(plain)
+    assert chart.curves().keys() == {"run"}
 
 
 @pytest.mark.parametrize(("diverges_at", "mean"), [(3, "1.5"), (1, "–")])

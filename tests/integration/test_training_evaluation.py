@@ -17,7 +17,7 @@ from tests.helpers.algorithm_cases import (
     train_run,
 )
 from tests.helpers.commands import mosaic
-from tests.helpers.daemons import ended
+from tests.helpers.daemons import ended, wait_for
 from tests.helpers.worker_runs import events as folder_events
 from tests.helpers.worker_runs import small, train_here
 
@@ -247,3 +247,17 @@ def test_the_daemon_says_why_a_training_ended_early_and_extends_it(
     view = ended(trainer, run_id, 60)
     assert (view.outcome, view.global_step, view.end_reason) == ("succeeded", step + 512, None)
     assert view.reason == "It completed all its steps."
+
+
+def test_a_training_is_paused_and_cancelled_while_it_evaluates(trainer: TrainerClient) -> None:
+    settings = {"env_id": "CartPole-v1", "num_steps": 16, "eval_every": 64, "num_eval_episodes": 100_000}
+    run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
+    wait_for(lambda: trainer.get(run_id).global_step == 64, "the evaluation")
+    trainer.pause(run_id)
+    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
+    trainer.resume(run_id)
+    wait_for(lambda: trainer.get(run_id).stage == "running", "the end of the pause")
+    trainer.cancel(run_id)
+    view = ended(trainer, run_id, 60)
+    assert (view.outcome, view.global_step, view.checkpoint_step) == ("cancelled", 64, 64)
+    assert not any(series.tag.startswith("eval/") for series in trainer.metrics(run_id)), "it was not complete"

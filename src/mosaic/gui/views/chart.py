@@ -286,6 +286,9 @@ class Chart(QWidget):
             text = format_si_number(smooth) if x is None else f"{self.format_x(at)}   {format_si_number(smooth)}"
             if x is not None and self._weight > 0:
                 text += f" (raw {format_si_number(raw)})"
+        elif values:
+            figures = (f"{self._items[key].row.label} {format_si_number(value[2])}" for key, value in values.items())
+            text = "   ".join(filter(None, (text, *figures)))
         self._values.setText(text)
 
     def format_x(self, x: float) -> str:

@@ -28,25 +28,27 @@ ENLARGED_FACTOR = 2
 
 
 class ReturnChart(Chart):
-    """The return of a run while it trains: the chart that shows whether it learns."""
+    """The return of a run while it trains, and of its evaluations meanwhile: the chart that shows whether it learns."""
 
     def __init__(self, workbench: Workbench, name: str) -> None:
         super().__init__("Return", name)
         self._workbench = workbench
         self._run_id = ""
         self._series: RunSeries | None = None
-        self._feed: CurveFeed | None = None
+        self._feeds: dict[str, CurveFeed] = {}
 
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
             self._run_id = run_id
             view = self._workbench.runs.get_or_placeholder(run_id)
             curve = self.ensure_curve("run", run_title(view), theme.run_color(run_id))
+            if EVAL_MEAN_TAG in self._feeds:
+                self.remove_curve("evaluation")
             if self._series is not None:
                 self._series.remove_viewer(self)
             self._series = self._workbench.series(run_id)
             self._series.add_viewer(self, self._update_curve)
-            self._feed = CurveFeed(self._series.tags, RETURN_TAG, curve)
+            self._feeds = {RETURN_TAG: CurveFeed(self._series.tags, RETURN_TAG, curve)}
             self.reset_zoom()
         self._update_curve()
 
@@ -62,8 +64,20 @@ class ReturnChart(Chart):
 
     def _update_curve(self) -> None:
         self.update_empty_text()
-        if self.isVisible() and self._feed is not None and self._feed.update("step"):
-            self.schedule_redraw()
+        if self.isVisible():
+            self._add_evaluation()
+            has_changed = [feed.update("step") for feed in self._feeds.values()]
+            if any(has_changed):
+                self.schedule_redraw()
+
+    def _add_evaluation(self) -> None:
+        """Add the curve of evaluations during training. Those after it are numbered from 1, not by step."""
+        points = None if self._series is None else self._series.tags.get(EVAL_MEAN_TAG)
+        if self._series is None or points is None or EVAL_MEAN_TAG in self._feeds:
+            return
+        if len(points) and points.step[-1] > len(points):
+            curve = self.ensure_curve("evaluation", "evaluation", theme.run_color(self._run_id), is_dashed=True)
+            self._feeds[EVAL_MEAN_TAG] = CurveFeed(self._series.tags, EVAL_MEAN_TAG, curve)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
