@@ -122,6 +122,8 @@ class StepMemory:
 
     def read_endings(self, first_index: int) -> list[EpisodeEnd]:
         """Return the episodes that ended in the latest step of the environments from this index on."""
+        if not self._endings[first_index:].any():
+            return []
         return [
             EpisodeEnd(
                 index,
