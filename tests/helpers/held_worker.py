@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HELD_AT = "held_at"
-_SIZES = ((4, 4, 4), 8)
+_SIZES = ((4, 4, 4), (8,))
 """Channels of the convolutions, and units of the layer after them."""
 
 

@@ -72,7 +72,7 @@ def test_a_network_for_images_is_stopped_at_the_next_report_and_the_bad_update_i
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+    monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
     monkeypatch.setattr(
         torch_replay.ReplayFeed, "stage_columns", spoil_call(torch_replay.ReplayFeed.stage_columns, 3, spoil_a_reward)
     )

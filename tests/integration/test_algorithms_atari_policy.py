@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
     monkeypatch.setattr(ppo_atari_lstm, "LSTM_UNITS", 6)
 
 

@@ -43,7 +43,7 @@ EACH = pytest.mark.parametrize("name", sorted(MORE))
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in MORE:
-        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
 
 
 def config_of(name: str, **changes: Any) -> Any:

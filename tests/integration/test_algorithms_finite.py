@@ -38,7 +38,7 @@ def env_id(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An environment for the algorithm; convolutional networks are small."""
     if ALGORITHMS[name].is_for_atari:
         pytest.importorskip("ale_py")
-        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
         yield "PongNoFrameskip-v4"
         return
     actions = "discrete" if "Discrete" in ALGORITHMS[name].action_spaces else "box"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cleanrl_worker.algorithms import c51_atari, rainbow_atari, sac_atari
-from cleanrl_worker.learners.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners.conv_network import CONV_NETWORK, ConvNetworkSizes
 from cleanrl_worker.learners.torch_backend import TorchContext
 from cleanrl_worker.learners.torch_conv import as_tensors, channels_last
 from cleanrl_worker.learners.torch_discrete_sac import DiscreteSacLearner, DiscreteSacLosses, DiscreteSacNetwork
@@ -20,7 +20,7 @@ from cleanrl_worker.learners.torch_value_heads import FactorizedNoise, project_o
 
 CPU = torch.device("cpu")
 COMPUTE = TorchContext(CPU, uses_graphs=False, is_compiled=False)
-SIZES = ConvNetworkSizes((2, 3, 4), 5)
+SIZES = ConvNetworkSizes((2, 3, 4), (5,))
 ACTIONS, ATOMS, ROWS, GAMMA = 3, 7, 6, 0.9
 SHAPE = (84, 84)
 SAC_LOSSES = DiscreteSacLosses(sac_atari.critic_losses, sac_atari.actor_loss, sac_atari.alpha_loss)
@@ -226,7 +226,13 @@ def test_sac_updates_equal_those_of_plain_torch(autotune: bool) -> None:
     agent, other = make_agent(sac_atari), make_agent(sac_atari)
     other.initialize(np.random.default_rng(9))
     settings = SimpleNamespace(
-        gamma=GAMMA, policy_lr=1e-3, q_lr=2e-3, alpha=0.3, autotune=autotune, target_entropy_scale=0.8
+        gamma=GAMMA,
+        policy_lr=1e-3,
+        q_lr=2e-3,
+        alpha=0.3,
+        autotune=autotune,
+        target_entropy_scale=0.8,
+        architecture=CONV_NETWORK,
     )
     replay = FakeReplay()
     learner = DiscreteSacLearner(

@@ -13,13 +13,14 @@ from torch.nn import functional
 
 from cleanrl_worker.algorithms import ppo_atari, ppo_atari_envpool, ppo_rnd_envpool, pqn_atari_envpool
 from cleanrl_worker.algorithms.ppo import categorical_loss
-from cleanrl_worker.learners.conv_network import ConvNetworkSizes
+from cleanrl_worker.learners.conv_network import CONV_NETWORK, ConvNetworkSizes
 from cleanrl_worker.learners.torch_backend import TorchContext
 from cleanrl_worker.learners.torch_conv import PPO_METRIC_NAMES, as_tensors, channels_last
 
-SIZES = ConvNetworkSizes((4, 6, 8), 10)
+SIZES = ConvNetworkSizes((4, 6, 8), (10,))
 ACTIONS, ENVS, STEPS, WIDE, FEATURES = 3, 4, 6, 12, 7
 TOTAL = ENVS * STEPS
+RND_SIZES = SIZES._replace(hidden=(*SIZES.hidden, WIDE))
 
 
 def build_pqn_network(sizes: ConvNetworkSizes, actions: int) -> nn.Module:
@@ -30,7 +31,8 @@ def build_pqn_network(sizes: ConvNetworkSizes, actions: int) -> nn.Module:
         nn.Conv2d(4, first, 8, stride=4), nn.LayerNorm([first, 20, 20]), nn.ReLU(),
         nn.Conv2d(first, second, 4, stride=2), nn.LayerNorm([second, 9, 9]), nn.ReLU(),
         nn.Conv2d(second, third, 3), nn.LayerNorm([third, 7, 7]), nn.ReLU(), nn.Flatten(),
-        nn.Linear(third * 49, sizes.hidden), nn.LayerNorm(sizes.hidden), nn.ReLU(), nn.Linear(sizes.hidden, actions),
+        nn.Linear(third * 49, sizes.hidden[0]), nn.LayerNorm(sizes.hidden[0]), nn.ReLU(),
+        nn.Linear(sizes.hidden[0], actions),
     )  # fmt: skip
     return module
 
@@ -39,7 +41,7 @@ def conv_layers(seen: int, sizes: ConvNetworkSizes, between: Any) -> list[nn.Mod
     first, second, third = sizes.channels
     return [
         nn.Conv2d(seen, first, 8, stride=4), between(), nn.Conv2d(first, second, 4, stride=2), between(),
-        nn.Conv2d(second, third, 3), between(), nn.Flatten(), nn.Linear(third * 49, sizes.hidden),
+        nn.Conv2d(second, third, 3), between(), nn.Flatten(), nn.Linear(third * 49, sizes.hidden[0]),
     ]  # fmt: skip
 
 
@@ -47,11 +49,11 @@ def build_rnd_networks(sizes: ConvNetworkSizes, actions: int, wide: int, feature
     """Agent and RND model as CleanRL builds them."""
     agent, model = nn.Module(), nn.Module()
     layers = conv_layers(4, sizes, nn.ReLU)
-    agent.network = nn.Sequential(*layers, nn.ReLU(), nn.Linear(sizes.hidden, wide), nn.ReLU())
+    agent.network = nn.Sequential(*layers, nn.ReLU(), nn.Linear(sizes.hidden[0], wide), nn.ReLU())
     agent.extra_layer = nn.Sequential(nn.Linear(wide, wide), nn.ReLU())
     agent.actor = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, actions))
     agent.critic_ext, agent.critic_int = nn.Linear(wide, 1), nn.Linear(wide, 1)
-    sight = ConvNetworkSizes(sizes.channels, features)
+    sight = ConvNetworkSizes(sizes.channels, (features,))
     deeper = [nn.ReLU(), nn.Linear(features, features), nn.ReLU(), nn.Linear(features, features)]
     model.predictor = nn.Sequential(*conv_layers(1, sight, nn.LeakyReLU), *deeper)
     model.target = nn.Sequential(*conv_layers(1, sight, nn.LeakyReLU))
@@ -78,6 +80,7 @@ def random_images(rows: int) -> np.ndarray:
 def settings(**changes: Any) -> Any:
     given = {
         "learning_rate": 1e-3, "num_envs": ENVS, "batch_size": TOTAL, "minibatch_size": TOTAL // 2,
+        "architecture": CONV_NETWORK,
         "max_grad_norm": 0.5, "norm_adv": True, "clip_coef": 0.1, "clip_vloss": True, "ent_coef": 0.01, "vf_coef": 0.5,
     }  # fmt: skip
     return SimpleNamespace(**{**given, **changes})
@@ -154,7 +157,7 @@ def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: Torch
 
 def test_the_two_value_heads_equal_those_of_torchs_modules() -> None:
     module, model = build_rnd_networks(SIZES, ACTIONS, WIDE, FEATURES)
-    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
+    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, RND_SIZES, FEATURES), module, model)
     weights = as_tensors(agent.parameters, torch.device("cpu"))
     images = torch.from_numpy(random_images(5))
     result = ppo_rnd_envpool.outputs(weights, channels_last(images)).detach()
@@ -174,8 +177,8 @@ def _outputs(module: Any, images: torch.Tensor) -> torch.Tensor:
 
 def test_rnd_updates_change_policy_and_predictor_but_not_the_target(compute: TorchContext) -> None:
     module, model = build_rnd_networks(SIZES, ACTIONS, WIDE, FEATURES)
-    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
-    config = settings()
+    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, RND_SIZES, FEATURES), module, model)
+    config = settings(architecture=ppo_rnd_envpool.NETWORK)
     learner = ppo_rnd_envpool.make_learner(agent.parameters, (4, 84, 84), config, compute)
     learned = [*module.parameters(), *model.predictor.parameters()]  # type: ignore[union-attr]
     optimizer = torch.optim.Adam(learned, lr=1e-3, eps=1e-5)
@@ -217,8 +220,10 @@ def test_rnd_updates_change_policy_and_predictor_but_not_the_target(compute: Tor
 
 
 def test_a_minibatch_without_predictor_samples_has_no_predictor_loss(compute: TorchContext) -> None:
-    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
-    learner = ppo_rnd_envpool.make_learner(agent.parameters, (4, 84, 84), settings(), compute)
+    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, RND_SIZES, FEATURES))
+    learner = ppo_rnd_envpool.make_learner(
+        agent.parameters, (4, 84, 84), settings(architecture=ppo_rnd_envpool.NETWORK), compute
+    )
     learner.update(np.arange(TOTAL // 2), np.zeros(TOTAL // 2, bool))
     metrics, is_finite = learner.losses()
     assert is_finite
@@ -236,8 +241,10 @@ def test_a_gradient_that_is_not_finite_is_reported(kind: str, compute: TorchCont
         learner.load_rollout(1e-3, random_images(TOTAL), actions=np.zeros(TOTAL, np.int64), returns=bad)
         learner.update(np.arange(TOTAL // 2))
     else:
-        agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
-        learner = ppo_rnd_envpool.make_learner(agent.parameters, (4, 84, 84), settings(), compute)
+        agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, RND_SIZES, FEATURES))
+        learner = ppo_rnd_envpool.make_learner(
+            agent.parameters, (4, 84, 84), settings(architecture=ppo_rnd_envpool.NETWORK), compute
+        )
         learner.load_rollout(1e-3, random_images(TOTAL), int_returns=bad)
         learner.update(np.arange(TOTAL // 2), np.ones(TOTAL // 2, bool))
     assert not learner.losses()[1]

@@ -45,9 +45,9 @@ def test_the_arena_resets_the_state_before_the_first_action_of_each_episode(dete
 def test_only_a_new_episode_resets_the_state() -> None:
     from cleanrl_worker.algorithms import ppo_atari_lstm
 
-    agent = ppo_atari_lstm.Agent(6, ConvNetworkSizes((4, 4, 4), 8), 8)
+    agent = ppo_atari_lstm.Agent(6, ConvNetworkSizes((4, 4, 4), (8,)), 8)
     agent.initialize(np.random.default_rng(1))
-    facts = {"algorithm": "ppo_atari_lstm", "first_action": 0}
+    facts = {"algorithm": "ppo_atari_lstm", "first_action": 0, "config": {"hidden_sizes": [8]}}
     policy: Any = ppo_atari_lstm.load_policy(Checkpoint(Path("none"), 0, agent.state_dict(), {}, facts, {}))
     rng = np.random.default_rng(2)
     moving = rng.integers(0, 255, (2, 4, 84, 84), dtype=np.uint8)

@@ -13,12 +13,12 @@ from torch.distributions import Categorical
 
 from cleanrl_worker.algorithms import dqn_atari, ppo_atari, ppo_atari_lstm
 from cleanrl_worker.algorithms.ppo import categorical_loss
-from cleanrl_worker.learners.conv_network import ConvNetworkSizes, infer_sizes
+from cleanrl_worker.learners.conv_network import CONV_NETWORK, ConvNetworkSizes, infer_sizes
 from cleanrl_worker.learners.torch_backend import TorchAdam, TorchContext
 from cleanrl_worker.learners.torch_conv import as_arrays, as_tensors, channels_last, conv_features
 from cleanrl_worker.learners.torch_recurrent import lstm_forward
 
-SIZES = ConvNetworkSizes((4, 6, 8), 10)
+SIZES = ConvNetworkSizes((4, 6, 8), (10,))
 ACTIONS, ENVS, STEPS = 3, 4, 6
 UNITS = 5
 
@@ -31,14 +31,14 @@ class Reference(nn.Module):
         first, second, third = SIZES.channels
         layers: list[nn.Module] = [
             nn.Conv2d(seen, first, 8, stride=4), nn.ReLU(), nn.Conv2d(first, second, 4, stride=2), nn.ReLU(),
-            nn.Conv2d(second, third, 3), nn.ReLU(), nn.Flatten(), nn.Linear(third * 49, SIZES.hidden), nn.ReLU(),
+            nn.Conv2d(second, third, 3), nn.ReLU(), nn.Flatten(), nn.Linear(third * 49, SIZES.hidden[0]), nn.ReLU(),
         ]  # fmt: skip
-        self.network = nn.Sequential(*layers, *([] if heads else [nn.Linear(SIZES.hidden, ACTIONS)]))
+        self.network = nn.Sequential(*layers, *([] if heads else [nn.Linear(SIZES.hidden[0], ACTIONS)]))
         if units:
-            self.lstm = nn.LSTM(SIZES.hidden, units)
+            self.lstm = nn.LSTM(SIZES.hidden[0], units)
         if heads:
-            self.actor = nn.Linear(units or SIZES.hidden, ACTIONS)
-            self.critic = nn.Linear(units or SIZES.hidden, 1)
+            self.actor = nn.Linear(units or SIZES.hidden[0], ACTIONS)
+            self.critic = nn.Linear(units or SIZES.hidden[0], 1)
 
     def forward(self, images: Any) -> Any:
         return self.network(images / 255.0)
@@ -57,6 +57,7 @@ def random_images(rows: int, seen: int = 4) -> np.ndarray:
 def settings(**changes: Any) -> Any:
     given = {
         "learning_rate": 1e-3, "num_envs": ENVS, "num_minibatches": 2, "batch_size": ENVS * STEPS,
+        "architecture": CONV_NETWORK,
         "minibatch_size": ENVS * STEPS // 2, "max_grad_norm": 0.5, "norm_adv": True, "clip_coef": 0.1,
         "clip_vloss": True, "ent_coef": 0.01, "vf_coef": 0.5,
     }  # fmt: skip
@@ -109,7 +110,7 @@ def test_the_network_equals_cleanrls() -> None:
     shapes = {name: part.shape for name, part in agent.state_dict().items()}
     assert shapes["network.0.weight"] == (32, 4, 8, 8)
     assert shapes["network.7.weight"] == (512, 3136)
-    assert infer_sizes(agent.parameters) == ConvNetworkSizes()
+    assert infer_sizes(agent.parameters, CONV_NETWORK) == ConvNetworkSizes()
     assert list(shapes)[-4:] == ["actor.weight", "actor.bias", "critic.weight", "critic.bias"]
     weight = agent.parameters["network.2.weight"].reshape(64, -1)
     np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(64), atol=1e-4)
@@ -173,9 +174,9 @@ def test_a_gradient_that_lies_differently_in_memory_moves_the_right_weights(comp
 
 
 def test_the_lstm_equals_torchs_without_resets() -> None:
-    lstm = nn.LSTM(SIZES.hidden, UNITS)
+    lstm = nn.LSTM(SIZES.hidden[0], UNITS)
     weights = {f"lstm.{name}": part for name, part in lstm.named_parameters()}
-    observations, state = torch.randn(STEPS, ENVS, SIZES.hidden), torch.randn(2, ENVS, UNITS)
+    observations, state = torch.randn(STEPS, ENVS, SIZES.hidden[0]), torch.randn(2, ENVS, UNITS)
     outputs, after = lstm_forward(weights, observations, state, torch.ones(STEPS, ENVS))
     expected, (hidden, cell) = lstm(observations, (state[:1], state[1:]))
     torch.testing.assert_close(outputs, expected)

@@ -277,7 +277,7 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     if ALGORITHMS[algo].is_for_atari:
         pytest.importorskip("ale_py")
         env_id = "PongNoFrameskip-v4"
-        monkeypatch.setattr(load_algorithm(algo), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+        monkeypatch.setattr(load_algorithm(algo), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
     known = load_algorithm(algo).Config.model_fields
     tiny = {
         name: value

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.conv_network import CONV_NETWORK
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
@@ -103,10 +104,14 @@ def load_agent(
 ) -> AnyAgent:
     """Return the agent of a checkpoint; `default` is the architecture of checkpoints from before it was a setting."""
     shape = checkpoint.facts["shape"]
-    architecture = Architecture.from_settings(checkpoint.facts["config"], default)
-    agent = make_agent(shape["observation_size"], shape["actions"], architecture)
+    agent = make_agent(shape["observation_size"], shape["actions"], saved_architecture(checkpoint, default))
     agent.load_state_dict(checkpoint.weights)
     return agent
+
+
+def saved_architecture(checkpoint: Checkpoint, default: Architecture = CONV_NETWORK) -> Architecture:
+    """Return the architecture of a checkpoint's networks; the default if it is from before that was a setting."""
+    return Architecture.from_settings(checkpoint.facts["config"], default)
 
 
 # --- compatibility of environments

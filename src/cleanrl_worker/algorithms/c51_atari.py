@@ -21,7 +21,8 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base, dqn_atari
 from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, DistributionalConfig, EpsilonGreedyConfig
 from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
-from cleanrl_worker.learners.conv_network import ConvNetworkSizes, infer_sizes, parameter_count
+from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.conv_network import CONV_NETWORK, ConvNetworkSizes, infer_sizes, parameter_count
 from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
 from cleanrl_worker.loops.value_frames import FrameValueLearner
@@ -56,7 +57,7 @@ class Config(
 
 
 class Agent(dqn_atari.Agent):
-    """Three convolutions and a fully connected layer; gives the logit of each atom for each action."""
+    """Three convolutions and fully connected layers; gives the logit of each atom for each action."""
 
     def __init__(
         self,
@@ -77,22 +78,36 @@ class Agent(dqn_atari.Agent):
 # --- in torch
 
 
-def distributions(weights: Mapping[str, torch.Tensor], images: torch.Tensor, n_atoms: int) -> torch.Tensor:
+def distributions(
+    weights: Mapping[str, torch.Tensor], images: torch.Tensor, n_atoms: int, architecture: Architecture = CONV_NETWORK
+) -> torch.Tensor:
     """Return the probability of each atom [rows, actions, atoms] for images [rows, 84, 84, 4]."""
     import torch
 
-    logits = dqn_atari.q_values(weights, images)
+    logits = dqn_atari.q_values(weights, images, architecture)
     return torch.softmax(logits.view(len(logits), -1, n_atoms), 2)
 
 
-def q_values(weights: Mapping[str, torch.Tensor], atoms: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+def q_values(
+    weights: Mapping[str, torch.Tensor],
+    atoms: torch.Tensor,
+    images: torch.Tensor,
+    architecture: Architecture = CONV_NETWORK,
+) -> torch.Tensor:
     """Return the mean return of each action [rows, actions]."""
     from cleanrl_worker.learners.torch_value_heads import mean_returns
 
-    return mean_returns(distributions(weights, images, len(atoms)), atoms)
+    return mean_returns(distributions(weights, images, len(atoms), architecture), atoms)
 
 
-def loss(weights: Any, target: Any, batch: Any, atoms: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
+def loss(
+    weights: Any,
+    target: Any,
+    batch: Any,
+    atoms: torch.Tensor,
+    gamma: float,
+    architecture: Architecture = CONV_NETWORK,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cross-entropy to the target distribution, and the reported metrics."""
     import torch
 
@@ -104,11 +119,11 @@ def loss(weights: Any, target: Any, batch: Any, atoms: torch.Tensor, gamma: floa
     )
 
     with torch.no_grad():
-        next_pmfs = distributions(target, batch.next_observations, len(atoms))
+        next_pmfs = distributions(target, batch.next_observations, len(atoms), architecture)
         next_pmfs = select_actions(next_pmfs, mean_returns(next_pmfs, atoms).argmax(1))
         shifted_atoms = batch.rewards[:, None] + gamma * atoms * (1 - batch.terminals[:, None])
         target_pmfs = project_onto_atoms(next_pmfs, shifted_atoms, atoms)
-    pmfs = select_actions(distributions(weights, batch.observations, len(atoms)), batch.actions)
+    pmfs = select_actions(distributions(weights, batch.observations, len(atoms), architecture), batch.actions)
     entropy = cross_entropies(target_pmfs, pmfs).mean()
     return entropy, torch.stack([entropy, (pmfs * atoms).sum(1).mean()]).detach()
 
@@ -126,11 +141,12 @@ def _learner(
     atoms = torch.as_tensor(agent.atoms, device=compute.device)
     feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
     # The larger epsilon is from the paper.
+    cross_entropy = functools.partial(loss, atoms=atoms, gamma=config.gamma, architecture=config.architecture)
     learner = TargetNetworkLearner(
-        agent.parameters, target, functools.partial(loss, atoms=atoms, gamma=config.gamma), feed, config.learning_rate,
+        agent.parameters, target, cross_entropy, feed, config.learning_rate,
         epsilon=0.01 / config.batch_size, metric_names=METRIC_NAMES, compute=compute,
     )  # fmt: skip
-    forward = functools.partial(q_values, learner.weights, atoms)
+    forward = functools.partial(q_values, learner.weights, atoms, architecture=config.architecture)
     return learner, make_inference_step(replay, agent.action_count, forward, compute)
 
 
@@ -140,14 +156,16 @@ def _learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_atari(NAME, config, env)
-    return {**facts, "parameters": parameter_count(Agent(facts["actions"], **config.atoms, sizes=SIZES).shapes)}
+    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES._replace(hidden=config.hidden_sizes))
+    return {**facts, "parameters": parameter_count(agent.shapes)}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> FrameValueLearner:
-        agent = Agent(int(world.action_space.n), **config.atoms, sizes=SIZES)
+        sizes = SIZES._replace(hidden=config.hidden_sizes)
+        agent = Agent(int(world.action_space.n), **config.atoms, sizes=sizes)
         return FrameValueLearner(config, agent, _learner, world, rng, resume)
 
     with atari_world(config, run, num_envs=config.num_envs, **config.atoms) as world:
@@ -157,7 +175,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     shape = checkpoint.facts["shape"]
-    sizes = infer_sizes(checkpoint.weights)
+    sizes = infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint))
     agent = Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
     agent.load_state_dict(checkpoint.weights)
     return agent
@@ -171,7 +189,10 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
     agent, facts = _load_agent(checkpoint), checkpoint.facts
     weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
-    values = image_network(functools.partial(q_values, weights, torch.as_tensor(agent.atoms)))
+    architecture = base.saved_architecture(checkpoint)
+    values = image_network(
+        functools.partial(q_values, weights, torch.as_tensor(agent.atoms), architecture=architecture)
+    )
     return GreedyPolicy(values, facts["first_action"], facts["config"]["end_e"])
 
 

@@ -22,9 +22,12 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, EpsilonGreedyConfig
 from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
+    CONV_NETWORK,
     ConvAgent,
     ConvNetworkSizes,
+    dense_layer,
     infer_sizes,
     layer_shapes,
     parameter_count,
@@ -47,8 +50,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 NAME = "dqn_atari"
 SIZES = ConvNetworkSizes()
-OUTPUT_LAYER = "network.9"
-"""CleanRL's name of the output layer."""
 METRIC_NAMES = ("td_loss", "q_values")
 
 
@@ -64,14 +65,14 @@ class Config(
 
 
 class Agent(ConvAgent):
-    """A Q-network of three convolutions and a fully connected layer."""
+    """A Q-network of three convolutions and fully connected layers."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, outputs_per_action: int = 1) -> None:
         self.action_count = action_count
         super().__init__(
             {
                 **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
-                **layer_shapes(OUTPUT_LAYER, action_count * outputs_per_action, sizes.hidden),
+                **layer_shapes(dense_layer(len(sizes.hidden)), action_count * outputs_per_action, sizes.hidden[-1]),
             }
         )
 
@@ -82,24 +83,28 @@ class Agent(ConvAgent):
 # --- in torch
 
 
-def q_values(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch.Tensor:
+def q_values(
+    weights: Mapping[str, torch.Tensor], images: torch.Tensor, architecture: Architecture = CONV_NETWORK
+) -> torch.Tensor:
     """Return the Q-values [rows, actions] for images [rows, 84, 84, 4]."""
     import torch
 
     from cleanrl_worker.learners.torch_conv import conv_features
 
-    hidden = conv_features(weights, images)
-    return torch.nn.functional.linear(hidden, weights[f"{OUTPUT_LAYER}.weight"], weights[f"{OUTPUT_LAYER}.bias"])
+    hidden, head = conv_features(weights, images, architecture), dense_layer(len(architecture.hidden))
+    return torch.nn.functional.linear(hidden, weights[f"{head}.weight"], weights[f"{head}.bias"])
 
 
-def loss(weights: Any, target: Any, batch: Any, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
+def loss(
+    weights: Any, target: Any, batch: Any, gamma: float, architecture: Architecture = CONV_NETWORK
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the squared TD error with targets from the target network, and the reported metrics."""
     import torch
 
     with torch.no_grad():
-        next_values = q_values(target, batch.next_observations).amax(1)
+        next_values = q_values(target, batch.next_observations, architecture).amax(1)
         td_targets = batch.rewards + gamma * next_values * (1 - batch.terminals)
-    values = q_values(weights, batch.observations).gather(1, batch.actions[:, None])[:, 0]
+    values = q_values(weights, batch.observations, architecture).gather(1, batch.actions[:, None])[:, 0]
     error = torch.nn.functional.mse_loss(values, td_targets)
     return error, torch.stack([error, values.mean()]).detach()
 
@@ -113,11 +118,12 @@ def _learner(
 
     compute = TorchContext.from_settings(config)
     feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
+    td_loss = functools.partial(loss, gamma=config.gamma, architecture=config.architecture)
     learner = TargetNetworkLearner(
-        agent.parameters, target, functools.partial(loss, gamma=config.gamma), feed, config.learning_rate,
+        agent.parameters, target, td_loss, feed, config.learning_rate,
         epsilon=1e-8, metric_names=METRIC_NAMES, compute=compute,
     )  # fmt: skip
-    forward = functools.partial(q_values, learner.weights)
+    forward = functools.partial(q_values, learner.weights, architecture=config.architecture)
     return learner, make_inference_step(replay, agent.action_count, forward, compute)
 
 
@@ -127,14 +133,18 @@ def _learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_atari(NAME, config, env)
-    return {**facts, "parameters": parameter_count(Agent(facts["actions"]).shapes)}
+    return {
+        **facts,
+        "parameters": parameter_count(Agent(facts["actions"], SIZES._replace(hidden=config.hidden_sizes)).shapes),
+    }
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> FrameValueLearner:
-        return FrameValueLearner(config, Agent(int(world.action_space.n), SIZES), _learner, world, rng, resume)
+        agent = Agent(int(world.action_space.n), SIZES._replace(hidden=config.hidden_sizes))
+        return FrameValueLearner(config, agent, _learner, world, rng, resume)
 
     with atari_world(config, run, num_envs=config.num_envs) as world:
         value_replay.train(NAME, config, run, resume, world, learner)
@@ -142,7 +152,8 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    agent = Agent(len(checkpoint.weights[f"{OUTPUT_LAYER}.bias"]), infer_sizes(checkpoint.weights))
+    sizes = infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint))
+    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
     agent.load_state_dict(checkpoint.weights)
     return agent
 
@@ -155,7 +166,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
     weights = as_tensors(_load_agent(checkpoint).parameters, torch.device("cpu"), is_learned=False)
     facts = checkpoint.facts
-    values = image_network(functools.partial(q_values, weights))
+    values = image_network(functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint)))
     return GreedyPolicy(values, facts["first_action"], facts["config"]["end_e"])
 
 

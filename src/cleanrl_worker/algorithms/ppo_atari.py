@@ -25,7 +25,9 @@ from cleanrl_worker.algorithms.ppo import categorical_loss
 from cleanrl_worker.algorithms.settings import AtariConfig, PpoConfig
 from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
+    CONV_NETWORK,
     ConvAgent,
     ConvNetworkSizes,
     infer_sizes,
@@ -34,7 +36,7 @@ from cleanrl_worker.learners.conv_network import (
     trunk_shapes,
 )
 from cleanrl_worker.learners.ppo_kernels import PpoLosses
-from cleanrl_worker.learners.protocols import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners.protocols import FramePpoSettings, PpoRolloutSettings
 from cleanrl_worker.loops.on_policy_frames import FramePpoTraining, describe_run
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
@@ -55,14 +57,14 @@ class Config(AtariConfig, PpoConfig, defaults={"exp_name": NAME, "num_envs": 8, 
 
 
 class Agent(ConvAgent):
-    """Actor and critic on a shared trunk of three convolutions and a fully connected layer."""
+    """Actor and critic on a shared trunk of three convolutions and fully connected layers."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         super().__init__(
             {
                 **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
-                **layer_shapes("actor", action_count, sizes.hidden),
-                **layer_shapes("critic", 1, sizes.hidden),
+                **layer_shapes("actor", action_count, sizes.hidden[-1]),
+                **layer_shapes("critic", 1, sizes.hidden[-1]),
             }
         )
 
@@ -71,16 +73,16 @@ class Agent(ConvAgent):
         self.parameters = orthogonal_weights(self.shapes, rng, {"actor": 0.01, "critic": 1.0})
 
 
-def outputs(weights: Weights, images: Tensor) -> Tensor:
+def outputs(weights: Weights, images: Tensor, architecture: Architecture = CONV_NETWORK) -> Tensor:
     """Return the actor's logits followed by the critic's value, [rows, actions + 1]."""
     from cleanrl_worker.learners.torch_conv import actor_critic_heads, conv_features
 
-    return actor_critic_heads(weights, conv_features(weights, images))
+    return actor_critic_heads(weights, conv_features(weights, images, architecture))
 
 
-def loss(weights: Weights, batch: Any, config: PpoSettings) -> tuple[Tensor, PpoLosses]:
+def loss(weights: Weights, batch: Any, config: FramePpoSettings) -> tuple[Tensor, PpoLosses]:
     """Return PPO's loss of a minibatch of tensors."""
-    result = outputs(weights, batch.images)
+    result = outputs(weights, batch.images, config.architecture)
     return categorical_loss(result[:, :-1], result[:, -1], batch, config)
 
 
@@ -89,13 +91,14 @@ def make_learner(
 ) -> PpoImageLearner:
     from cleanrl_worker.learners.torch_conv import PpoImageLearner
 
-    return PpoImageLearner(arrays, shape, outputs, functools.partial(loss, config=config), config, compute)
+    forward = functools.partial(outputs, architecture=config.architecture)
+    return PpoImageLearner(arrays, shape, forward, functools.partial(loss, config=config), config, compute)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    return describe_run(Agent(actions), actions)
+    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
 
 
 class Training(FramePpoTraining):
@@ -107,7 +110,9 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs.from_config(config, run.frames)
     with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES)).train(resume)
+        Training(config, run, games, Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))).train(
+            resume
+        )
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
@@ -122,12 +127,14 @@ def image_policy(checkpoint: Checkpoint) -> CategoricalPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
-    network = image_network(functools.partial(outputs, weights))
+    network = image_network(functools.partial(outputs, weights, architecture=base.saved_architecture(checkpoint)))
     return CategoricalPolicy(lambda images: network(images)[:, :-1], checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """Return the model that CleanRL's script would save, in its order."""
-    agent = Agent(len(checkpoint.weights["actor.bias"]), infer_sizes(checkpoint.weights))
+    agent = Agent(
+        len(checkpoint.weights["actor.bias"]), infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint))
+    )
     agent.load_state_dict(checkpoint.weights)
     return agent.state_dict()

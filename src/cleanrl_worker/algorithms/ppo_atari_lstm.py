@@ -27,7 +27,9 @@ from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
+    CONV_NETWORK,
     ConvAgent,
     ConvNetworkSizes,
     infer_sizes,
@@ -36,7 +38,7 @@ from cleanrl_worker.learners.conv_network import (
     trunk_shapes,
 )
 from cleanrl_worker.learners.ppo_kernels import PpoLosses
-from cleanrl_worker.learners.protocols import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners.protocols import FramePpoSettings, PpoRolloutSettings
 from cleanrl_worker.loops.on_policy_frames import Columns, FramePpoTraining, describe_run
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
@@ -73,13 +75,13 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
 
 
 class Agent(ConvAgent):
-    """Actor and critic on a shared trunk of three convolutions, a fully connected layer and an LSTM."""
+    """Actor and critic on a shared trunk of three convolutions, fully connected layers and an LSTM."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, units: int = LSTM_UNITS) -> None:
         super().__init__(
             {
                 **trunk_shapes(INPUT_FRAMES, FRAME_SIZE_PX, sizes),
-                "lstm.weight_ih_l0": (4 * units, sizes.hidden),
+                "lstm.weight_ih_l0": (4 * units, sizes.hidden[-1]),
                 "lstm.weight_hh_l0": (4 * units, units),
                 "lstm.bias_ih_l0": (4 * units,),
                 "lstm.bias_hh_l0": (4 * units,),
@@ -93,7 +95,13 @@ class Agent(ConvAgent):
         self.parameters = orthogonal_weights(self.shapes, rng, {"lstm": 1.0, "actor": 0.01, "critic": 1.0})
 
 
-def outputs(weights: Weights, images: Tensor, state: Tensor, continue_mask: Tensor) -> tuple[Tensor, Tensor]:
+def outputs(
+    weights: Weights,
+    images: Tensor,
+    state: Tensor,
+    continue_mask: Tensor,
+    architecture: Architecture = CONV_NETWORK,
+) -> tuple[Tensor, Tensor]:
     """Return the actor's logits followed by the critic's value, [steps × rows, actions + 1], and the LSTM's new state.
 
     Images [steps × rows, 84, 84, 1] are in the order of the steps. `continue_mask` [steps, rows] is 0 where an episode
@@ -102,14 +110,15 @@ def outputs(weights: Weights, images: Tensor, state: Tensor, continue_mask: Tens
     from cleanrl_worker.learners.torch_conv import actor_critic_heads, conv_features
     from cleanrl_worker.learners.torch_recurrent import lstm_forward
 
-    features = conv_features(weights, images).view(*continue_mask.shape, -1)
+    features = conv_features(weights, images, architecture).view(*continue_mask.shape, -1)
     hidden, state = lstm_forward(weights, features, state, continue_mask)
     return actor_critic_heads(weights, hidden.flatten(0, 1)), state
 
 
-def loss(weights: Weights, batch: Any, state: Tensor, config: PpoSettings) -> tuple[Tensor, PpoLosses]:
+def loss(weights: Weights, batch: Any, state: Tensor, config: FramePpoSettings) -> tuple[Tensor, PpoLosses]:
     """Return PPO's loss of all steps of some games; `state` is the LSTM's at the start of the rollout."""
-    result, _ = outputs(weights, batch.images, state, batch.continue_mask.view(-1, state.shape[1]))
+    continue_mask = batch.continue_mask.view(-1, state.shape[1])
+    result, _ = outputs(weights, batch.images, state, continue_mask, config.architecture)
     return categorical_loss(result[:, :-1], result[:, -1], batch, config)
 
 
@@ -118,13 +127,14 @@ def make_learner(
 ) -> RecurrentLearner:
     from cleanrl_worker.learners.torch_recurrent import RecurrentLearner
 
-    return RecurrentLearner(arrays, shape, outputs, functools.partial(loss, config=config), config, compute)
+    forward = functools.partial(outputs, architecture=config.architecture)
+    return RecurrentLearner(arrays, shape, forward, functools.partial(loss, config=config), config, compute)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    return describe_run(Agent(actions), actions, INPUT_FRAMES)
+    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions, INPUT_FRAMES)
 
 
 class Training(FramePpoTraining):
@@ -190,7 +200,8 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs.from_config(config, run.frames, INPUT_FRAMES)
     with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES, LSTM_UNITS)).train(resume)
+        agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes), LSTM_UNITS)
+        Training(config, run, games, agent).train(resume)
 
 
 class LstmPolicy:
@@ -199,14 +210,14 @@ class LstmPolicy:
     Each row is a separate game with its own LSTM state.
     """
 
-    def __init__(self, agent: Agent, first_action: int) -> None:
+    def __init__(self, agent: Agent, first_action: int, architecture: Architecture = CONV_NETWORK) -> None:
         import torch
 
         from cleanrl_worker.learners.torch_conv import as_tensors
 
         torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
-        self._first_action = first_action
+        self._first_action, self._architecture = first_action, architecture
         self._state = torch.zeros(2, 0, self._weights["lstm.weight_hh_l0"].shape[1])
 
     def reset_state(self, row: int) -> None:
@@ -235,7 +246,7 @@ class LstmPolicy:
         continue_mask = torch.ones(1, len(observations))
         with torch.no_grad():
             images = channels_last(torch.as_tensor(observations[:, -INPUT_FRAMES:]))
-            result, self._state = outputs(self._weights, images, self._state, continue_mask)
+            result, self._state = outputs(self._weights, images, self._state, continue_mask, self._architecture)
             scores = result[:, :-1].numpy()
         if rngs:
             scores = scores + np.stack([rng.gumbel(size=scores.shape[1]) for rng in rngs])
@@ -245,14 +256,16 @@ class LstmPolicy:
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     weights = checkpoint.weights
-    agent = Agent(len(weights["actor.bias"]), infer_sizes(weights), weights["lstm.weight_hh_l0"].shape[1])
+    sizes = infer_sizes(weights, base.saved_architecture(checkpoint))
+    agent = Agent(len(weights["actor.bias"]), sizes, weights["lstm.weight_hh_l0"].shape[1])
     agent.load_state_dict(weights)
     return agent
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return LstmPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
+    architecture = base.saved_architecture(checkpoint)
+    return LstmPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"], architecture)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -36,17 +36,19 @@ from cleanrl_worker.environments.normalization import FrameMoments, IntrinsicRew
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
 from cleanrl_worker.learners import devices, ppo_kernels
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     KERNEL_SIZES_AND_STRIDES,
     ConvAgent,
     ConvNetworkSizes,
     Shapes,
     copy_checked,
+    infer_sizes,
     layer_shapes,
     orthogonal_weights,
     trunk_shapes,
 )
-from cleanrl_worker.learners.protocols import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners.protocols import FramePpoSettings, PpoRolloutSettings
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, FramePpoTraining, describe_run
 from mosaic.contracts.payload import EnvId
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
@@ -61,9 +63,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ppo_rnd_envpool"
-SIZES = ConvNetworkSizes(hidden=256)
-HEAD_UNITS = 448
-"""Units of the hidden layers of the heads."""
+NETWORK = Architecture((256, 448), "relu")
+SIZES = ConvNetworkSizes(hidden=NETWORK.hidden)
+"""The hidden layers of the heads are as wide as the last of these."""
 FEATURES = 512
 """The number of features of predictor and target."""
 STICKINESS = STICKY_ACTION_PROBABILITY
@@ -74,7 +76,7 @@ make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKIN
 
 
 class Config(EnvpoolConfig, ppo_atari.Config, defaults={
-        "total_timesteps": 2_000_000_000, "exp_name": NAME, "num_envs": 128, "ent_coef": 0.001
+        "total_timesteps": 2_000_000_000, "exp_name": NAME, "num_envs": 128, "ent_coef": 0.001, **NETWORK.settings
     }):  # fmt: skip
     """Settings of PPO with random network distillation."""
 
@@ -103,12 +105,10 @@ class Config(EnvpoolConfig, ppo_atari.Config, defaults={
 class Agent(ConvAgent):
     """An actor and two critics on shared convolutions, the fixed target network, and its predictor."""
 
-    def __init__(
-        self, action_count: int, sizes: ConvNetworkSizes = SIZES, wide: int = HEAD_UNITS, features: int = FEATURES
-    ) -> None:
+    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, features: int = FEATURES) -> None:
+        wide = sizes.hidden[-1]
         self.policy_shapes: Shapes = {
             **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
-            **layer_shapes("network.9", wide, sizes.hidden),
             **layer_shapes("extra_layer.0", wide, wide),
             **layer_shapes("actor.0", wide, wide),
             **layer_shapes("actor.2", action_count, wide),
@@ -118,7 +118,7 @@ class Agent(ConvAgent):
         """The acting network's shapes under CleanRL's names."""
         sight = {
             name.removeprefix("network."): shape
-            for name, shape in trunk_shapes(1, FRAME_SIZE_PX, ConvNetworkSizes(sizes.channels, features)).items()
+            for name, shape in trunk_shapes(1, FRAME_SIZE_PX, ConvNetworkSizes(sizes.channels, (features,))).items()
         }
         self.rnd_shapes: Shapes = {
             **{f"predictor.{name}": shape for name, shape in sight.items()},
@@ -143,17 +143,18 @@ class Agent(ConvAgent):
         self.parameters = copy_checked(self.shapes if is_whole else self.policy_shapes, state)
 
 
-def outputs(weights: Weights, images: Tensor) -> Tensor:
+def outputs(weights: Weights, images: Tensor, architecture: Architecture = NETWORK) -> Tensor:
     """Return the actor's logits, the extrinsic and the intrinsic value, [rows, actions + 2]."""
     import torch
-    from torch import relu_
     from torch.nn.functional import linear
 
     from cleanrl_worker.learners.torch_conv import conv_features
+    from cleanrl_worker.learners.torch_dense import ACTIVATIONS
 
-    hidden = relu_(_layer(weights, "network.9", conv_features(weights, images)))
-    logits = _layer(weights, "actor.2", relu_(_layer(weights, "actor.0", hidden)))
-    features = relu_(_layer(weights, "extra_layer.0", hidden)) + hidden
+    activate, _ = ACTIVATIONS[architecture.activation]
+    hidden = conv_features(weights, images, architecture)
+    logits = _layer(weights, "actor.2", activate(_layer(weights, "actor.0", hidden)))
+    features = activate(_layer(weights, "extra_layer.0", hidden)) + hidden
     heads = torch.cat([weights["critic_ext.weight"], weights["critic_int.weight"]])
     values = linear(features, heads, torch.cat([weights["critic_ext.bias"], weights["critic_int.bias"]]))
     return torch.cat([logits, values], 1)
@@ -181,10 +182,10 @@ def _layer(weights: Weights, name: str, inputs: Tensor) -> Tensor:
 
 
 def loss(
-    weights: Weights, batch: Any, predicted: Tensor, predictor_mask: Tensor, config: PpoSettings
+    weights: Weights, batch: Any, predicted: Tensor, predictor_mask: Tensor, config: FramePpoSettings
 ) -> tuple[Tensor, list[Tensor]]:
     """Return PPO's loss with both value losses plus the predictor's loss, and PPO's metrics with the latter."""
-    result = outputs(weights, batch.images)
+    result = outputs(weights, batch.images, config.architecture)
     ppo_loss, metrics = categorical_loss(result[:, :-2], result[:, -2], batch, config)
     intrinsic_value_loss = 0.5 * (result[:, -1] - batch.int_returns).square().mean()
     errors = (predicted - batch.features).square().mean(1)
@@ -200,13 +201,14 @@ def make_learner(
 ) -> RndLearner:
     from cleanrl_worker.learners.torch_rnd import RndLearner
 
-    return RndLearner(arrays, shape, outputs, rnd_features, functools.partial(loss, config=config), config, compute)
+    forward = functools.partial(outputs, architecture=config.architecture)
+    return RndLearner(arrays, shape, forward, rnd_features, functools.partial(loss, config=config), config, compute)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
-    return describe_run(Agent(actions), actions)
+    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
 
 
 class Training(AverageReturn, FramePpoTraining):
@@ -338,16 +340,16 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES, HEAD_UNITS, FEATURES)).train(resume)
+        agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))
+        Training(config, run, games, agent).train(resume)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     state = checkpoint.weights
-    first, second, third = (len(state[f"network.{number}.bias"]) for number in (0, 2, 4))
-    sizes = ConvNetworkSizes((first, second, third), len(state["network.7.bias"]))
+    sizes = infer_sizes(state, base.saved_architecture(checkpoint, NETWORK))
     features = len(state["target.7.bias"]) if "target.7.bias" in state else FEATURES
-    agent = Agent(len(state["actor.2.bias"]), sizes, len(state["network.9.bias"]), features)
+    agent = Agent(len(state["actor.2.bias"]), sizes, features)
     agent.load_state_dict(state)
     return agent
 
@@ -359,7 +361,8 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
-    network = image_network(functools.partial(outputs, weights))
+    architecture = base.saved_architecture(checkpoint, NETWORK)
+    network = image_network(functools.partial(outputs, weights, architecture=architecture))
     return CategoricalPolicy(lambda images: network(images)[:, :-2], checkpoint.facts["first_action"])
 
 

@@ -24,15 +24,18 @@ from cleanrl_worker.algorithms.settings import EnvpoolConfig, PqnConfig
 from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
 from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
 from cleanrl_worker.learners import devices, value_kernels
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
+    CONV_NETWORK,
     KERNEL_SIZES_AND_STRIDES,
     ConvAgent,
     ConvNetworkSizes,
     Shapes,
+    infer_sizes,
     layer_shapes,
     orthogonal_weights,
 )
-from cleanrl_worker.learners.protocols import RolloutSettings
+from cleanrl_worker.learners.protocols import PqnSettings
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, describe_run
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
@@ -62,7 +65,7 @@ class Config(EnvpoolConfig, PqnConfig, defaults={
 
 
 class Agent(ConvAgent):
-    """A Q-network of three convolutions and a fully connected layer, each with layer norm before its ReLU."""
+    """A Q-network of three convolutions and fully connected layers, each with layer norm before its ReLU."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         super().__init__({})
@@ -75,9 +78,12 @@ class Agent(ConvAgent):
             self.shapes |= layer_shapes(f"network.{3 * number}", channels, seen, kernel, kernel)
             self._add_norm(f"network.{3 * number + 1}", channels, side, side)
             seen = channels
-        self.shapes |= layer_shapes("network.10", sizes.hidden, seen * side * side)
-        self._add_norm("network.11", sizes.hidden)
-        self.shapes |= layer_shapes("network.13", action_count, sizes.hidden)
+        inputs = seen * side * side
+        for index, units in enumerate(sizes.hidden):
+            self.shapes |= layer_shapes(_dense_layer(index), units, inputs)
+            self._add_norm(_dense_layer(index, is_norm=True), units)
+            inputs = units
+        self.shapes |= layer_shapes(_dense_layer(len(sizes.hidden)), action_count, inputs)
 
     def _add_norm(self, name: str, *shape: int) -> None:
         norm = {f"{name}.weight": shape, f"{name}.bias": shape}
@@ -94,10 +100,17 @@ class Agent(ConvAgent):
         self.parameters = {name: found[name] for name in self.shapes}
 
 
-def q_values(weights: Weights, images: Tensor) -> Tensor:
+def _dense_layer(index: int, is_norm: bool = False) -> str:
+    """Return CleanRL's name of a fully connected layer, or of the layer norm after it; the output follows the last."""
+    return f"network.{10 + 3 * index + is_norm}"
+
+
+def q_values(weights: Weights, images: Tensor, architecture: Architecture = CONV_NETWORK) -> Tensor:
     """Return the Q-values [rows, actions] for images [rows, 84, 84, channels]; a layer norm follows every layer."""
     from torch import relu_
     from torch.nn.functional import conv2d, layer_norm, linear
+
+    from cleanrl_worker.learners.torch_dense import ACTIVATIONS
 
     features = images.permute(0, 3, 1, 2).float()
     for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
@@ -108,36 +121,45 @@ def q_values(weights: Weights, images: Tensor) -> Tensor:
         last = features.permute(0, 2, 3, 1)
         scale, shift = (weights[f"{norm}.{part}"].permute(1, 2, 0) for part in ("weight", "bias"))
         features = relu_(layer_norm(last, last.shape[1:], scale, shift)).permute(0, 3, 1, 2)
-    hidden = linear(features.flatten(1), weights["network.10.weight"], weights["network.10.bias"])
-    hidden = relu_(layer_norm(hidden, hidden.shape[1:], weights["network.11.weight"], weights["network.11.bias"]))
-    return linear(hidden, weights["network.13.weight"], weights["network.13.bias"])
+    activate, _ = ACTIVATIONS[architecture.activation]
+    hidden = features.flatten(1)
+    for index in range(len(architecture.hidden)):
+        layer, norm = _dense_layer(index), _dense_layer(index, is_norm=True)
+        hidden = linear(hidden, weights[f"{layer}.weight"], weights[f"{layer}.bias"])
+        hidden = activate(layer_norm(hidden, hidden.shape[1:], weights[f"{norm}.weight"], weights[f"{norm}.bias"]))
+    head = _dense_layer(len(architecture.hidden))
+    return linear(hidden, weights[f"{head}.weight"], weights[f"{head}.bias"])
 
 
-def loss(weights: Weights, batch: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def loss(
+    weights: Weights, batch: Any, architecture: Architecture = CONV_NETWORK
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return the squared distance of the Q-values of a minibatch's actions to their returns, and the metrics."""
     from torch.nn.functional import mse_loss
 
-    values = q_values(weights, batch.images).gather(1, batch.actions[:, None])[:, 0]
+    values = q_values(weights, batch.images, architecture).gather(1, batch.actions[:, None])[:, 0]
     error = mse_loss(values, batch.returns)
     return error, (error.detach(), values.detach().mean())
 
 
 def make_learner(
-    arrays: Mapping[str, Array], shape: tuple[int, ...], config: RolloutSettings, compute: TorchContext
+    arrays: Mapping[str, Array], shape: tuple[int, ...], config: PqnSettings, compute: TorchContext
 ) -> RolloutLearner:
     from cleanrl_worker.learners.torch_backend import TorchRAdam
     from cleanrl_worker.learners.torch_conv import RolloutLearner
 
-    count = len(arrays["network.13.bias"])
+    count = len(arrays[f"{_dense_layer(len(config.architecture.hidden))}.bias"])
+    forward = functools.partial(q_values, architecture=config.architecture)
+    td_loss = functools.partial(loss, architecture=config.architecture)
     return RolloutLearner(
-        arrays, shape, count, q_values, loss, ("returns",), METRIC_NAMES, config, compute, RADAM_EPSILON, TorchRAdam
+        arrays, shape, count, forward, td_loss, ("returns",), METRIC_NAMES, config, compute, RADAM_EPSILON, TorchRAdam
     )
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
-    return describe_run(Agent(actions), actions)
+    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
 
 
 class Training(AverageReturn):
@@ -175,16 +197,16 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES)).train(resume)
+        Training(config, run, games, Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))).train(
+            resume
+        )
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     state = checkpoint.weights
-    first, second, third = (len(state[f"network.{number}.bias"]) for number in (0, 3, 6))
-    agent = Agent(
-        len(state["network.13.bias"]), ConvNetworkSizes((first, second, third), len(state["network.10.bias"]))
-    )
+    sizes = infer_sizes(state, base.saved_architecture(checkpoint), ("network.0", "network.3", "network.6"))
+    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
     agent.load_state_dict(state)
     return agent
 
@@ -196,7 +218,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
-    values = image_network(functools.partial(q_values, weights))
+    values = image_network(functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint)))
     return GreedyPolicy(values, checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
 
 

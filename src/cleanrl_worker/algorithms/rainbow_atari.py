@@ -10,6 +10,7 @@ Paper: Hessel et al., "Rainbow: Combining Improvements in Deep Reinforcement Lea
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,15 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, AtariValueConfig, DistributionalConfig
 from cleanrl_worker.evaluation.policies import image_network
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     CONV_LAYERS,
-    HIDDEN_LAYER,
+    CONV_NETWORK,
     KERNEL_SIZES_AND_STRIDES,
     ConvNetworkSizes,
     copy_checked,
+    dense_layer,
+    infer_sizes,
     parameter_count,
     trunk_shapes,
     uniform_weights,
@@ -50,7 +54,7 @@ Array = npt.NDArray[Any]
 NAME = "rainbow_atari"
 SIZES = ConvNetworkSizes()
 HEADS = ("value_head", "advantage_head")
-"""Each head is two noisy layers, number 0 and 2 in CleanRL's lists."""
+"""Each head is a chain of noisy layers, number 0 and 2 in CleanRL's lists."""
 INITIAL_SIGMA = 0.5
 """The initial sigma of the noisy layers."""
 ADAM_EPSILON = 1.5e-4
@@ -88,7 +92,7 @@ class Config(
 
 
 class Agent:
-    """Three convolutions and two heads of two noisy layers: value and advantages, as logits of each atom."""
+    """Three convolutions and two heads of noisy layers: value and advantages, as logits of each atom."""
 
     def __init__(
         self,
@@ -101,12 +105,13 @@ class Agent:
         self.atoms = np.linspace(v_min, v_max, n_atoms, dtype=np.float32)
         self.action_count = action_count
         conv_shapes = trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes)
-        inputs = conv_shapes.pop(f"{HIDDEN_LAYER}.weight")[1]
-        del conv_shapes[f"{HIDDEN_LAYER}.bias"]
+        inputs = conv_shapes[f"{dense_layer(0)}.weight"][1]
+        conv_shapes = {name: shape for name, shape in conv_shapes.items() if name.startswith(CONV_LAYERS)}
         self.noisy: dict[str, tuple[int, int]] = {}
         """Outputs and inputs of each noisy layer."""
         for head, outputs in zip(HEADS, (n_atoms, action_count * n_atoms), strict=True):
-            self.noisy |= {f"{head}.0": (sizes.hidden, inputs), f"{head}.2": (outputs, sizes.hidden)}
+            for index, layer in enumerate(itertools.pairwise((inputs, *sizes.hidden, outputs))):
+                self.noisy[f"{head}.{2 * index}"] = layer[::-1]
         self._conv_shapes = conv_shapes
         self.shapes = dict(conv_shapes)
         for name, weight in self.noisy.items():
@@ -151,12 +156,17 @@ class Agent:
 
 
 def distributions(
-    weights: Mapping[str, torch.Tensor], noise: FactorizedNoise | None, images: torch.Tensor, n_atoms: int
+    weights: Mapping[str, torch.Tensor],
+    noise: FactorizedNoise | None,
+    images: torch.Tensor,
+    n_atoms: int,
+    architecture: Architecture = CONV_NETWORK,
 ) -> torch.Tensor:
     """Return the probability of each atom [rows, actions, atoms] for images [rows, 84, 84, 4]."""
     import torch
     from torch.nn.functional import conv2d, relu
 
+    from cleanrl_worker.learners.torch_dense import ACTIVATIONS
     from cleanrl_worker.learners.torch_value_heads import noisy_linear
 
     features = images.permute(0, 3, 1, 2).float()
@@ -164,27 +174,40 @@ def distributions(
         # The scaling of bytes to 0..1 is folded into the first layer's weights, which are fewer.
         weight = weights[f"{name}.weight"] if number else weights[f"{name}.weight"] / 255
         features = relu(conv2d(features, weight, weights[f"{name}.bias"], stride=stride))
-    features = features.flatten(1)
-    value, advantages = (
-        noisy_linear(weights, noise, f"{head}.2", relu(noisy_linear(weights, noise, f"{head}.0", features))).view(
-            len(features), -1, n_atoms
-        )
-        for head in HEADS
-    )
+    activate, _ = ACTIVATIONS[architecture.activation]
+
+    def logits(head: str) -> torch.Tensor:
+        hidden = features.flatten(1)
+        for index in range(len(architecture.hidden)):
+            hidden = activate(noisy_linear(weights, noise, f"{head}.{2 * index}", hidden))
+        last = f"{head}.{2 * len(architecture.hidden)}"
+        return noisy_linear(weights, noise, last, hidden).view(len(images), -1, n_atoms)
+
+    value, advantages = map(logits, HEADS)
     return torch.softmax(value + advantages - advantages.mean(1, keepdim=True), 2)
 
 
 def q_values(
-    weights: Mapping[str, torch.Tensor], noise: FactorizedNoise | None, atoms: torch.Tensor, images: torch.Tensor
+    weights: Mapping[str, torch.Tensor],
+    noise: FactorizedNoise | None,
+    atoms: torch.Tensor,
+    images: torch.Tensor,
+    architecture: Architecture = CONV_NETWORK,
 ) -> torch.Tensor:
     """Return the mean return of each action [rows, actions]."""
     from cleanrl_worker.learners.torch_value_heads import mean_returns
 
-    return mean_returns(distributions(weights, noise, images, len(atoms)), atoms)
+    return mean_returns(distributions(weights, noise, images, len(atoms), architecture), atoms)
 
 
 def loss(
-    weights: Any, target: Any, batch: Any, noise: FactorizedNoise, target_noise: FactorizedNoise, atoms: torch.Tensor
+    weights: Any,
+    target: Any,
+    batch: Any,
+    noise: FactorizedNoise,
+    target_noise: FactorizedNoise,
+    atoms: torch.Tensor,
+    architecture: Architecture = CONV_NETWORK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the weighted cross-entropy to the n-step target distribution, and the reported metrics.
 
@@ -198,12 +221,12 @@ def loss(
     noise.resample()
     target_noise.resample()
     with torch.no_grad():
-        next_actions = q_values(weights, noise, atoms, batch.next_observations).argmax(1)
+        next_actions = q_values(weights, noise, atoms, batch.next_observations, architecture).argmax(1)
         next_pmfs = select_actions(
-            distributions(target, target_noise, batch.next_observations, len(atoms)), next_actions
+            distributions(target, target_noise, batch.next_observations, len(atoms), architecture), next_actions
         )
         target_pmfs = project_onto_atoms(next_pmfs, batch.rewards[:, None] + batch.discounts[:, None] * atoms, atoms)
-    pmfs = select_actions(distributions(weights, noise, batch.observations, len(atoms)), batch.actions)
+    pmfs = select_actions(distributions(weights, noise, batch.observations, len(atoms), architecture), batch.actions)
     entropies = cross_entropies(target_pmfs, pmfs)
     batch.td_errors.copy_(entropies.detach())
     weighted_loss = (entropies * batch.weights).mean()
@@ -225,12 +248,15 @@ def _learner(
     noise, target_noise = (FactorizedNoise(agent.noisy, compute.device) for _ in range(2))
     noise.resample()
     feed = ReplayFeed(replay, config.batch_size, 2 * FRAME_STACK, compute, (*BATCH_COLUMNS, "discounts", "weights"))
+    cross_entropy = functools.partial(
+        loss, noise=noise, target_noise=target_noise, atoms=atoms, architecture=config.architecture
+    )
     learner = PrioritizedLearner(
-        agent.parameters, target, functools.partial(loss, noise=noise, target_noise=target_noise, atoms=atoms), feed,
+        agent.parameters, target, cross_entropy, feed,
         config.learning_rate, ADAM_EPSILON, METRIC_NAMES, compute, state_tensors=[noise.flat, target_noise.flat],
     )  # fmt: skip
 
-    forward = functools.partial(q_values, learner.weights, noise, atoms)
+    forward = functools.partial(q_values, learner.weights, noise, atoms, architecture=config.architecture)
     return learner, make_inference_step(replay, agent.action_count, forward, compute), noise
 
 
@@ -281,14 +307,16 @@ class NoisyExploration:
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_atari(NAME, config, env, PrioritizedReplay)
-    return {**facts, "parameters": parameter_count(Agent(facts["actions"], **config.atoms, sizes=SIZES).shapes)}
+    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES._replace(hidden=config.hidden_sizes))
+    return {**facts, "parameters": parameter_count(agent.shapes)}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> RainbowLearner:
-        agent = Agent(int(world.action_space.n), **config.atoms, sizes=SIZES)
+        sizes = SIZES._replace(hidden=config.hidden_sizes)
+        agent = Agent(int(world.action_space.n), **config.atoms, sizes=sizes)
         return RainbowLearner(config, agent, _learner, world, rng, resume)
 
     replay = functools.partial(
@@ -302,7 +330,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 class NoisyPolicy:
     """Selects the best action by the mean weights; unless `deterministic`, with the noise that training ended with."""
 
-    def __init__(self, agent: Agent, first_action: int) -> None:
+    def __init__(self, agent: Agent, first_action: int, architecture: Architecture) -> None:
         import torch
 
         from cleanrl_worker.learners.torch_conv import as_tensors
@@ -313,7 +341,8 @@ class NoisyPolicy:
         noise.copy_from(agent.noise)
         atoms = torch.as_tensor(agent.atoms)
         self._noisy, self._mean = (
-            image_network(functools.partial(q_values, weights, part, atoms)) for part in (noise, None)
+            image_network(functools.partial(q_values, weights, part, atoms, architecture=architecture))
+            for part in (noise, None)
         )
         self._first_action = first_action
 
@@ -325,8 +354,7 @@ class NoisyPolicy:
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     shape, weights = checkpoint.facts["shape"], checkpoint.weights
-    first, second, third = (len(weights[f"{name}.bias"]) for name in CONV_LAYERS)
-    sizes = ConvNetworkSizes((first, second, third), len(weights["value_head.0.bias_mu"]))
+    sizes = infer_sizes(weights, base.saved_architecture(checkpoint))
     agent = Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
     agent.load_state_dict(weights)
     agent.noise[...] = checkpoint.arrays["noise"]
@@ -335,7 +363,8 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return NoisyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
+    architecture = base.saved_architecture(checkpoint)
+    return NoisyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"], architecture)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

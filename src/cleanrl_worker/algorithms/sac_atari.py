@@ -23,11 +23,13 @@ from pydantic import Field
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariConfig, ReplayConfig
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
+from cleanrl_worker.learners.architecture import MAX_LAYERS
 from cleanrl_worker.learners.conv_network import (
-    HIDDEN_LAYER,
     ConvNetworkSizes,
     Shapes,
     copy_checked,
+    dense_layer,
+    infer_sizes,
     layer_shapes,
     parameter_count,
     trunk_shapes,
@@ -97,11 +99,14 @@ class Config(
 
 
 class Agent:
-    """An actor and two critics, each with three convolutions, a fully connected layer and one output per action."""
+    """An actor and two critics, each with three convolutions, fully connected layers and one output per action."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.action_count = action_count
-        one = {**trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes), **layer_shapes("head", action_count, sizes.hidden)}
+        one = {
+            **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
+            **layer_shapes("head", action_count, sizes.hidden[-1]),
+        }
         self.shapes: Shapes = {f"{network}.{name}": shape for network in HEADS for name, shape in one.items()}
         self.shapes["log_alpha"] = (1,)
         self.parameters: dict[str, Array] = {}
@@ -128,7 +133,9 @@ class Agent:
 def _cleanrl_key(name: str) -> str:
     """Return CleanRL's name of a parameter."""
     network, _, rest = name.partition(".")
-    rest = rest.replace(HIDDEN_LAYER, "fc1").replace("network.", "conv.").replace("head.", f"{HEADS.get(network)}.")
+    for index in range(MAX_LAYERS):
+        rest = rest.replace(f"{dense_layer(index)}.", f"fc{index + 1}.")
+    rest = rest.replace("network.", "conv.").replace("head.", f"{HEADS.get(network)}.")
     return f"{network}.{rest}" if rest else network
 
 
@@ -213,14 +220,16 @@ class SampledActions:
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_atari(NAME, config, env)
-    return {**facts, "parameters": parameter_count(Agent(facts["actions"]).shapes) - 1}
+    agent = Agent(facts["actions"], SIZES._replace(hidden=config.hidden_sizes))
+    return {**facts, "parameters": parameter_count(agent.shapes) - 1}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> SacLearner:
-        return SacLearner(config, Agent(int(world.action_space.n), SIZES), _learner, world, rng, resume)
+        agent = Agent(int(world.action_space.n), SIZES._replace(hidden=config.hidden_sizes))
+        return SacLearner(config, agent, _learner, world, rng, resume)
 
     with atari_world(config, run, autotune=config.autotune) as world:
         value_replay.train(NAME, config, run, resume, world, learner, SampledActions)
@@ -229,10 +238,8 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     weights = checkpoint.weights
-    first, second, third, hidden = (
-        len(weights[f"actor.{name}.bias"]) for name in ("conv.0", "conv.2", "conv.4", "fc1")
-    )
-    agent = Agent(checkpoint.facts["shape"]["actions"], ConvNetworkSizes((first, second, third), hidden))
+    sizes = infer_sizes(weights, base.saved_architecture(checkpoint), ("actor.conv.0", "actor.conv.2", "actor.conv.4"))
+    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
     agent.load_state_dict(weights)
     return agent
 
@@ -245,7 +252,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     from cleanrl_worker.learners.torch_discrete_sac import DiscreteSacNetwork
 
     weights = as_tensors(_load_agent(checkpoint).parameters, torch.device("cpu"), is_learned=False)
-    logits = image_network(DiscreteSacNetwork(weights, "actor"))
+    logits = image_network(DiscreteSacNetwork(weights, "actor", base.saved_architecture(checkpoint)))
     return CategoricalPolicy(logits, checkpoint.facts["first_action"])
 
 

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import check_shapes, orthogonal_matrix
 
 Array = npt.NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]
+CONV_NETWORK = Architecture((512,), "relu")
+"""The default of what follows the convolutions."""
 KERNEL_SIZES_AND_STRIDES = ((8, 4), (4, 2), (3, 1))
 """Kernel size and stride of each convolution."""
 CONV_LAYERS = ("network.0", "network.2", "network.4")
-HIDDEN_LAYER = "network.7"
-"""The fully connected layer after the convolutions. The missing numbers are CleanRL's layers without weights."""
+FIRST_DENSE_LAYER = 7
+"""The number of the first fully connected layer. The missing numbers are CleanRL's layers without weights."""
 
 
 class ConvNetworkSizes(NamedTuple):
     channels: tuple[int, int, int] = (32, 64, 64)
     """Output channels of each convolution."""
-    hidden: int = 512
-    """Units of the fully connected layer after them."""
+    hidden: tuple[int, ...] = (512,)
+    """Units of each fully connected layer after them."""
+
+
+def dense_layer(index: int) -> str:
+    """Return the name of a fully connected layer after the convolutions; if it is the last, that of the output."""
+    return f"network.{FIRST_DENSE_LAYER + 2 * index}"
 
 
 def layer_shapes(name: str, *weight_shape: int) -> Shapes:
@@ -33,12 +41,16 @@ def layer_shapes(name: str, *weight_shape: int) -> Shapes:
 
 
 def trunk_shapes(input_channels: int, image_side: int, sizes: ConvNetworkSizes) -> Shapes:
-    """Return the shapes of three convolutions over square images and of the fully connected layer."""
+    """Return the shapes of three convolutions over square images and of the fully connected layers."""
     shapes: Shapes = {}
     for name, (kernel, stride), channels in zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, sizes.channels, strict=True):
         shapes |= layer_shapes(name, channels, input_channels, kernel, kernel)
         input_channels, image_side = channels, (image_side - kernel) // stride + 1
-    return shapes | layer_shapes(HIDDEN_LAYER, sizes.hidden, input_channels * image_side * image_side)
+    inputs = input_channels * image_side * image_side
+    for index, units in enumerate(sizes.hidden):
+        shapes |= layer_shapes(dense_layer(index), units, inputs)
+        inputs = units
+    return shapes
 
 
 def parameter_count(shapes: Shapes) -> int:
@@ -71,10 +83,12 @@ def copy_checked(shapes: Shapes, state: Mapping[str, Array]) -> dict[str, Array]
     return {name: np.array(state[name], np.float32) for name in shapes}
 
 
-def infer_sizes(state: Mapping[str, Array]) -> ConvNetworkSizes:
-    """Return the network sizes that these weights have."""
-    first, second, third = (len(state[f"{name}.bias"]) for name in CONV_LAYERS)
-    return ConvNetworkSizes((first, second, third), len(state[f"{HIDDEN_LAYER}.bias"]))
+def infer_sizes(
+    state: Mapping[str, Array], architecture: Architecture, layers: Sequence[str] = CONV_LAYERS
+) -> ConvNetworkSizes:
+    """Return the network sizes of these weights; `layers` are the names of the convolutions."""
+    first, second, third = (len(state[f"{name}.bias"]) for name in layers)
+    return ConvNetworkSizes((first, second, third), architecture.hidden)
 
 
 class ConvAgent:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from cleanrl_worker.learners.architecture import Architecture
     from cleanrl_worker.learners.ppo_kernels import Integers, PpoLosses, RolloutBatch
 
 Array = Any
@@ -117,6 +118,11 @@ class ActorCriticLearner(NonFiniteDetector, Protocol):
 # --- the fields of an algorithm's Config that its learner reads
 
 
+class NetworkSettings(Protocol):
+    @property
+    def architecture(self) -> Architecture: ...
+
+
 class PpoSettings(Protocol):
     norm_adv: bool
     clip_coef: float
@@ -139,7 +145,13 @@ class RolloutSettings(Protocol):
     def minibatch_size(self) -> int: ...
 
 
-class PpoRolloutSettings(PpoSettings, RolloutSettings, Protocol): ...
+class FramePpoSettings(PpoSettings, NetworkSettings, Protocol): ...
+
+
+class PpoRolloutSettings(FramePpoSettings, RolloutSettings, Protocol): ...
+
+
+class PqnSettings(RolloutSettings, NetworkSettings, Protocol): ...
 
 
 class ActorCriticSettings(Protocol):
@@ -148,7 +160,7 @@ class ActorCriticSettings(Protocol):
     tau: float
 
 
-class DiscreteSacSettings(Protocol):
+class DiscreteSacSettings(NetworkSettings, Protocol):
     gamma: float
     policy_lr: float
     q_lr: float

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, relu_
 from torch.nn.functional import conv2d, linear
 
-from cleanrl_worker.learners.conv_network import CONV_LAYERS, HIDDEN_LAYER, KERNEL_SIZES_AND_STRIDES
+from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.conv_network import CONV_LAYERS, CONV_NETWORK, KERNEL_SIZES_AND_STRIDES, dense_layer
 from cleanrl_worker.learners.protocols import RolloutSettings
 from cleanrl_worker.learners.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
+from cleanrl_worker.learners.torch_dense import ACTIVATIONS
 
 Weights = dict[str, Tensor]
 Array = Any
@@ -48,13 +50,18 @@ def channels_last(images: Tensor) -> Tensor:
     return images.permute(0, 2, 3, 1).contiguous()
 
 
-def conv_features(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """Return the outputs of the fully connected layer [rows, hidden] for images [rows, 84, 84, channels]."""
+def conv_features(weights: Mapping[str, Tensor], images: Tensor, architecture: Architecture = CONV_NETWORK) -> Tensor:
+    """Return the outputs of the last fully connected layer [rows, units] for images [rows, 84, 84, channels]."""
     features = images.permute(0, 3, 1, 2).float()
     for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
         weight = weights[f"{name}.weight"]
         features = relu_(conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride))
-    return relu_(linear(features.flatten(1), weights[f"{HIDDEN_LAYER}.weight"], weights[f"{HIDDEN_LAYER}.bias"]))
+    features = features.flatten(1)
+    activate, _ = ACTIVATIONS[architecture.activation]
+    for index in range(len(architecture.hidden)):
+        name = dense_layer(index)
+        features = activate(linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]))
+    return features
 
 
 def actor_critic_heads(weights: Mapping[str, Tensor], hidden: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, log_softmax
 
+from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.conv_network import CONV_NETWORK
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import DiscreteSacSettings
 from cleanrl_worker.learners.torch_backend import TorchContext
@@ -27,12 +29,14 @@ SAC_METRIC_NAMES = ("qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss
 class DiscreteSacNetwork:
     """One network of a state dict with name prefixes; gives one number per action."""
 
-    def __init__(self, weights: Mapping[str, Tensor], name: str) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], name: str, architecture: Architecture = CONV_NETWORK) -> None:
+        self._architecture = architecture
         self._weights: dict[str, Tensor] = select_by_prefix(f"{name}.", weights)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the outputs [rows, actions] for images [rows, 84, 84, 4]."""
-        return linear(conv_features(self._weights, images), self._weights["head.weight"], self._weights["head.bias"])
+        features = conv_features(self._weights, images, self._architecture)
+        return linear(features, self._weights["head.weight"], self._weights["head.bias"])
 
 
 class DiscreteSacLosses(NamedTuple):
@@ -67,9 +71,11 @@ class DiscreteSacLearner(ReplayLearner):
         if settings.autotune:
             self.alpha.copy_(self._log_alpha.detach().exp()[0])
 
-        self.actor = DiscreteSacNetwork(self._actor.weights, "actor")
+        architecture = settings.architecture
+        self.actor = DiscreteSacNetwork(self._actor.weights, "actor", architecture)
         self.critics, self.targets = (
-            [DiscreteSacNetwork(weights, name) for name in ("qf1", "qf2")] for weights in (self.weights, self.target)
+            [DiscreteSacNetwork(weights, name, architecture) for name in ("qf1", "qf2")]
+            for weights in (self.weights, self.target)
         )
         self._losses = losses
         self._settings = settings

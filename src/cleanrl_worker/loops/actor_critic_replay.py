@@ -172,7 +172,7 @@ def load_agent(
 ) -> Any:
     base.check_checkpoint_algorithm(name, checkpoint)
     arrays = checkpoint.arrays
-    architecture = Architecture.from_settings(checkpoint.facts["config"], default)
+    architecture = base.saved_architecture(checkpoint, default)
     size = checkpoint.facts["shape"]["observation_size"]
     agent = make_agent(size, arrays["action.low"], arrays["action.high"], architecture)
     agent.load_state_dict(checkpoint.weights)
