@@ -239,6 +239,10 @@ def test_dry_run_submit_train_again_and_evaluate(
     assert "refused" in bench.notes.scratch
     click(find(window, "train.reset", QToolButton))
     type_text(find(window, "train.total_timesteps", QLineEdit), "2048")
+    sizes = find(window, "train.hidden_sizes", QLineEdit)
+    type_text(sizes, "256,,x")
+    assert state_of(window, "hidden_sizes")[1] == ("Expected 1 to 8 whole numbers from 1 to 8192, separated by commas.")
+    type_text(sizes, "256,256")
     click(find(window, "train.dry_run", QPushButton))
     pump(lambda: verdict.text().startswith("This would run: observations Box(4,)"), "the verdict")
     assert "accepted" in bench.notes.scratch
@@ -246,6 +250,7 @@ def test_dry_run_submit_train_again_and_evaluate(
     first = pump(lambda: bench.selection, "the run")
     assert bench.runs.get(first) is not None
     ended(trainer, first)
+    assert trainer.config(first)["metadata"]["worker"]["config"]["algo_params"]["hidden_sizes"] == [256, 256]
     click(find(window, "control.train", QPushButton))
     second = pump(lambda: bench.selection != first and bench.selection, "the second run")
     assert trainer.config(second) == trainer.config(first)

@@ -52,7 +52,6 @@ KINDS = {
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
-    monkeypatch.setattr(ppo_rnd_envpool, "HEAD_UNITS", 6)
     monkeypatch.setattr(ppo_rnd_envpool, "FEATURES", 5)
 
 

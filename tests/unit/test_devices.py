@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cleanrl_worker.algorithms import td3_continuous_action
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.architecture import Architecture
 
@@ -25,8 +26,25 @@ def test_the_backend_depends_on_settings_machine_and_checkpoint(
     backend: devices.Backend, cuda: bool, before: str, is_gpu_there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "has_gpu", lambda: is_gpu_there)
-    config: Any = SimpleNamespace(backend=backend, cuda=cuda, architecture=Architecture((64, 64)))
+    config: Any = SimpleNamespace(backend=backend, cuda=cuda, architecture=Architecture((64, 64)), kernel_units=64)
     assert devices.choose_backend(config, before) == chosen
+
+
+@pytest.mark.parametrize(
+    ("settings", "backend"),
+    [
+        ({}, "torch"),
+        ({"hidden_sizes": (64, 128)}, "numpy"),
+        ({"hidden_sizes": (64,), "activation": "tanh"}, "numpy"),
+        ({"hidden_sizes": (64,), "activation": "elu"}, "torch"),
+        ({"hidden_sizes": (64, 512)}, "torch"),
+        ({"backend": "numpy"}, "numpy"),
+    ],
+)
+def test_wide_networks_of_td3_are_computed_by_torch(settings: dict[str, Any], backend: str) -> None:
+    config = td3_continuous_action.Config(**settings, cuda=False)
+    assert devices.choose_backend(config) == backend
+    assert devices.choose_backend(config, "numpy") == "numpy" if config.backend == "auto" else True
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])

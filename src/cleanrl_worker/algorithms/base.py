@@ -14,7 +14,7 @@ from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import CONV_NETWORK
-from cleanrl_worker.learners.flat_network import select_by_prefix
+from cleanrl_worker.learners.flat_network import FlatNetwork, select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
@@ -63,9 +63,22 @@ class ObservationEncoder:
 class FlatAgent:
     """An agent whose weights are one flat vector, in numpy."""
 
-    def __init__(self, network: Any) -> None:
-        self.network = network
-        self.parameters = network.flat
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        architecture: Architecture,
+        make_network: Callable[[int, int, Architecture], FlatNetwork[Any]],
+    ) -> None:
+        self.inputs, self.outputs, self.architecture = inputs, outputs, architecture
+        self.network: Any
+        if architecture.body is None:
+            self.network = make_network(inputs, outputs, architecture)
+        else:
+            from cleanrl_worker.learners.torch_dense import ModuleNetwork
+
+            self.network = ModuleNetwork(self.build_module, inputs, outputs)
+        self.parameters = self.network.flat
 
     def initialize(self, rng: np.random.Generator) -> None:
         self.network.initialize(rng)

@@ -67,8 +67,8 @@ class Agent(dqn.Agent):
         v_min: float = -100,
         v_max: float = 100,
     ) -> None:
-        super().__init__(observation_size, action_count * n_atoms, architecture)
         self.atoms = np.linspace(v_min, v_max, n_atoms, dtype=np.float32)
+        super().__init__(observation_size, action_count * n_atoms, architecture)
         self.action_count = action_count
 
     def q_values(self, outputs: Array) -> Array:

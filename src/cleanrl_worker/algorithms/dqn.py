@@ -55,7 +55,7 @@ class Agent(base.FlatAgent):
     """A Q-network."""
 
     def __init__(self, observation_size: int, action_count: int, architecture: Architecture = NETWORK) -> None:
-        super().__init__(Perceptron(observation_size, action_count, architecture))
+        super().__init__(observation_size, action_count, architecture, Perceptron)
 
     def q_values(self, outputs: Array) -> Array:
         """Return the value of each action [actions, rows] for the network's outputs."""
@@ -66,8 +66,8 @@ class Agent(base.FlatAgent):
 
         from cleanrl_worker.learners.torch_dense import dense_layers
 
-        network, module = self.network, torch.nn.Module()
-        module.network = dense_layers(network.architecture, network.inputs, network.outputs)
+        module = torch.nn.Module()
+        module.network = dense_layers(self.architecture, self.inputs, self.outputs)
         return module
 
 

@@ -57,16 +57,16 @@ class Agent(base.FlatAgent):
     """A categorical actor and a critic, each with its own hidden layers."""
 
     def __init__(self, observation_size: int, action_count: int, architecture: Architecture = NETWORK) -> None:
-        super().__init__(PpoNetwork(observation_size, action_count, architecture, actor="actor"))
+        super().__init__(observation_size, action_count, architecture, PpoNetwork)
 
     def build_module(self) -> torch.nn.Module:
         import torch
 
         from cleanrl_worker.learners.torch_dense import dense_layers
 
-        network, module = self.network, torch.nn.Module()
-        module.critic = dense_layers(network.architecture, network.inputs, 1)
-        module.actor = dense_layers(network.architecture, network.inputs, network.outputs)
+        module = torch.nn.Module()
+        module.critic = dense_layers(self.architecture, self.inputs, 1, head_gain=1.0)
+        module.actor = dense_layers(self.architecture, self.inputs, self.outputs, head_gain=0.01)
         return module
 
 

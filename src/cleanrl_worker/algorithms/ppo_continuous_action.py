@@ -12,6 +12,7 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -52,17 +53,18 @@ class Agent(base.FlatAgent):
     """A Gaussian actor with a log standard deviation per action dimension, and a critic, with hidden layers each."""
 
     def __init__(self, observation_size: int, action_size: int, architecture: Architecture = NETWORK) -> None:
-        super().__init__(PpoNetwork(observation_size, action_size, architecture, actor="actor_mean", has_log_std=True))
+        network = functools.partial(PpoNetwork, actor="actor_mean", has_log_std=True)
+        super().__init__(observation_size, action_size, architecture, network)
 
     def build_module(self) -> torch.nn.Module:
         import torch
 
         from cleanrl_worker.learners.torch_dense import dense_layers
 
-        network, module = self.network, torch.nn.Module()
-        module.critic = dense_layers(network.architecture, network.inputs, 1)
-        module.actor_mean = dense_layers(network.architecture, network.inputs, network.outputs)
-        module.actor_logstd = torch.nn.Parameter(torch.zeros(1, network.outputs))
+        module = torch.nn.Module()
+        module.critic = dense_layers(self.architecture, self.inputs, 1, head_gain=1.0)
+        module.actor_mean = dense_layers(self.architecture, self.inputs, self.outputs, head_gain=0.01)
+        module.actor_logstd = torch.nn.Parameter(torch.zeros(1, self.outputs))
         return module
 
 
@@ -107,7 +109,7 @@ class Training(PpoTraining):
         self._actions = np.zeros((config.num_steps, config.num_envs, size), np.float32)
         self._clipped = np.zeros(self._actions.shape, space.dtype)
         """The actions within the bounds of the action space."""
-        self._log_std: Array = self.agent.network.parameters.log_std
+        self._log_std: Array = self.agent.network.log_std
         self._scale = RewardNormalizer(config.num_envs, config.gamma)
 
     def begin_rollout(self) -> None:
@@ -168,7 +170,7 @@ def gaussian_policy(checkpoint: Checkpoint) -> BoundedPolicy:
     actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
     normalizer = ObservationNormalizer(encode.size)
     normalizer.restore(arrays, facts["observation_count"])
-    std = np.exp(agent.network.parameters.log_std.T)
+    std = np.exp(agent.network.log_std.T)
 
     def sample(means: Array, rng: np.random.Generator | None) -> Array:
         return means if rng is None else means + rng.standard_normal(means.shape) * std

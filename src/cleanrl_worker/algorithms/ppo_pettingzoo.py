@@ -107,7 +107,7 @@ class Agent(base.FlatAgent):
     def __init__(self, specs: Sequence[PolicySpec], architecture: Architecture = ppo.NETWORK) -> None:
         self._agents = [ppo.Agent(spec.observation_size, spec.action_count, architecture) for spec in specs]
         self._prefixes = [f"{spec.name}." if len(specs) > 1 else "" for spec in specs]
-        self.outputs = [spec.action_count for spec in specs]
+        self.outputs: Any = [spec.action_count for spec in specs]
         self.size = sum(agent.network.size for agent in self._agents)
         self.network = self
         self.parameters = [agent.network.parameters for agent in self._agents]

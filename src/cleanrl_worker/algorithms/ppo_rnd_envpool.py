@@ -340,7 +340,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     with closing(games):
-        agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))
+        agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes), FEATURES)
         Training(config, run, games, agent).train(resume)
 
 

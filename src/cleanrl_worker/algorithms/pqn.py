@@ -9,6 +9,8 @@ Paper: Gallici et al., "Simplifying Deep Temporal Difference Learning", arXiv:24
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -50,7 +52,8 @@ class Agent(base.FlatAgent):
     """A Q-network with layer norm."""
 
     def __init__(self, observation_size: int, action_count: int, architecture: Architecture = NETWORK) -> None:
-        super().__init__(Perceptron(observation_size, action_count, architecture, has_layer_norm=True))
+        network = functools.partial(Perceptron, has_layer_norm=True)
+        super().__init__(observation_size, action_count, architecture, network)
 
     def initialize(self, rng: np.random.Generator) -> None:
         self.network.initialize_orthogonal(rng)
@@ -60,8 +63,10 @@ class Agent(base.FlatAgent):
 
         from cleanrl_worker.learners.torch_dense import dense_layers
 
-        network, module = self.network, torch.nn.Module()
-        module.network = dense_layers(network.architecture, network.inputs, network.outputs, has_layer_norm=True)
+        module = torch.nn.Module()
+        module.network = dense_layers(
+            self.architecture, self.inputs, self.outputs, has_layer_norm=True, head_gain=math.sqrt(2)
+        )
         return module
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from cleanrl_worker.learners.architecture import MAX_LAYERS, MAX_UNITS, Activation, Architecture
 from mosaic.contracts.model import Contract
@@ -90,12 +90,15 @@ class AlgorithmConfig(Contract):
     """Units of each hidden layer of every network, such as 256,256."""
     activation: Activation = Field(default="tanh", json_schema_extra=NETWORK)
     """The activation function after each hidden layer; other ones than tanh and relu are computed by torch."""
+    network: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$", max_length=200, json_schema_extra=NETWORK)
+    """A torch.nn.Module of your own as module:Class, instead of the hidden layers of each network."""
 
     @model_validator(mode="after")
     def _validate_backend(self) -> Self:
         if self.backend == "numpy" and not self.architecture.has_kernels:
+            own = f"network = {self.network}" if self.network else f"activation = {self.activation}"
             raise ValueError(
-                f"backend = numpy computes updates for activation = tanh and relu only, not for {self.activation}; "
+                f"backend = numpy computes hidden layers with activation = tanh and relu only, not {own}; "
                 "leave backend out, or set it to torch"
             )
         return self
@@ -103,7 +106,7 @@ class AlgorithmConfig(Contract):
     @property
     def architecture(self) -> Architecture:
         """The hidden part of the networks."""
-        return Architecture(self.hidden_sizes, self.activation)
+        return Architecture(self.hidden_sizes, self.activation, self.network)
 
     @property
     def env_settings(self) -> dict[str, Any]:
@@ -131,6 +134,13 @@ class AtariConfig(AlgorithmConfig):
     """Units of each fully connected layer after the convolutions, such as 512,256."""
     activation: Activation = Field(default="relu", json_schema_extra=NETWORK)
     """The activation function after each of these layers; that of the convolutions is ReLU."""
+
+    @field_validator("network")
+    @classmethod
+    def _refuse_network(cls, network: str | None) -> str | None:
+        if network is not None:
+            raise ValueError("algorithms for frames have convolutions, and take no network of your own. Leave it out.")
+        return network
 
 
 class EnvpoolConfig(AtariConfig):
@@ -346,6 +356,9 @@ class DistributionalConfig(AlgorithmConfig):
 
 class ActorCriticReplayConfig(ReplayConfig):
     """Of algorithms for continuous actions that learn an actor and critics."""
+
+    kernel_units: ClassVar[int] = 256
+    """Units of the widest layer for which numpy is at least 1.2 times as fast as torch on a CPU."""
 
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=ROLLOUT)
     """The number of parallel environments; one update follows each step of all of them."""

@@ -22,22 +22,24 @@ class Architecture(NamedTuple):
     hidden: tuple[int, ...]
     """Units of each hidden layer."""
     activation: Activation = "relu"
+    body: str | None = None
+    """A torch.nn.Module of the user's own as `module:Class`, instead of these layers."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that give it."""
-        return {"hidden_sizes": self.hidden, "activation": self.activation}
+        return {"hidden_sizes": self.hidden, "activation": self.activation, "network": self.body}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], default: Architecture) -> Architecture:
         """Return the architecture of a stored config; one from before these settings has the default."""
         given = {**default.settings, **settings}
-        return cls(tuple(given["hidden_sizes"]), given["activation"])
+        return cls(tuple(given["hidden_sizes"]), given["activation"], given["network"])
 
     @property
     def has_kernels(self) -> bool:
         """Whether the numpy kernels can differentiate it; if not, torch computes the updates."""
-        return self.activation in ("tanh", "relu")
+        return self.body is None and self.activation in ("tanh", "relu")
 
 
 def activate(name: Activation, values: Array) -> None:

@@ -48,6 +48,10 @@ class FlatNetwork(Generic[Views]):
         """Return views in torch's layout (a layer's weight is [out, in]) under CleanRL's names."""
         raise NotImplementedError
 
+    def copy_from(self, other: FlatNetwork[Views]) -> None:
+        """Copy the parameters of a network of the same shape."""
+        np.copyto(self.flat, other.flat)
+
     def named_arrays(self, views: Views) -> dict[str, Array]:
         """Return copies of the parts in torch's layout under CleanRL's names."""
         return {name: np.array(part, order="C") for name, part in self._named_views(views).items()}

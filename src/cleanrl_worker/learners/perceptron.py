@@ -177,11 +177,20 @@ class ActorCriticNetworks:
         self.action_size = action_size
         layers = [f"fc{number}" for number in range(1, len(architecture.hidden) + 2)]
 
+        def own(inputs: int, outputs: int, name: str) -> Any:
+            from cleanrl_worker.learners.torch_dense import ModuleNetwork, dense_layers
+
+            return ModuleNetwork(lambda: dense_layers(architecture, inputs, outputs), inputs, outputs, f"{name}.")
+
         def actor(name: str) -> Perceptron:
+            if architecture.body is not None:
+                return own(observation_size, len(heads) * action_size, name)  # type: ignore[no-any-return]
             names = [f"{name}.{layer}" for layer in (*layers[:-1], *heads)]
             return Perceptron(observation_size, len(heads) * action_size, architecture, layer_names=names)
 
         def critic(name: str) -> Perceptron:
+            if architecture.body is not None:
+                return own(observation_size + action_size, 1, name)  # type: ignore[no-any-return]
             names = [f"{name}.{layer}" for layer in layers]
             return Perceptron(observation_size + action_size, 1, architecture, layer_names=names)
 
@@ -206,7 +215,7 @@ class ActorCriticNetworks:
         for part in self.trained_networks.values():
             part.initialize(rng)
         for network, target in self.targeted_networks():
-            np.copyto(target.flat, network.flat)
+            target.copy_from(network)
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of all weights under names such as `qf1.fc1.weight`."""

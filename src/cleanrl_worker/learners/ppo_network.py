@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,11 @@ class PpoNetwork(FlatNetwork[PpoNetworkViews]):
             named[f"{name}.{last}.bias"] = head[1][:, 0]
         return named
 
+    @property
+    def log_std(self) -> Array | None:
+        """The logarithms of the standard deviations [outputs, 1], if it has them."""
+        return self.parameters.log_std
+
     def critic_values(self, observations: Array) -> Array:
         """Return the values of a batch of observations."""
         hidden = observations
@@ -122,11 +128,13 @@ class PpoActor:
 class FrozenPpoActor:
     """An actor whose weights no longer change, for any number of observations."""
 
-    def __init__(self, network: PpoNetwork) -> None:
+    def __init__(self, network: Any) -> None:
         self._network = network
         self._actors: dict[int, PpoActor] = {}
 
     def __call__(self, observations: Array) -> Array:
+        if not isinstance(self._network, PpoNetwork):  # torch computes it
+            return np.asarray(self._network.actor_outputs(observations))
         rows = len(observations)
         if rows not in self._actors:
             self._actors[rows] = PpoActor(self._network, rows)

@@ -6,6 +6,7 @@ stacked: one batched product evaluates all of them. Imports only torch, numpy an
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,8 +89,34 @@ class StackedNetworks:
         return torch.stack(hidden)
 
 
+class ModuleStack:
+    """Networks of the user's own, with the interface of `StackedNetworks`."""
+
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self._modules = modules
+        self.tensors: list[Tensor] = [tensor for module in modules for tensor in module.parameters()]
+
+    @classmethod
+    def from_networks(cls, networks: Sequence[Any], device: torch.device, is_learned: bool) -> ModuleStack:
+        return cls([copy.deepcopy(part.module).to(device).requires_grad_(is_learned) for part in networks])
+
+    def first(self) -> ModuleStack:
+        """Return the first network alone."""
+        return ModuleStack(self._modules[:1])
+
+    def __call__(self, *parts: Tensor) -> Tensor:
+        """Return the outputs [networks, rows, outputs] for inputs [rows, inputs], which may be given in parts."""
+        return torch.stack([module(torch.cat(parts, 1)) for module in self._modules])
+
+
 def copy_parameters(tensors: Sequence[Tensor], vectors: Sequence[Any], *, to_vectors: bool) -> None:
     """Copy a stack's tensors, or their moments, to the vectors of numpy networks, or back."""
+    if isinstance(vectors[0], dict):
+        for tensor, array in zip(tensors, (part for vector in vectors for part in vector.values()), strict=True):
+            ours = torch.from_numpy(array)
+            with torch.no_grad():
+                (ours if to_vectors else tensor).copy_(tensor if to_vectors else ours)
+        return
     for index, (weight, bias) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
         for number, vector in enumerate(vectors):
             matrix = torch.as_tensor(vector.layers[index])
@@ -138,11 +165,12 @@ class TorchActorCriticLearner:
         self._losses = losses
         self.networks = networks
         self.compute = compute
-        self._stacks: list[tuple[StackedNetworks, Sequence[Any]]] = []
+        self._stacks: list[tuple[StackedNetworks | ModuleStack, Sequence[Any]]] = []
         """Each stack with the numpy networks that it is saved as."""
 
-        def stack(parts: Sequence[Any], is_learned: bool) -> StackedNetworks:
-            self._stacks.append((StackedNetworks.from_networks(parts, device, is_learned), parts))
+        def stack(parts: Sequence[Any], is_learned: bool) -> StackedNetworks | ModuleStack:
+            kind = ModuleStack if isinstance(parts[0].parameters, dict) else StackedNetworks
+            self._stacks.append((kind.from_networks(parts, device, is_learned), parts))
             return self._stacks[-1][0]
 
         self.actor, self.critics = stack([networks.actor], True), stack(networks.critics, True)

@@ -1,14 +1,19 @@
-"""Fully connected layers in torch."""
+"""Fully connected layers in torch, and networks of the user's own, which only torch computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.flat_network import check_shapes, select_by_prefix
+from mosaic.contracts.errors import refuse_key
+from mosaic.envs.user_modules import import_object
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], type[nn.Module]]] = {
     "tanh": (torch.tanh, nn.Tanh),
@@ -21,11 +26,110 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], type[nn.Module]]] = {
 """Each as a function and as a module."""
 
 
-def dense_layers(architecture: Architecture, inputs: int, outputs: int, has_layer_norm: bool = False) -> nn.Sequential:
-    """Return the hidden layers and a linear head."""
+def dense_layers(
+    architecture: Architecture, inputs: int, outputs: int, has_layer_norm: bool = False, head_gain: float | None = None
+) -> nn.Sequential:
+    """Return the hidden layers, or the user's own network instead of them, and a linear head.
+
+    After a network of the user's own the head is initialized orthogonally with this gain, or else as torch does.
+    """
+    if architecture.body is not None:
+        body, size = make_body(architecture.body, (inputs,))
+        head = nn.Linear(size, outputs)
+        if head_gain is not None:
+            nn.init.orthogonal_(head.weight, head_gain)
+            nn.init.zeros_(head.bias)
+        return nn.Sequential(body, head)
     _, activation = ACTIVATIONS[architecture.activation]
     layers: list[nn.Module] = []
     for size in architecture.hidden:
         layers += [nn.Linear(inputs, size), *([nn.LayerNorm(size)] if has_layer_norm else []), activation()]
         inputs = size
     return nn.Sequential(*layers, nn.Linear(inputs, outputs))
+
+
+def make_body(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Return the user's network `module:Class` for inputs of a shape, and the number of its outputs.
+
+    It is created with the number of inputs, or with their shape if that has several dimensions.
+    """
+    kind, inputs = import_object(name, "network", nn.Module), shape[0] if len(shape) == 1 else shape
+    try:
+        body: nn.Module = kind(inputs)
+        with torch.no_grad():
+            outputs = body(torch.zeros(2, *shape))
+    except Exception as error:  # the user's own code raises anything
+        cause = f"{type(error).__name__}: {error}"[:500]
+        raise refuse_key(
+            "network", f"{name} cannot be created with {inputs} and applied to inputs [2, {inputs}]: {cause}."
+        ) from error
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != 2:
+        found = f"outputs {list(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+        raise refuse_key("network", f"{name} gives {found} for 2 inputs; expected outputs [2, features].")
+    buffers = [key for key in body.state_dict() if key not in dict(body.named_parameters())]
+    if buffers:
+        raise refuse_key(
+            "network",
+            f"{name} has buffers ({', '.join(buffers[:3])}), which a checkpoint would lack. Use layer norm instead of "
+            "batch norm, and register constants with persistent=False.",
+        )
+    return body, outputs.shape[1]
+
+
+class ModuleNetwork:
+    """A network that only torch computes, with the interface of the numpy networks; a vector is arrays by name."""
+
+    def __init__(self, build: Callable[[], nn.Module], inputs: int, outputs: int, prefix: str = "") -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self.module = build()
+        self.actor = "actor_mean" if hasattr(self.module, "actor_mean") else "actor"
+        """The actor's name in the module, if that is PPO's."""
+        self.parameters = {name: part.detach().numpy() for name, part in self.module.named_parameters()}
+        """Views of the module's parameters."""
+        self.flat: Any = None
+        self.size = sum(part.size for part in self.parameters.values())
+        self._build, self._prefix = build, prefix
+
+    def initialize(self, rng: np.random.Generator) -> None:
+        """Initialize as the constructors of its parts do."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(2**62)))
+            for part, new in zip(self.module.parameters(), self._build().parameters(), strict=True):
+                part.detach().copy_(new)
+
+    initialize_orthogonal = initialize
+
+    def copy_from(self, other: ModuleNetwork) -> None:
+        for part, new in zip(self.parameters.values(), other.parameters.values(), strict=True):
+            part[...] = new
+
+    def zero_vector(self) -> dict[str, Any]:
+        return {name: np.zeros_like(part) for name, part in self.parameters.items()}
+
+    def named_arrays(self, views: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"{self._prefix}{name}": np.array(part) for name, part in views.items()}
+
+    def assign(self, views: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        check_shapes({f"{self._prefix}{name}": part.shape for name, part in views.items()}, arrays)
+        for name, part in select_by_prefix(self._prefix, arrays).items():
+            if name in views:
+                views[name][...] = part
+
+    @property
+    def log_std(self) -> Any:
+        """The logarithms of the standard deviations [outputs, 1] of a Gaussian actor."""
+        return self.parameters["actor_logstd"].T
+
+    def __call__(self, observations: Any) -> Any:
+        """Return the outputs [rows, outputs] for observations [rows, inputs]."""
+        return self._outputs(getattr(self.module, "network", self.module), observations)
+
+    def actor_outputs(self, observations: Any) -> Any:
+        return self._outputs(getattr(self.module, self.actor), observations)
+
+    def critic_values(self, observations: Any) -> Any:
+        return self._outputs(self.module.critic, observations)[:, 0]
+
+    def _outputs(self, part: Any, observations: Any) -> Any:
+        with torch.no_grad():
+            return part(torch.as_tensor(observations, dtype=torch.float32)).numpy()

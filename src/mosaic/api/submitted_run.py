@@ -31,6 +31,7 @@ from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RECORDING_NAME
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play_results import PlaySummary
 from mosaic.contracts.states import Outcome, Stage
+from mosaic.envs.user_modules import allow_imports
 from mosaic.formatting import format_progress_line, short_id
 from mosaic.submission.run_payloads import effective_settings
 
@@ -223,7 +224,11 @@ class Run:
 
         The policy of an evaluation is the one that it evaluated.
         """
-        return load_policy_file(self._connection.call(lambda trainer: open_policy(trainer, self.view, str(checkpoint))))
+        path = self._connection.call(lambda trainer: open_policy(trainer, self.view, str(checkpoint)))
+        metadata = self._connection.call(lambda trainer: trainer.payload(self.id)).metadata
+        # Environments and networks of the user's own, but not those of a config that comes from elsewhere.
+        allow_imports(None if metadata.is_imported else metadata.worker.imports)
+        return load_policy_file(path)
 
     # --- control
 
