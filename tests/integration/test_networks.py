@@ -13,6 +13,7 @@ from tests.helpers.algorithm_cases import assert_same_checkpoint, latest_checkpo
 from tests.helpers.commands import mosaic as command
 
 import mosaic
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.shell.checker import check_request
 from cleanrl_worker.shell.worker_config import parse_request
@@ -106,6 +107,29 @@ def test_a_stopped_training_resumes_as_if_it_had_not_been_stopped_and_its_policy
     if network == "three-layers":
         weights = [part for key, part in checkpoint.weights.items() if key.endswith("weight")]
         assert {12, 10, 8} <= {len(part) for part in weights}
+
+
+@pytest.mark.parametrize(
+    "name", ["dqn_atari", "c51_atari", "rainbow_atari", "sac_atari", "ppo_atari", "ppo_atari_lstm"]
+)
+def test_layers_after_convolutions_are_those_of_the_settings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ale_py")
+    module = load_algorithm(name)
+    monkeypatch.setattr(module, "SIZES", ConvNetworkSizes((4, 4, 4)))
+    rollout = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "total_timesteps": 32}
+    replay = {"total_timesteps": 40, "learning_starts": 12, "buffer_size": 100, "batch_size": 4}
+    settings = rollout if name.startswith("ppo") else replay
+    config = module.Config(**settings, env_id="BreakoutNoFrameskip-v4", hidden_sizes=(16, 8), activation="silu")
+    train_run(tmp_path / "straight", name, config)
+    train_run(tmp_path / "stopped", name, config, stop_at=20)
+    train_run(tmp_path / "stopped", name, config, latest_checkpoint(tmp_path / "stopped"))
+    checkpoint = latest_checkpoint(tmp_path / "stopped")
+    assert_same_checkpoint(checkpoint, latest_checkpoint(tmp_path / "straight"))
+    assert {16, 8} <= {len(part) for part in checkpoint.weights.values()}
+    images = np.zeros((2, 4, 84, 84), np.uint8)
+    assert len(module.load_policy(checkpoint).act(images, True, np.random.default_rng(1))) == 2
 
 
 def test_a_network_of_256_units_is_trained_resumed_and_evaluated_from_command_line_and_python(

@@ -175,9 +175,10 @@ def distributions(
         weight = weights[f"{name}.weight"] if number else weights[f"{name}.weight"] / 255
         features = relu(conv2d(features, weight, weights[f"{name}.bias"], stride=stride))
     activate, _ = ACTIVATIONS[architecture.activation]
+    flat = features.flatten(1)
 
     def logits(head: str) -> torch.Tensor:
-        hidden = features.flatten(1)
+        hidden = flat
         for index in range(len(architecture.hidden)):
             hidden = activate(noisy_linear(weights, noise, f"{head}.{2 * index}", hidden))
         last = f"{head}.{2 * len(architecture.hidden)}"

@@ -237,13 +237,7 @@ class ValueAutogradLearner(ModuleLearner):
     ) -> None:
         """`metric_names` are the metrics that the loss returns, in its order."""
         # One thread: more make small networks slower, and results would depend on their number.
-        compute = TorchContext.set_up(
-            cuda=settings.cuda,
-            deterministic=settings.torch_deterministic,
-            cuda_graphs=settings.cuda_graphs,
-            compiles=settings.compile,
-            seed=settings.seed,
-        )
+        compute = TorchContext.from_settings(settings, threads=1)
         super().__init__(agent.network, agent.module(), compute, epsilon, optimizer)
         self.target = target
         self.modules = [self.module] if target is None else [self.module, target.module().to(compute.device)]

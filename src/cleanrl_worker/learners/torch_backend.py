@@ -56,12 +56,12 @@ class TorchContext:
         return cls(torch.device("cuda" if is_cuda else "cpu"), is_cuda and cuda_graphs, compiles)
 
     @classmethod
-    def from_settings(cls, settings: TorchSettings) -> TorchContext:
-        """Configure torch by an algorithm's settings, with the run's number of threads."""
+    def from_settings(cls, settings: TorchSettings, threads: int | None = None) -> TorchContext:
+        """Configure torch by an algorithm's settings, with the run's number of threads if none is given."""
         return cls.set_up(
             cuda=settings.cuda,
             deterministic=settings.torch_deterministic,
-            threads=thread_count(),
+            threads=threads or thread_count(),
             cuda_graphs=settings.cuda_graphs,
             compiles=settings.compile,
             seed=settings.seed,

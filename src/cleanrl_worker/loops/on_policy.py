@@ -287,8 +287,5 @@ def make_ppo_learner(
     from cleanrl_worker.learners.torch_backend import TorchContext
 
     # One thread: more make small networks slower, and results would depend on their number.
-    compute = TorchContext.set_up(
-        cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
-        compiles=config.compile, seed=config.seed,
-    )  # fmt: skip
+    compute = TorchContext.from_settings(config, threads=1)
     return PpoAutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
