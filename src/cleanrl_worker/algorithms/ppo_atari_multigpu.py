@@ -96,7 +96,7 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    return describe_run(Agent(actions), actions)
+    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
 
 
 class SharedRun:
@@ -166,7 +166,8 @@ class Training(ppo_atari.Training):
 
         config = self.part
         self.learner = PpoImageLearner(
-            self.agent.parameters, self.games.shape, outputs, functools.partial(loss, config=config), config,
+            self.agent.parameters, self.games.shape, functools.partial(outputs, architecture=config.architecture),
+            functools.partial(loss, config=config), config,
             _find_device(self.config, self.ranks.rank), functools.partial(AveragingAdam, ranks=self.ranks),
         )  # fmt: skip
 
@@ -243,7 +244,8 @@ def train_rank(config: Config, run: Run | None, resume: Checkpoint | None, rank:
         first_seed = config.seed + rank * config.local_num_envs
         games = AtariEnvs(config.env_id, config.local_num_envs, first_seed, shared.frames, settings=config.env_settings)
         with closing(games):
-            Training(config, shared, games, Agent(games.action_count, SIZES), ranks).train(resume)
+            agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))
+            Training(config, shared, games, agent, ranks).train(resume)
 
 
 def _part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
