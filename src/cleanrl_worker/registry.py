@@ -28,6 +28,8 @@ class AlgorithmSpec:
     """The names of the state dicts where CleanRL saves a tuple of them as the model. The first one acts."""
     missing_state: str = ""
     """What acting needs besides the weights that CleanRL saves as the model."""
+    normalizes: bool = False
+    """Whether it normalizes observations and rewards itself."""
     extra: str | None = None
     """The extra of the package that it needs besides `train`; such algorithms are never suggested as alternatives."""
 
@@ -36,7 +38,10 @@ _FLATTENABLE_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple
 _CHOICES = ("Discrete", "MultiDiscrete", "MultiBinary")
 DISCRETE = AlgorithmSpec(("Discrete",), _FLATTENABLE_SPACES)
 CONTINUOUS = AlgorithmSpec(
-    ("Box",), _FLATTENABLE_SPACES, missing_state="the mean and variance by which observations were normalized"
+    ("Box",),
+    _FLATTENABLE_SPACES,
+    missing_state="the mean and variance by which observations were normalized",
+    normalizes=True,
 )
 ONE_CRITIC = AlgorithmSpec(
     ("Box",), _FLATTENABLE_SPACES, needs_bounds=True, threads=WIDE_NETWORK_THREADS, model_parts=("actor", "qf1")

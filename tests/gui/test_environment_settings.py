@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QWidget
 from tests.helpers.gui import find, pump, type_text
@@ -46,7 +48,9 @@ def test_what_is_typed_is_kept_while_it_is_invalid() -> None:
 
 
 @pytest.mark.usefixtures("trainer")
-def test_the_settings_of_the_chosen_environment_are_rows(program: Application, trainer: TrainerClient) -> None:
+def test_the_settings_of_the_chosen_environment_are_rows(
+    program: Application, trainer: TrainerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program.start()
     window = program.window
     window.show()
@@ -77,3 +81,22 @@ def test_the_settings_of_the_chosen_environment_are_rows(program: Application, t
     pump(lambda: window.findChild(QWidget, "train.env.sutton_barto_reward"), "the settings of CartPole")
     # What was set in the rows of another environment is dropped; what was written is not.
     assert training.draft.texts["env_kwargs"] == '{"success_rate": 0.5}'
+
+    # An environment of one's own, from the folder of the window, with wrappers.
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium\ngymnasium.register('Own-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    type_text(find(window, "train.env_kwargs", QLineEdit), "")
+    find(window, "train.env_id", QComboBox).setEditText("my_envs:Own-v0")
+    type_text(find(window, "train.wrappers", QLineEdit), "frame-stack(4)")
+    assert form.problems()["wrappers"].startswith("Expected wrappers such as frame-stack(stack_size=4)")
+    type_text(find(window, "train.wrappers", QLineEdit), "frame-stack(stack_size=2), reward-scale(scale=0.1)")
+    (payload,) = training.payloads()
+    wrappers = ["frame-stack(stack_size=2)", "reward-scale(scale=0.1)"]
+    assert payload["metadata"]["worker"]["config"]["algo_params"] == {"wrappers": wrappers}
+    command = to_command_line(training.layout, training.draft)
+    assert "--wrappers 'frame-stack(stack_size=2)' --wrappers 'reward-scale(scale=0.1)'" in command
+    assert draft_from_payload(payload).texts == training.draft.texts
+    environment = trainer.check(payload).summary.environment
+    assert (environment.id, "(2, 4)" in str(environment.observation_space)) == ("Own-v0", True)

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from cleanrl_worker.learners.architecture import MAX_LAYERS, MAX_UNITS, Activation, Architecture
 from mosaic.contracts.model import Contract
-from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName
+from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName, WrapperText
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "numpy", "torch"]
@@ -61,6 +61,8 @@ class AlgorithmConfig(Contract):
     """The seed of all random generators: equal settings and seed give equal weights."""
     env_kwargs: EnvKwargs | None = Field(default=None, json_schema_extra=RUN)
     """Settings of the environment as JSON, such as {"is_slippery": false}."""
+    wrappers: tuple[WrapperText, ...] | None = Field(default=None, json_schema_extra={**RUN, "type": "wrappers"})
+    """Wrappers around the environment, innermost first: by name, frame-stack(stack_size=4), or my_module:Class."""
     exp_name: SafeName = Field(default=..., json_schema_extra=RUN)
     """The name of the experiment; part of the run's name."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
@@ -111,7 +113,7 @@ class AlgorithmConfig(Contract):
     @property
     def env_settings(self) -> dict[str, Any]:
         """What each environment is created with besides its id."""
-        return self.env_kwargs or {}
+        return {**(self.env_kwargs or {}), **({"wrappers": list(self.wrappers)} if self.wrappers else {})}
 
     @property
     def checkpoint_interval(self) -> int:

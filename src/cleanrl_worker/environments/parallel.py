@@ -50,11 +50,11 @@ def _count_busy_tasks() -> int:
 
 
 def _measure_step_us(make_env: Callable[[], GymEnv]) -> float:
-    """Return the median duration of a step of one environment; 0 for a compiled step, which is shorter than a turn."""
+    """Return the median duration of a step of one environment; 0 for what one process must or should step."""
     environments = VectorEnvs(make_env, 1, 0)
     durations_us = []
     try:
-        if environments.has_compiled_step:
+        if environments.has_compiled_step or environments.has_statistics:
             return 0.0
         environments.start()
         environments.action_space.seed(0)

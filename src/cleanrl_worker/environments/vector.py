@@ -20,6 +20,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from cleanrl_worker.environments.classic_control import CompiledStep, find_compiled_step
 from mosaic.envs.reproducible import random_state, restore_random_state
 from mosaic.envs.spaces import flat_size, make_flattener
+from mosaic.envs.wrappers import WrappedEnv
 from mosaic.run.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
@@ -85,6 +86,10 @@ class VectorEnvs:
         self.observation_space = envs[0].observation_space
         self.action_space = envs[0].action_space
         self._flatten = make_flattener(self.observation_space)
+        self._wrapped = [env for env in envs if isinstance(env, WrappedEnv)]
+        """The environments, if the config puts wrappers around them: learners get the rewards of these."""
+        for env in self._wrapped[1:]:
+            env.share_statistics(self._wrapped[0])
         stripped = [strip_wrappers(env) for env in envs]
         self._envs = [env for env, _ in stripped]
         self._time_limits = [limit for _, limit in stripped]
@@ -154,6 +159,11 @@ class VectorEnvs:
     @property
     def has_compiled_step(self) -> bool:
         return self._compiled is not None
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether wrappers have statistics, which all environments share."""
+        return any(env.has_statistics for env in self._wrapped)
 
     def close(self) -> None:
         for tap in self._taps:
@@ -250,6 +260,8 @@ class VectorEnvs:
         """Write the rewards of the latest step."""
         for index, env_rewards in enumerate(self._rewards):
             into[index] = env_rewards[-1]
+        for index, env in enumerate(self._wrapped):
+            into[index] = env.learner_rewards[-1]
 
     def _flush_action_chunk(self) -> None:
         if self._action_chunk is not None and self._action_chunk_size:
@@ -366,6 +378,8 @@ class VectorEnvs:
             self._first_reward[index] = 0
             self._began_in_rollout[index] = False
             env_rewards.clear()
+        if self._wrapped:
+            return np.array([env.take_learner_rewards() for env in self._wrapped], np.float64).T
         return rewards
 
     # --- resuming
@@ -376,7 +390,7 @@ class VectorEnvs:
         self._sync_envs()
         if self._recorder is not None:
             self._recorder.flush()
-        arrays: dict[str, Array] = {}
+        arrays: dict[str, Array] = self._wrapped[0].statistics() if self._wrapped else {}
         facts: list[dict[str, Any]] = []
         for index, recorded in enumerate(self._actions):
             prefix = f"env.{self._first_index + index}"
@@ -393,15 +407,22 @@ class VectorEnvs:
                     "episode": self._episode_numbers[index],
                 }
             )
+        for index, env in enumerate(self._wrapped):
+            if env.normalizes_observations:
+                arrays[f"env.{self._first_index + index}.own_observation"] = env.own_observation
+            facts[index]["discounted_rewards"] = env.discounted_rewards
         return arrays, facts
 
     def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:
         """Replay each environment to its recorded state; return the reason for each that was reset instead."""
         problems = []
+        for env in self._wrapped:
+            env.restore_statistics(arrays)
+            env.set_frozen(True)
         for index, fact in enumerate(facts):
             number = self._first_index + index
             actions = arrays.get(f"env.{number}.actions")
-            problem = self._replay_actions(index, fact, actions, arrays[f"env.{number}.observation"])
+            problem = self._replay_actions(index, fact, actions, arrays)
             if problem is None:
                 self._episode_starts[index] = self._step_count - fact["length"]
                 self._deadlines[index] = self._episode_starts[index] + self._time_limits[index]
@@ -412,11 +433,17 @@ class VectorEnvs:
             else:
                 problems.append(f"environment {number}: {problem}")
                 self._reset(index)
+        for env, fact in zip(self._wrapped, facts, strict=False):
+            env.set_frozen(False)
+            env.take_learner_rewards()
+            env.discounted_rewards = fact["discounted_rewards"]
         return problems
 
     def _replay_actions(
-        self, index: int, fact: Mapping[str, Any], actions: Array | None, expected_observation: Array
+        self, index: int, fact: Mapping[str, Any], actions: Array | None, arrays: Mapping[str, Array]
     ) -> str | None:
+        prefix = f"env.{self._first_index + index}"
+        expected_observation = arrays[f"{prefix}.observation"]
         env, core = self._envs[index], self._unwrapped_envs[index]
         seed = fact["seed"]
         length = 0 if actions is None else len(actions)
@@ -440,6 +467,10 @@ class VectorEnvs:
             self._compiled.load(index)
         self._latest_observations[index] = observation
         replayed = np.asarray(self._flatten_observation(observation))
+        if isinstance(env, WrappedEnv) and env.normalizes_observations:
+            # It was normalized by the statistics of its time.
+            self._latest_observations[index] = expected_observation.reshape(np.shape(observation))
+            replayed, expected_observation = env.own_observation, arrays[f"{prefix}.own_observation"]
         if replayed.tobytes() != expected_observation.tobytes() or random_state(core) != fact["now"]:
             restore_random_state(core, fact["now"])
             return "replaying its actions led to a different observation; it is not deterministic"

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
-from cleanrl_worker.evaluation.loading import env_maker
+from cleanrl_worker.evaluation.loading import policy_env_maker
 from cleanrl_worker.registry import load_algorithm
 from mosaic.arena import evaluate, summarize
 from mosaic.arena.evaluate import MAX_EPISODE_STEPS
@@ -36,7 +36,7 @@ def evaluate_training(name: str, config: AlgorithmConfig, run: Run, checkpoint: 
     with preserve_random_states():
         episodes = evaluate(
             load_algorithm(name).load_policy(checkpoint),
-            partial(env_maker(name), config.env_id, **config.env_settings),
+            partial(policy_env_maker(name, checkpoint.path, checkpoint.arrays), config.env_id, **config.env_settings),
             range(first_seed, first_seed + config.num_eval_episodes),
             on_step=should_continue,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_k
 from mosaic.envs import make
 from mosaic.envs.factory import describe_env, find_family
 from mosaic.envs.spaces import find_choices, make_flattener
+from mosaic.envs.wrappers import WrappedEnv
 from mosaic.run import Checkpoint
 from mosaic.workers import ActingPolicy
 
@@ -41,6 +42,26 @@ def env_maker(algo: str) -> Callable[..., Any]:
 
         return getattr(module, "make_env", make_evaluation_env)
     return getattr(module, "make_env", make)
+
+
+def policy_env_maker(algo: str, path: Path, arrays: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the same for a policy: normalizing wrappers have the statistics in its checkpoint's arrays, and keep them."""
+    make_env = env_maker(algo)
+
+    def make_with_statistics(env_id: str, **options: Any) -> Any:
+        env = make_env(env_id, **options)
+        if isinstance(env, WrappedEnv):
+            try:
+                env.restore_statistics(arrays)
+            except KeyError as error:
+                raise BadInput(
+                    f"{path} lacks {error.args[0]!r}: without the statistics of its wrappers the "
+                    "policy would not act as it was trained. Choose a checkpoint of its run."
+                ) from None
+            env.set_frozen(True)
+        return env
+
+    return make_with_statistics
 
 
 def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
@@ -70,8 +91,9 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
     assert algo is not None
     assert env_id is not None
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
-    make_env = env_maker(algo)
-    settings = saved.env_settings if env_id == saved.env_id else {}
+    make_env = policy_env_maker(algo, saved.path, {} if saved.checkpoint is None else saved.checkpoint.arrays)
+    wrappers = {key: value for key, value in saved.env_settings.items() if key == "wrappers"}
+    settings = saved.env_settings if env_id == saved.env_id else wrappers
     with problems_of("env_id"):
         env = make_env(env_id, **settings)
     try:

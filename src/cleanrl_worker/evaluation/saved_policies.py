@@ -43,8 +43,9 @@ class SavedPolicy:
     @property
     def env_settings(self) -> dict[str, Any]:
         """What its environment was created with besides the id."""
-        settings = self.config.get("env_kwargs")
-        return settings if isinstance(settings, dict) else {}
+        settings, wrappers = self.config.get("env_kwargs"), self.config.get("wrappers")
+        own = settings if isinstance(settings, dict) else {}
+        return {**own, "wrappers": wrappers} if isinstance(wrappers, list) and wrappers else own
 
     @property
     def step(self) -> int | None:

@@ -18,7 +18,9 @@ from mosaic.common.files import write_json
 from mosaic.contracts.errors import CheckpointDamaged, problems_of, refuse_key
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_name
 from mosaic.contracts.options import OPTIONS
+from mosaic.contracts.wrappers import parse_wrapper
 from mosaic.envs import make
+from mosaic.envs.wrappers import WrappedEnv, try_wrapped
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
 from mosaic.run.worker_run import finish_with_errors, make_live_frames, tensorboard_folder
 from mosaic.secrets import redact_secrets
@@ -118,13 +120,28 @@ def record_training(request: WorkerRequest, run: Run, config: Any, resumed: Chec
 
 def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
     """Make the environment of a training; raise if it cannot be made, or not with these settings."""
-    settings = config.env_settings
-    if settings and ALGORITHMS[algo].extra == "envpool":
+    settings, spec = config.env_settings, ALGORITHMS[algo]
+    _check_wrappers(algo, hasattr(module, "make_env"), config)
+    if settings and spec.extra == "envpool":
         raise refuse_key("env_kwargs", f"the games of {algo} are envpool's, which take no settings. Leave it out.")
     with problems_of("env_id"):
-        if settings and ALGORITHMS[algo].is_for_atari:
+        if settings and spec.is_for_atari:
             _env_maker(algo)(config.env_id, **settings).close()
-        return getattr(module, "make_env", make)(config.env_id, **settings)
+        env = getattr(module, "make_env", make)(config.env_id, **settings)
+    if isinstance(env, WrappedEnv):
+        try_wrapped(env)
+        if env.has_statistics and (config.env_processes or 1) > 1:
+            raise refuse_key("env_processes", "normalizing wrappers need all environments in one process. Set it to 1.")
+    return env
+
+
+def _check_wrappers(algo: str, has_own_envs: bool, config: Any) -> None:
+    """Raise if the algorithm cannot use these wrappers."""
+    spec = ALGORITHMS[algo]
+    if config.wrappers and (spec.is_for_atari or has_own_envs):
+        raise refuse_key("wrappers", f"the environments of {algo} have their own preprocessing. Leave it out.")
+    if spec.normalizes and any(parse_wrapper(text).name.startswith("normalize-") for text in config.wrappers or ()):
+        raise refuse_key("wrappers", f"{algo} normalizes observations and rewards itself. Leave these out.")
 
 
 def _env_maker(algo: str) -> Callable[..., Any]:

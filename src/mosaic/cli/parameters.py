@@ -149,6 +149,14 @@ def build_flag(field: SettingField, section: str = "") -> click.Option:
     flag = field.flag
     if field.type == "bool":
         option = SettingOption([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=help_text)
+    elif field.type == "wrappers":
+        option = SettingOption(
+            [field.name, "--wrapper", flag],
+            type=SettingType(field),
+            multiple=True,
+            callback=lambda _, __, values: [wrapper for value in values for wrapper in value or ()] or None,
+            help=f"{help_text} Can be given several times.",
+        )
     elif field.type == "names":
         option = SettingOption(
             [field.name, flag], multiple=True, metavar="NAME", help=f"{help_text} Can be given several times."

@@ -16,6 +16,7 @@ from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
 from mosaic.contracts.setting_field import validate_safe_name
+from mosaic.contracts.wrappers import validate_wrapper
 
 
 def _validate_env_id(value: str) -> str:
@@ -77,6 +78,8 @@ RESERVED_ENV_KWARGS = frozenset(
 """Arguments of environments that MOSAIC itself passes, or that make something other than one environment."""
 EnvKwargs = Annotated[dict[str, Any], AfterValidator(_validate_env_kwargs)]
 """What an environment is created with besides its id."""
+WrapperText = Annotated[str, Field(max_length=2000), AfterValidator(validate_wrapper)]
+"""A wrapper by name or as `module:Class`, with its arguments: `frame-stack(stack_size=4)`."""
 SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(validate_safe_name)]
 EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_validate_env_id)]
 Text = Annotated[str, Field(max_length=20_000), AfterValidator(_validate_printable)]

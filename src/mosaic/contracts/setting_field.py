@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.wrappers import EXAMPLES, split_wrappers
 
 _TYPE_DESCRIPTIONS = {
     "int": "a whole number",
@@ -36,6 +37,7 @@ _NAME_CHARACTERS = "letters, digits and . _ @ + -"
 _NAME_DESCRIPTIONS = {
     "name": f"{_NAME_CHARACTERS}, beginning with a letter or digit",
     "names": f"names of {_NAME_CHARACTERS}, separated by commas",
+    "wrappers": f"wrappers such as {EXAMPLES}, separated by commas",
 }
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "gt": ("above", operator.gt),
@@ -160,4 +162,5 @@ _PARSERS: dict[str, Any] = {
     "text": str,
     "name": validate_safe_name,
     "names": _parse_names,
+    "wrappers": split_wrappers,
 }

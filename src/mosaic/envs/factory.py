@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mosaic.contracts.errors import BadInput, FieldProblem, MissingExtra, UnknownName, unknown_name_error
@@ -39,8 +39,13 @@ class EnvListing(TypedDict):
     max_episode_steps: int | None
 
 
-def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gymnasium.Env[Any, Any]:
-    """Create an environment without Gymnasium's checking wrapper. `settings` are passed to the environment."""
+def make(
+    env_id: str, *, render_mode: str | None = None, wrappers: Sequence[str] = (), **settings: Any
+) -> gymnasium.Env[Any, Any]:
+    """Create an environment without Gymnasium's checking wrapper. `settings` are passed to the environment.
+
+    `wrappers` are put around it in this order; see `mosaic.envs.wrappers`.
+    """
     library = _gymnasium()
     family = ensure_registered(env_id, needs_rendering=render_mode is not None)
     if settings:
@@ -60,7 +65,12 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
         raise refused_settings_error(env_id, settings, error) from error
     from mosaic.envs.reproducible import make_reproducible
 
-    return make_reproducible(env)
+    env = make_reproducible(env)
+    if not wrappers:
+        return env
+    from mosaic.envs.wrappers import wrap
+
+    return wrap(env, wrappers)
 
 
 def refused_settings_error(env_id: str, settings: Mapping[str, Any], error: Exception) -> BadInput:

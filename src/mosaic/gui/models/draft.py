@@ -199,7 +199,7 @@ def to_command_line(layout: FormLayout, draft: Draft) -> str:
 
 def _to_flags(setting: SettingField, value: Any) -> list[str]:
     flag = setting.flag
-    if setting.type == "names":
+    if setting.type in ("names", "wrappers"):
         return [word for name in value or () for word in (flag, name)]
     if setting.type == "bool":
         return [flag if value else f"--no-{flag[2:]}"]

@@ -39,7 +39,7 @@ _SETTINGS_ON_THE_RIGHT = {"Checkpoints": ("checkpoint_every",)}
 """Settings of algorithms that are shown among the options, after the first one of a section."""
 
 
-_SETTINGS_OF_ENVIRONMENT = ("env_kwargs",)
+_SETTINGS_OF_ENVIRONMENT = ("env_kwargs", "wrappers")
 """Settings of algorithms that are shown below the environment."""
 
 
