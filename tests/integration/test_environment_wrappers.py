@@ -12,8 +12,10 @@ from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended
 
 from cleanrl_worker.registry import load_algorithm
+from mosaic.api.play_payload import build_play_payload
 from mosaic.api.policy_lookup import evaluation_payload
 from mosaic.api.replays import replay_episodes
+from mosaic.arena.evaluation_batches import first_evaluation_seed
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
@@ -102,9 +104,19 @@ def test_wrappers_last_from_the_training_to_the_evaluation_and_the_replay(
     assert evaluation.outcome == "succeeded", evaluation
     evaluated = list(trainer.episodes(evaluation.run_id))
     assert len(evaluated) == 3
+    evaluated_seed = first_evaluation_seed(1)
     assert all(episode.episodic_return == episode.length for episode in evaluated)
     recording = trainer.open_file(evaluation.run_id, "recording.bin")
     assert all(report.is_identical for report in replay_episodes(recording))
+    actors = {"*": f"policy:{run_id}"}
+    session = build_play_payload(trainer, "my_envs:Own-v0", actors, {"episodes": 2, "seed": evaluated_seed})
+    played = ended(trainer, trainer.submit(session).run_id)
+    assert played.outcome == "succeeded", played
+    lengths = [episode.length for episode in trainer.episodes(played.run_id)]
+    assert lengths == [episode.length for episode in evaluated[:2]], "it acts as in the evaluation"
+    session["metadata"]["worker"]["config"]["wrappers"] = []
+    with pytest.raises(BadInput, match=r"was trained with other wrappers \(.*Sticky.*\) than the session has \(none"):
+        trainer.check(session)
     # As it was trained: the statistics are those of the checkpoint, and equal seeds give equal episodes.
     again = ended(trainer, trainer.submit(payload).run_id)
     assert [episode.length for episode in trainer.episodes(again.run_id)] == [episode.length for episode in evaluated]

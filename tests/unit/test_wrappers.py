@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import FrameStackObservation
 
-from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Imports
 from mosaic.contracts.setting_field import SettingField
@@ -43,7 +43,7 @@ def test_the_first_wrapper_is_the_innermost_one() -> None:
     env = make("CartPole-v1", wrappers=["frame-stack(stack_size=3)", "flatten"])
     assert env.observation_space.shape == (12,)
     assert isinstance(env, WrappedEnv)
-    assert isinstance(env.env.env, FrameStackObservation)
+    assert isinstance(getattr(env.env, "env", None), FrameStackObservation)
     env.close()
 
 
@@ -55,7 +55,7 @@ def test_an_episode_is_reported_by_the_rewards_of_the_environment_itself() -> No
         )
         envs.start()
         into, rewards = np.zeros((2, 4), np.float32), np.zeros(2)
-        ends = []
+        ends: list[EpisodeEnd] = []
         for _ in range(5):
             actions = np.array([0, 1])
             if is_rollout:

@@ -45,7 +45,7 @@ def env_maker(algo: str) -> Callable[..., Any]:
 
 
 def policy_env_maker(algo: str, path: Path, arrays: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the same for a policy: normalizing wrappers have the statistics in its checkpoint's arrays, and keep them."""
+    """Return the same for a policy: normalizing wrappers keep the statistics in the arrays of its checkpoint."""
     make_env = env_maker(algo)
 
     def make_with_statistics(env_id: str, **options: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic.api.policy_lookup import choose_checkpoint, is_policy_path
 from mosaic.api.run_lookup import has_policy, resolve_run
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, FIRST_AGENT, HUMAN, PLAY_WORKER, ActorChoice
@@ -19,6 +20,7 @@ from mosaic.workers.actor_registry import discover_actors
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
+    from mosaic.contracts.payload import Metadata
 
 POLICY = "policy"
 LLM = "llm"
@@ -71,11 +73,14 @@ def build_play_payload(
     standby among the settings names is found in the same way.
     """
     paths: dict[str, str] = {}
+    trained: list[Metadata] = []
 
     def complete(choice: ActorChoice) -> dict[str, Any]:
         choice = choice.model_copy(update={"options": complete_options(trainer, choice.kind, choice.options)})
         if choice.kind == POLICY and choice.target:
-            paths[choice.target] = find_policy(trainer, choice.target)
+            paths[choice.target], run_id = find_policy(trainer, choice.target)
+            if run_id is not None:
+                trained.append(trainer.payload(run_id).metadata)
         elif choice.kind in _FILE_ACTORS and choice.target and not _names_example(choice):
             choice = choice.model_copy(update={"target": find_file(trainer, str(choice), choice.target)})
         return choice.model_dump(exclude_defaults=True)
@@ -87,7 +92,22 @@ def build_play_payload(
         config["standby"] = complete(parse_contract(ActorChoice, settings["standby"], "The standby was"))
     if paths:
         config["policy_paths"] = paths
-    return build_payload({"id": PLAY_WORKER, "config": config}, {"kind": str(RunKind.PLAY), **(run_options or {})})
+    payload = build_payload({"id": PLAY_WORKER, "config": config}, {"kind": str(RunKind.PLAY), **(run_options or {})})
+    for metadata in trained:
+        _add_wrappers(payload["metadata"], metadata)
+    return payload
+
+
+def _add_wrappers(session: dict[str, Any], trained: Metadata) -> None:
+    """Add the wrappers with which a policy was trained, unless the session has some, and what they import."""
+    worker, config = session["worker"], session["worker"]["config"]
+    wrappers = (trained.worker.config.get("algo_params") or {}).get("wrappers")
+    if not wrappers or config.setdefault("wrappers", wrappers) != wrappers:
+        return
+    if named_modules({"wrappers": wrappers}):
+        session["is_imported"] = session.get("is_imported", False) or trained.is_imported
+        if trained.worker.imports is not None:
+            worker.setdefault("imports", trained.worker.imports.model_dump(mode="json"))
 
 
 def _names_example(choice: ActorChoice) -> bool:
@@ -118,9 +138,9 @@ def find_file(trainer: TrainerClient, name: str, target: str) -> str:
     return str(path)
 
 
-def find_policy(trainer: TrainerClient, target: str) -> str:
-    """Return the path of a policy on the trainer's machine, given by a run or a path."""
+def find_policy(trainer: TrainerClient, target: str) -> tuple[str, str | None]:
+    """Return the path of a policy on the trainer's machine, given by a run or a path, and the id of its run."""
     if is_policy_path(target):
-        return str(Path(target).expanduser().absolute())
+        return str(Path(target).expanduser().absolute()), None
     view = resolve_run(trainer, target, has_policy)
-    return f"{view.run_dir}/{choose_checkpoint(trainer, view, 'last')}"
+    return f"{view.run_dir}/{choose_checkpoint(trainer, view, 'last')}", view.run_id

@@ -17,6 +17,7 @@ from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
 from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.play import ActorChoice
 from mosaic.envs.families import EnvEntry
+from mosaic.envs.wrappers import WrappedEnv
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
 
 
@@ -126,6 +127,7 @@ class PolicyActor:
         from mosaic.api.policy import load_policy_file
 
         self._policy = load_policy_file(path, env_id=seat.env_id).for_agent(seat.agent)
+        self._share_statistics(choice, seat)
         self._clip = make_action_clipper(seat.action_space)
         expected = getattr(seat.observation_space, "shape", None)
         shape = self._policy.observation_shape
@@ -134,6 +136,17 @@ class PolicyActor:
                 f"{choice}: it was trained on {self._policy.env_id} with observations of the shape {shape}; those of "
                 f"{seat.env_id} have the shape {expected}."
             )
+
+    def _share_statistics(self, choice: ActorChoice, seat: Seat) -> None:
+        """Give the wrappers of the session the policy's statistics; refuse a session with other wrappers."""
+        own = self._policy.make_env()
+        own.close()
+        needed, present = (", ".join(getattr(env, "specs", ())) or "none" for env in (own, seat.env))
+        if needed != present:
+            raise BadInput(f"{choice}: it was trained with other wrappers ({needed}) than the session has ({present}).")
+        if isinstance(own, WrappedEnv) and isinstance(seat.env, WrappedEnv):
+            seat.env.share_statistics(own)
+            seat.env.set_frozen(True)
 
     def start_episode(self, seed: int) -> None:
         if self._sb3 is None:

@@ -71,7 +71,8 @@ class PreparedSession:
 
 def prepare(config: PlayConfig, report: Callable[..., None] | None = None) -> PreparedSession:
     """Make the environment and the actors, or raise why that fails."""
-    header = RecordingHeader(env_id=config.env_id, env_kwargs=config.env_kwargs)
+    wrappers = {"wrappers": list(config.wrappers)} if config.wrappers else {}
+    header = RecordingHeader(env_id=config.env_id, env_kwargs={**config.env_kwargs, **wrappers})
     env = make_play_env(header)
     try:
         return _prepare_seats(config, header, env, report)

@@ -10,7 +10,7 @@ def named_modules(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the modules that a worker's config names as `module:Name`, each with the setting that names it."""
     settings = config.get("algo_params")
     settings = settings if isinstance(settings, Mapping) else {}
-    wrappers = settings.get("wrappers")
+    wrappers = settings.get("wrappers") or config.get("wrappers")
     wrappers = wrappers if isinstance(wrappers, list | tuple) else ()
     named = [("env_id", config.get("env_id")), ("env_id", settings.get("env_id")), ("network", settings.get("network"))]
     named += [("wrappers", wrapper.partition("(")[0]) for wrapper in wrappers if isinstance(wrapper, str)]

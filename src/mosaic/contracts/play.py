@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract, parse_contract
-from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, SafeName, Seed, Text
+from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, SafeName, Seed, Text, WrapperText
 
 PLAY_WORKER = "play"
 HUMAN = "human"
@@ -59,6 +59,8 @@ class PlayConfig(Contract):
     env_id: EnvId
     env_kwargs: EnvKwargs = Field(default_factory=dict)
     """Passed to the environment."""
+    wrappers: tuple[WrapperText, ...] = ()
+    """Put around the environment: those with which its policies were trained."""
     actors: dict[str, ActorChoice] = Field(default_factory=lambda: {ANY_AGENT: ActorChoice(kind="random")})
     """By agent; `*` for all others. An environment without named agents has one, `*`."""
     standby: ActorChoice | None = None

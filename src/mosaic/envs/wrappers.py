@@ -72,8 +72,10 @@ class _Base(gymnasium.Wrapper[Any, Any, Any, Any]):
 class WrappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment with wrappers. It returns the environment's own rewards; `learner_rewards` are the wrappers'."""
 
-    def __init__(self, env: Env, base: _Base) -> None:
+    def __init__(self, env: Env, base: _Base, specs: Sequence[str]) -> None:
         super().__init__(env)
+        self.specs = tuple(specs)
+        """The wrappers as they were named."""
         self._base = base
         self.learner_rewards: list[float] = []
         self._normalizers = [wrapper for wrapper in _chain(env) if isinstance(wrapper, _NORMALIZERS)][::-1]
@@ -149,6 +151,8 @@ def wrap(env: Env, specs: Sequence[str]) -> WrappedEnv:
     """Put these wrappers around an environment, in this order; raise BadInput for one that cannot be."""
     wrapped: Any = _Base(env)
     base = wrapped
+    kind: Any
+    defaults: dict[str, Any]
     for spec in specs:
         try:
             name, given = parse_wrapper(spec)
@@ -166,7 +170,7 @@ def wrap(env: Env, specs: Sequence[str]) -> WrappedEnv:
             wrapped.observation_space, wrapped.action_space  # noqa: B018 (missing ones raise)
         except Exception as error:  # the user's own code raises anything
             raise _problem(f"{spec} cannot be put around {_env_name(env)}: {_cause(error)}") from error
-    return WrappedEnv(wrapped, base)
+    return WrappedEnv(wrapped, base, specs)
 
 
 def try_wrapped(env: WrappedEnv) -> None:
