@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from pydantic import ValidationError
-from tests.helpers.algorithm_cases import assert_same_checkpoint, latest_checkpoint, train_run
+from tests.helpers.algorithm_cases import assert_same_checkpoint, events, latest_checkpoint, train_run
 
 from cleanrl_worker.algorithms import ppo_atari_multigpu
 from mosaic.contracts.errors import MosaicError
@@ -36,7 +36,7 @@ def other_processes() -> list[psutil.Process]:
 
 
 def test_two_processes_train_one_run_that_is_stopped_and_resumes_exactly(tmp_path: Path) -> None:
-    config = config_of()
+    config = config_of(eval_every=64, num_eval_episodes=1, env_kwargs={"max_num_frames_per_episode": 200})
     train_run(tmp_path / "whole", ppo_atari_multigpu.NAME, config)
     whole = latest_checkpoint(tmp_path / "whole")
     assert (whole.step, config.num_envs) == (128, 2)
@@ -51,6 +51,8 @@ def test_two_processes_train_one_run_that_is_stopped_and_resumes_exactly(tmp_pat
     assert not other_processes()
     train_run(tmp_path / "broken", ppo_atari_multigpu.NAME, config, middle)
     assert_same_checkpoint(whole, latest_checkpoint(tmp_path / "broken"))
+    for run in ("whole", "broken"):
+        assert [report["step"] for report in events(tmp_path / run, "evaluated")] == [64, 128]
 
 
 def test_a_process_that_dies_ends_the_run_with_the_reason(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def test_paths_of_this_machine_are_not_pushed(trained: RunFolder, tmp_path: Path
 def test_without_an_evaluation_the_card_gives_the_training_return(trained: RunFolder) -> None:
     bundle = create_bundle(trained)
     assert "mosaic eval" in " ".join(bundle.omissions)
-    assert "Not evaluated." in content(bundle, "README.md")
+    assert "of the last training episodes: " in content(bundle, "README.md")
+    assert "Not evaluated afterwards." in content(bundle, "README.md")
     assert "evaluation.json" not in bundle.files
 
 

@@ -115,10 +115,6 @@ class SharedRun:
     def is_ending(self) -> bool:
         return bool(self.ranks.is_ending)
 
-    @property
-    def stop_requested(self) -> bool:
-        return bool(self.ranks.is_ending)
-
 
 class SilentRun:
     """Stands for the run in the other processes: it records nothing, because the first process does."""

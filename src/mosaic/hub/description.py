@@ -70,7 +70,7 @@ class PolicyDescription(Contract):
     step: Count | None = None
     """Environment steps taken when the checkpoint was written; none where there is only a model file."""
     score: float | None = None
-    """Mean return of the last 100 episodes of training."""
+    """Mean return of the last 100 episodes of training, or of an evaluation during it."""
     run_id: SafeName | None = None
     settings: dict[str, Any] = {}
     """Of the algorithm."""
@@ -85,6 +85,11 @@ class PolicyDescription(Contract):
         if self.step is None:
             return {}
         return {f"checkpoints/{self.step}/{name}": name for name in CHECKPOINT_FILES}
+
+    @property
+    def scored_episodes(self) -> str:
+        """What the score is the mean return of."""
+        return "an evaluation during training" if self.settings.get("eval_every") else "the last training episodes"
 
     def to_payload(self) -> dict[str, Any]:
         """A config that would train it again. It names no path, no program and no account."""

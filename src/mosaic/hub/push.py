@@ -247,7 +247,7 @@ def _card_metadata(policy: PolicyDescription, evaluation: EvaluationSummary | No
         metric_type="mean_reward",
         # `499.20 +/- 2.40`, as the Hub's leaderboards read it.
         metric_value=f"{mean or 0.0:.2f}" + ("" if deviation is None else f" +/- {deviation:.2f}"),
-        metric_name="mean_reward" if evaluation is not None else "mean_reward of the last training episodes",
+        metric_name="mean_reward" if evaluation is not None else f"mean_reward of {policy.scored_episodes}",
         verified=False,
     )
     return ModelCardData(
@@ -263,7 +263,7 @@ def _results_section(policy: PolicyDescription, evaluation: EvaluationSummary | 
     if evaluation is None:
         if policy.score is None:
             return ""
-        return f"## Results\n\nMean return of the last training episodes: {policy.score:.2f}. Not evaluated.\n"
+        return f"## Results\n\nMean return of {policy.scored_episodes}: {policy.score:.2f}. Not evaluated afterwards.\n"
     mean = f"{evaluation.avg_return:.2f}"
     if evaluation.ci95 is not None:
         mean += f" (95 % confidence interval: {evaluation.ci95[0]:.2f} to {evaluation.ci95[1]:.2f})"
