@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from cleanrl_worker.environments.atari import AtariEnvs
 from cleanrl_worker.environments.normalized import NormalizedEnvs
 from cleanrl_worker.environments.parallel import ParallelEnvs, choose_processes
 from cleanrl_worker.registry import load_algorithm
+from cleanrl_worker.shell.launcher import build_job
+from cleanrl_worker.shell.worker_config import parse_request
 from mosaic import envs
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
@@ -432,8 +435,28 @@ def test_the_choice_is_in_the_checkpoint_and_resuming_keeps_it(tmp_path: Path, m
     (hyperparameters,) = events(folder, "hyperparameters")
     assert hyperparameters["values"]["env_processes"] == 2
     monkeypatch.setattr(parallel, "choose_processes", lambda *_: pytest.fail("measured again"))
-    train_here(folder, small(total_timesteps=128), is_resume=True)
-    assert latest_checkpoint(folder.path).facts["config"]["env_processes"] == 2
+    for total_timesteps, cores in ((128, 2), (256, 1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        train_here(folder, small(total_timesteps=total_timesteps), is_resume=True)
+        assert latest_checkpoint(folder.path).facts["config"]["env_processes"] == cores
+
+
+@pytest.mark.parametrize(("cpus", "limit"), [(None, None), (1, 1), (3, 3)])
+def test_the_cpus_of_a_run_limit_its_processes(
+    cpus: int | None, limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int | None] = []
+
+    def choose(_: Any, num_envs: int, cpus: int | None) -> int:
+        limits.append(cpus)
+        return 1
+
+    monkeypatch.setattr(parallel, "choose_processes", choose)
+    request = parse_request(small())
+    resources = request.payload.resources.model_copy(update={"cpus": cpus})
+    request = replace(request, payload=request.payload.model_copy(update={"resources": resources}))
+    build_job(request)(RunFolder(tmp_path / "run"), False)
+    assert limits == [limit]
 
 
 def test_one_environment_is_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:

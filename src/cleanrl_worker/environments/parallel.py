@@ -39,6 +39,11 @@ def choose_processes(make_env: Callable[[], GymEnv], num_envs: int, cpus: int | 
     return 1 if limit < 2 else max(1, min(limit, int(num_envs * _measure_step_us(make_env) / MIN_WORK_US)))
 
 
+def limit_processes(processes: int) -> int:
+    """Return the number that was chosen before a run was resumed, or that of the cores if this machine has fewer."""
+    return min(processes, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
+
+
 def _count_busy_tasks() -> int:
     """Count the other tasks of the machine that are running now. The load average would count those that just ended."""
     counts = []

@@ -229,14 +229,16 @@ def _choose_env_processes(request: WorkerRequest, config: Any, resumed: Checkpoi
     """Return the config with `env_processes`: as given, else that of the resumed run, else by a measurement."""
     if config.env_processes is not None:
         return config
-    from cleanrl_worker.environments.parallel import choose_processes
+    from cleanrl_worker.environments import parallel
 
     spec, cpus = ALGORITHMS[request.algo], request.payload.resources.cpus
     chosen = None if resumed is None else resumed.facts.get("config", {}).get("env_processes")
-    if chosen is None:
+    if chosen is not None:
+        chosen = parallel.limit_processes(chosen)
+    else:
         make_env = functools.partial(_env_maker(request.algo), config.env_id, **config.env_settings)
         # The daemon fills in the recommended number of threads, which is not a limit that was set for this run.
-        chosen = choose_processes(make_env, config.num_envs, None if cpus == spec.threads else cpus)
+        chosen = parallel.choose_processes(make_env, config.num_envs, None if cpus == spec.threads > 1 else cpus)
     return config.model_copy(update={"env_processes": chosen})
 
 
