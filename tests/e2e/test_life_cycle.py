@@ -95,7 +95,14 @@ CASES = {
         is_exact=False,
     ),
     "ppo_pettingzoo": Case(
-        "pettingzoo/simple_spread_v3", {**ROLLOUT, "env_kwargs": {"N": 2, "max_cycles": 15}}, GRADIENT
+        "pettingzoo/simple_spread_v3",
+        {**ROLLOUT, "env_kwargs": {"N": 2, "max_cycles": 15}},
+        GRADIENT | {f"agents/agent_{number}/episodic_return" for number in (0, 1)},
+    ),
+    "ppo_pettingzoo_ma_atari": Case(
+        "pettingzoo/boxing_v2",
+        {**ROLLOUT, "env_kwargs": {"max_cycles": 120}},
+        GRADIENT | {"charts/episodic_return-player0", "charts/episodic_length-player1"},
     ),
 }
 
@@ -132,7 +139,7 @@ def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: 
     if ALGORITHMS[name].is_for_atari:
         pytest.importorskip("ale_py")
     if ALGORITHMS[name].has_several_agents:
-        pytest.importorskip("mpe2")
+        pytest.importorskip("multi_agent_ale_py" if ALGORITHMS[name].is_for_atari else "mpe2")
     straight = trainer.submit(payload_of(name)).run_id
     broken = trainer.submit(payload_of(name, **{HELD_AT: HELD_STEP})).run_id
     pause_and_go_on(trainer, broken)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from tests.helpers.algorithm_cases import (
     Killed,
     assert_same_checkpoint,
@@ -25,7 +26,8 @@ from mosaic.api.policy import Policy
 from mosaic.arena import evaluate
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import MODULES_VARIABLE
-from mosaic.envs.teams import make_team_env
+from mosaic.envs.atari_teams import AtariTeamFrames
+from mosaic.envs.teams import TeamEnv, make_team_env
 
 pytest.importorskip("pettingzoo")
 RELAY = "tests.helpers.parallel_env:relay"
@@ -206,6 +208,74 @@ def test_a_trained_team_is_evaluated_and_acts_agent_by_agent(tmp_path: Path) -> 
         assert own.act(observation[index, : env.sizes[index]]) == actions[index]
     with pytest.raises(BadInput, match="there is no 'goalkeeper'"):
         team.for_agent("goalkeeper")
+
+
+# --- frames
+
+
+class Screens:
+    """A parallel game for two whose screens flicker, and whose second player loses first."""
+
+    metadata = {"render_fps": 60}
+    possible_agents = ["first_0", "second_0"]
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(0, 255, (168, 84, 3), np.uint8)
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(3)
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.agents, self.time = list(self.possible_agents), 0
+        return dict.fromkeys(self.agents, self._screen()), {}
+
+    def _screen(self) -> Any:
+        screen = np.zeros((168, 84, 3), np.uint8)
+        screen[..., 2] = 100 + self.time if self.time % 2 else 0
+        return screen
+
+    def step(self, actions: dict[str, int]) -> Any:
+        self.time += 1
+        acting, ended = self.agents, {agent: agent == "second_0" and self.time >= 6 for agent in self.agents}
+        self.agents = [agent for agent in acting if not ended[agent]]
+        truncated = dict.fromkeys(acting, self.time >= 11)
+        return dict.fromkeys(acting, self._screen()), dict.fromkeys(acting, 3.0), ended, truncated, {}
+
+    def close(self) -> None:
+        pass
+
+
+def test_players_see_the_last_frames_without_flicker_and_who_they_are() -> None:
+    pytest.importorskip("cv2")
+    game: Any = Screens()
+    rows = AgentRows(lambda: TeamEnv(AtariTeamFrames(game), "a game"), 2, seed=1, clips_rewards=True)
+    rows.start()
+    into = np.zeros((2, 6, 84, 84), np.uint8)
+    ends = [rows.step([0, 1], into) for _ in range(2)]
+    assert rows.shape == (6, 84, 84)
+    assert into[0, :4, 0, 0].tolist() == [0, 0, 103, 107]  # the brighter one of the last two of four screens
+    assert into[0, 4:, 0, 0].tolist() == [255, 0]
+    assert [(end.env, end.is_terminal, end.episodic_return, end.length) for end in ends[1]] == [(1, True, 18.0, 2)]
+    (last,) = rows.step([0, 1], into)
+    assert (last.env, last.is_terminal, last.episodic_return, last.observation.shape) == (0, False, 33.0, (6, 84, 84))
+    rewards = rows.finish_rollout(np.zeros((3, 2), np.int64))
+    assert rewards.tolist() == [[1, 1], [1, 1], [1, 0]]
+    assert rows.is_absent.tolist() == [[False, False], [False, False], [False, True]]
+
+
+def test_multiplayer_atari_games_train_and_resume_exactly(tmp_path: Path) -> None:
+    pytest.importorskip("multi_agent_ale_py", reason="needs the extra ma_atari")
+    from cleanrl_worker.algorithms import ppo_pettingzoo_ma_atari as algorithm
+
+    config = algorithm.Config.model_validate(
+        {**SMALL, "env_id": "boxing_v2", "env_kwargs": {"max_cycles": 100}, "cuda": False}
+    )
+    train_run(tmp_path / "whole", algorithm.NAME, config)
+    with pytest.raises(Killed):
+        train_run(tmp_path / "broken", algorithm.NAME, config, kill_at=150)
+    train_run(tmp_path / "broken", algorithm.NAME, config, latest_checkpoint(tmp_path / "broken"))
+    assert_same_checkpoint(latest_checkpoint(tmp_path / "whole"), latest_checkpoint(tmp_path / "broken"))
+    assert not events(tmp_path / "broken", "warning")
 
 
 @pytest.mark.parametrize(

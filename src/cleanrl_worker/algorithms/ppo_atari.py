@@ -27,6 +27,7 @@ from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
+    CONV_LAYERS,
     CONV_NETWORK,
     ConvAgent,
     ConvNetworkSizes,
@@ -59,10 +60,10 @@ class Config(AtariConfig, PpoConfig, defaults={"exp_name": NAME, "num_envs": 8, 
 class Agent(ConvAgent):
     """Actor and critic on a shared trunk of three convolutions and fully connected layers."""
 
-    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
+    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, channels: int = FRAME_STACK) -> None:
         super().__init__(
             {
-                **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
+                **trunk_shapes(channels, FRAME_SIZE_PX, sizes),
                 **layer_shapes("actor", action_count, sizes.hidden[-1]),
                 **layer_shapes("critic", 1, sizes.hidden[-1]),
             }
@@ -127,14 +128,19 @@ def image_policy(checkpoint: Checkpoint) -> CategoricalPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
-    network = image_network(functools.partial(outputs, weights, architecture=base.saved_architecture(checkpoint)))
+    network = image_network(
+        functools.partial(outputs, weights, architecture=base.saved_architecture(checkpoint)), _channels(checkpoint)
+    )
     return CategoricalPolicy(lambda images: network(images)[:, :-1], checkpoint.facts["first_action"])
+
+
+def _channels(checkpoint: Checkpoint) -> int:
+    return int(checkpoint.weights[f"{CONV_LAYERS[0]}.weight"].shape[1])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """Return the model that CleanRL's script would save, in its order."""
-    agent = Agent(
-        len(checkpoint.weights["actor.bias"]), infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint))
-    )
+    sizes = infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint))
+    agent = Agent(len(checkpoint.weights["actor.bias"]), sizes, _channels(checkpoint))
     agent.load_state_dict(checkpoint.weights)
     return agent.state_dict()

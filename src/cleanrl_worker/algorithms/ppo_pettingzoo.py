@@ -133,6 +133,8 @@ class Agent(base.FlatAgent):
 
 def check(config: Config, env: TeamEnv) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
+    if env.has_frames:
+        raise BadInput(f"{NAME} does not see frames; {config.env_id} has them. This fits: ppo_pettingzoo_ma_atari.")
     check_rows(config.env_id, config.num_envs, len(env.agents))
     specs = assign_policies(env, config.policies)
     environments = config.num_envs // len(env.agents)

@@ -32,7 +32,15 @@ def check_rows(env_id: str, rows: int, agents: int) -> None:
 class AgentRows(VectorEnvs):
     """`rows` agents: row `environment × agents + agent`. The inherited parts know whole environments only."""
 
-    def __init__(self, make_env: Callable[[], TeamEnv], rows: int, seed: int, frames: LiveFrames | None = None) -> None:
+    def __init__(
+        self,
+        make_env: Callable[[], TeamEnv],
+        rows: int,
+        seed: int,
+        frames: LiveFrames | None = None,
+        clips_rewards: bool = False,
+    ) -> None:
+        """With `clips_rewards`, the rewards of a rollout are within -1 and 1; returns are not clipped."""
         first = make_env()
         first.close()
         self.agents, self.action_spaces, self.sizes = first.agents, first.action_spaces, first.sizes
@@ -40,6 +48,10 @@ class AgentRows(VectorEnvs):
         count = len(self.agents)
         super().__init__(make_env, rows // count, seed, frames)
         self._teams: list[TeamEnv] = self._unwrapped_envs
+        self._clips_rewards = clips_rewards
+        self.shape = (self.observation_space.shape or ())[1:]
+        """The shape of an agent's row."""
+        self.action_space = self.action_spaces[0]
         self._agent_rewards: list[Array] = []
         self._step_absences: list[Array] = []
         self._agent_returns = np.zeros((len(self), count))
@@ -75,7 +87,7 @@ class AgentRows(VectorEnvs):
             length = self._step_count - self._episode_starts[index] if team_end is None else team_end.length
             for agent in np.flatnonzero(team.has_left).tolist():
                 row = index * count + agent
-                final = into[row] if team_end is None else team_end.observation.reshape(count, -1)[agent]
+                final = into[row] if team_end is None else team_end.observation.reshape(count, *self.shape)[agent]
                 is_terminal, agent_return = bool(team.is_terminal[agent]), float(self._agent_returns[index, agent])
                 ends.append(EpisodeEnd(row, np.array(final), is_terminal, agent_return, length))
             if team_end is not None:
@@ -92,7 +104,7 @@ class AgentRows(VectorEnvs):
         rewards, self.is_absent = np.array(self._agent_rewards), np.array(self._step_absences)
         self._agent_rewards.clear()
         self._step_absences.clear()
-        return rewards
+        return np.clip(rewards, -1, 1) if self._clips_rewards else rewards
 
     # --- resuming
 

@@ -155,7 +155,9 @@ def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None =
         rows=BATCH_SIZE if is_recurrent else None,
         reset_row=policy.reset_state if isinstance(policy, RecurrentPolicy) else None,
     )
-    return replace(acting, for_agent=partial(_for_agent, acting, policy, env)) if is_team(loaded.algo) else acting
+    return (
+        replace(acting, for_agent=partial(_for_agent, acting, policy, env)) if hasattr(policy, "for_agent") else acting
+    )
 
 
 def is_team(algo: str) -> bool:

@@ -125,7 +125,7 @@ def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
     if settings and spec.extra == "envpool":
         raise refuse_key("env_kwargs", f"the games of {algo} are envpool's, which take no settings. Leave it out.")
     with problems_of("env_id"):
-        if settings and spec.is_for_atari:
+        if settings and spec.is_for_atari and not hasattr(module, "make_env"):
             _env_maker(algo)(config.env_id, **settings).close()
         env = getattr(module, "make_env", make)(config.env_id, **settings)
     if isinstance(env, WrappedEnv):

@@ -52,7 +52,7 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
                 raise BadInput(f"env_kwargs: {message}", [FieldProblem("env_kwargs", message)])
         self._env = make(env_id, frameskip=1, **(settings or {}))
         core: Any = self._env.unwrapped
-        self._resize = _make_resizer()
+        self._resize = make_resizer()
         self._ale_env = core
         self._ale = self.ale = core.ale
         self._actions = list(core._action_set)
@@ -172,7 +172,7 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
         self.score, self.frame_count = facts["score"], facts["frames"]
 
 
-def _make_resizer() -> Any:
+def make_resizer() -> Any:
     try:
         import cv2
     except ImportError:

@@ -22,6 +22,7 @@ _CATALOG = (
     others.PROCGEN,
     pettingzoo.CLASSIC,
     pettingzoo.MPE,
+    pettingzoo.ATARI,
     pettingzoo.BUTTERFLY,
     others.FUNCTIONAL,
 )

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from mosaic.contracts.errors import BadInput, MissingExtra, unknown_name_error
+from mosaic.envs.atari_teams import AtariTeamFrames, rom_settings
 from mosaic.envs.env_settings import check_env_settings
 from mosaic.envs.factory import refused_settings_error
 from mosaic.envs.families import FAMILIES, EnvFamily
@@ -24,10 +25,12 @@ from mosaic.envs.spaces import describe_space, flat_size, make_flattener
 from mosaic.envs.user_modules import import_user_module
 
 PETTINGZOO_PREFIX = "pettingzoo/"
+ATARI = "pettingzoo_atari"
 _MODULES = {
     "pettingzoo_classic": "pettingzoo.classic",
     "pettingzoo_butterfly": "pettingzoo.butterfly",
     "pettingzoo_mpe": "mpe2",
+    ATARI: "pettingzoo.atari",
 }
 """Where the environments of a family are, each in a module of its name."""
 
@@ -51,8 +54,9 @@ def make_pettingzoo(env_id: str, settings: Mapping[str, Any], render_mode: str =
     module, family = load_pettingzoo_module(env_id)
     check_env_settings(env_id, settings, family.find_entry(env_id))
     make = module.env if family.has_turns else module.parallel_env
+    games = rom_settings() if family.name == ATARI else {}
     try:
-        return make(render_mode=render_mode, **settings)
+        return make(render_mode=render_mode, **games, **settings)
     except Exception as error:
         if not settings:
             raise
@@ -63,6 +67,8 @@ def make_team_env(env_id: str, render_mode: str | None = None, **settings: Any) 
     """Make a parallel environment of PettingZoo as one of a team; raise if it is not one, or cannot be one."""
     if env_id.startswith(PETTINGZOO_PREFIX):
         env = make_pettingzoo(env_id, settings)
+        if env_id in FAMILIES[ATARI].known_ids:
+            env = AtariTeamFrames(env)
     elif ":" in env_id:
         module, _, name = env_id.rpartition(":")
         make = getattr(import_user_module(module, "env_id"), name, None)
@@ -80,7 +86,7 @@ def make_team_env(env_id: str, render_mode: str | None = None, **settings: Any) 
     return TeamEnv(env, env_id, render_mode)
 
 
-class TeamEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[Any]]):
+class TeamEnv(gymnasium.Env[npt.NDArray[Any], npt.NDArray[Any]]):
     """All agents of a parallel environment. Rows of agents that are absent are zeros, and their actions are ignored.
 
     Every episode has a seed, the first one the given seed and the next ones drawn from it, because some environments
@@ -101,10 +107,18 @@ class TeamEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[Any]]):
             space = self.observation_spaces[self.sizes.index(0)]
             raise BadInput(f"{env_id!r} has observations that cannot be flattened: {describe_space(space)}.")
         self._flatteners = [make_flattener(space) or np.asarray for space in self.observation_spaces]
-        self.observation_space = Box(-np.inf, np.inf, (len(self.agents), max(self.sizes)), np.float32)
+        self.has_frames = isinstance(env, AtariTeamFrames)
+        """Whether rows are the frames of an Atari game, bytes [channels, 84, 84], instead of vectors."""
+        if self.has_frames:
+            shape = self.observation_spaces[0].shape
+            self._flatteners = [np.asarray] * len(self.agents)
+            self.observation_space = Box(0, 255, (len(self.agents), *shape), np.uint8)
+        else:
+            self.observation_space = Box(-np.inf, np.inf, (len(self.agents), max(self.sizes)), np.float32)
         self.action_space = MultiDiscrete(
             [int(space.n) for space in self.action_spaces], start=[int(space.start) for space in self.action_spaces]
         )
+        self._no_observation = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
         self.is_present = np.zeros(len(self.agents), np.bool_)
         """The agents that act in the next step."""
         self.rewards = np.zeros(len(self.agents))
@@ -124,14 +138,14 @@ class TeamEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[Any]]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
         super().reset(seed=seed)
         observations, _ = self._env.reset(seed=int(self.np_random.integers(2**31)) if seed is None else seed)
         for index, agent in enumerate(self.agents):
             self.is_present[index] = agent in self._env.agents
         return self._stack(observations), {}
 
-    def step(self, action: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], float, bool, bool, dict[str, Any]]:
         actions = {
             agent: int(own) for agent, own, acts in zip(self.agents, action, self.is_present, strict=True) if acts
         }
@@ -149,12 +163,13 @@ class TeamEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[Any]]):
         stacked = self._stack(observations)
         return stacked, float(self.rewards.sum()), is_terminal, is_over and not is_terminal, {}
 
-    def _stack(self, observations: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+    def _stack(self, observations: Mapping[str, Any]) -> npt.NDArray[Any]:
         """Return a row for each agent that is present, or was until now."""
-        stacked = np.zeros((len(self.agents), max(self.sizes)), np.float32)
+        stacked: npt.NDArray[Any] = np.zeros_like(self._no_observation)
         for index, agent in enumerate(self.agents):
             if agent in observations and (self.is_present[index] or self.has_left[index]):
-                stacked[index, : self.sizes[index]] = self._flatteners[index](observations[agent])
+                row = self._flatteners[index](observations[agent])
+                stacked[index, : len(row)] = row
         return stacked
 
     def render(self) -> Any:

@@ -14,6 +14,12 @@ _MPE = (
     "simple_v3", "simple_adversary_v3", "simple_crypto_v3", "simple_push_v3", "simple_reference_v3",
     "simple_speaker_listener_v4", "simple_spread_v3", "simple_tag_v3", "simple_world_comm_v3",
 )  # fmt: skip
+_ATARI = (
+    "basketball_pong_v3", "boxing_v2", "combat_plane_v2", "combat_tank_v2", "double_dunk_v3", "entombed_competitive_v3",
+    "entombed_cooperative_v3", "flag_capture_v2", "foozpong_v3", "ice_hockey_v2", "joust_v3", "mario_bros_v3",
+    "maze_craze_v3", "othello_v3", "pong_v3", "quadrapong_v4", "space_invaders_v2", "space_war_v2", "surround_v2",
+    "tennis_v3", "video_checkers_v4", "volleyball_pong_v3", "warlords_v3", "wizard_of_wor_v3",
+)  # fmt: skip
 _NUMBER_KEYS = tuple(KeyBinding((str(number),), f"column_{number}") for number in range(1, 8))
 _CELLS = tuple(f"{row}_{column}" for column in ("left", "center", "right") for row in ("top", "middle", "bottom"))
 _CELL_KEYS = tuple(KeyBinding((key,), cell) for key, cell in zip("741852963", _CELLS, strict=True))
@@ -94,6 +100,19 @@ MPE = EnvFamily(
     known_ids=tuple(f"pettingzoo/{name}" for name in _MPE),
     environment_variables=HEADLESS_VARIABLES,
     entries=_MPE_ENTRIES,
+    has_several_agents=True,
+)
+ATARI = EnvFamily(
+    name="pettingzoo_atari",
+    title="PettingZoo Atari",
+    about="Atari games for several players.",
+    sample_env_id="pettingzoo/pong_v3",
+    extra="ma_atari",
+    packages=("pettingzoo", "multi_agent_ale_py"),
+    pattern=rf"pettingzoo[/:.](atari[/:.])?({'|'.join(_ATARI)})$",
+    known_ids=tuple(f"pettingzoo/{name}" for name in _ATARI),
+    environment_variables=HEADLESS_VARIABLES,
+    entries=(EnvEntry(pattern="", about="An Atari game for several players.", rate_hz=30),),
     has_several_agents=True,
 )
 BUTTERFLY = EnvFamily(

@@ -15,6 +15,7 @@ _TITLES = {
     "minigrid": "MiniGrid",
     "pettingzoo_classic": "PettingZoo classic",
     "pettingzoo_butterfly": "PettingZoo butterfly",
+    "pettingzoo_atari": "PettingZoo Atari",
     "pettingzoo_mpe": "PettingZoo particles",
 }
 ALL_FAMILIES = "All families"
