@@ -156,7 +156,7 @@ def _learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_atari(NAME, config, env)
-    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES._replace(hidden=config.hidden_sizes))
+    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES.with_architecture(config.architecture))
     return {**facts, "parameters": parameter_count(agent.shapes)}
 
 
@@ -164,7 +164,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> FrameValueLearner:
-        sizes = SIZES._replace(hidden=config.hidden_sizes)
+        sizes = SIZES.with_architecture(config.architecture)
         agent = Agent(int(world.action_space.n), **config.atoms, sizes=sizes)
         return FrameValueLearner(config, agent, _learner, world, rng, resume)
 

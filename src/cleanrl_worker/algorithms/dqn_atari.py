@@ -72,7 +72,11 @@ class Agent(ConvAgent):
         super().__init__(
             {
                 **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
-                **layer_shapes(dense_layer(len(sizes.hidden)), action_count * outputs_per_action, sizes.hidden[-1]),
+                **layer_shapes(
+                    dense_layer(0 if sizes.body else len(sizes.hidden)),
+                    action_count * outputs_per_action,
+                    sizes.hidden[-1],
+                ),
             }
         )
 
@@ -91,7 +95,7 @@ def q_values(
 
     from cleanrl_worker.learners.torch_conv import conv_features
 
-    hidden, head = conv_features(weights, images, architecture), dense_layer(len(architecture.hidden))
+    hidden, head = conv_features(weights, images, architecture), dense_layer(architecture.layer_count)
     return torch.nn.functional.linear(hidden, weights[f"{head}.weight"], weights[f"{head}.bias"])
 
 
@@ -135,7 +139,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     facts = check_atari(NAME, config, env)
     return {
         **facts,
-        "parameters": parameter_count(Agent(facts["actions"], SIZES._replace(hidden=config.hidden_sizes)).shapes),
+        "parameters": parameter_count(Agent(facts["actions"], SIZES.with_architecture(config.architecture)).shapes),
     }
 
 
@@ -143,7 +147,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> FrameValueLearner:
-        agent = Agent(int(world.action_space.n), SIZES._replace(hidden=config.hidden_sizes))
+        agent = Agent(int(world.action_space.n), SIZES.with_architecture(config.architecture))
         return FrameValueLearner(config, agent, _learner, world, rng, resume)
 
     with atari_world(config, run, num_envs=config.num_envs) as world:

@@ -99,7 +99,7 @@ def make_learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
+    return describe_run(Agent(actions, SIZES.with_architecture(config.architecture)), actions)
 
 
 class Training(FramePpoTraining):
@@ -111,7 +111,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs.from_config(config, run.frames)
     with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))).train(
+        Training(config, run, games, Agent(games.action_count, SIZES.with_architecture(config.architecture))).train(
             resume
         )
 

@@ -134,7 +134,9 @@ def make_learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions, INPUT_FRAMES)
+    return describe_run(
+        Agent(actions, SIZES.with_architecture(config.architecture, INPUT_FRAMES)), actions, INPUT_FRAMES
+    )
 
 
 class Training(FramePpoTraining):
@@ -200,7 +202,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs.from_config(config, run.frames, INPUT_FRAMES)
     with closing(games):
-        agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes), LSTM_UNITS)
+        agent = Agent(games.action_count, SIZES.with_architecture(config.architecture, INPUT_FRAMES), LSTM_UNITS)
         Training(config, run, games, agent).train(resume)
 
 
@@ -256,7 +258,7 @@ class LstmPolicy:
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
     weights = checkpoint.weights
-    sizes = infer_sizes(weights, base.saved_architecture(checkpoint))
+    sizes = infer_sizes(weights, base.saved_architecture(checkpoint), frames=INPUT_FRAMES)
     agent = Agent(len(weights["actor.bias"]), sizes, weights["lstm.weight_hh_l0"].shape[1])
     agent.load_state_dict(weights)
     return agent

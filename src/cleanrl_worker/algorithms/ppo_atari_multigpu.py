@@ -96,7 +96,7 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
+    return describe_run(Agent(actions, SIZES.with_architecture(config.architecture)), actions)
 
 
 class SharedRun:
@@ -240,7 +240,7 @@ def train_rank(config: Config, run: Run | None, resume: Checkpoint | None, rank:
         first_seed = config.seed + rank * config.local_num_envs
         games = AtariEnvs(config.env_id, config.local_num_envs, first_seed, shared.frames, settings=config.env_settings)
         with closing(games):
-            agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))
+            agent = Agent(games.action_count, SIZES.with_architecture(config.architecture))
             Training(config, shared, games, agent, ranks).train(resume)
 
 

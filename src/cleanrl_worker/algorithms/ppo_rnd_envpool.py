@@ -208,7 +208,7 @@ def make_learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
-    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
+    return describe_run(Agent(actions, SIZES.with_architecture(config.architecture)), actions)
 
 
 class Training(AverageReturn, FramePpoTraining):
@@ -340,7 +340,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     with closing(games):
-        agent = Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes), FEATURES)
+        agent = Agent(games.action_count, SIZES.with_architecture(config.architecture), FEATURES)
         Training(config, run, games, agent).train(resume)
 
 

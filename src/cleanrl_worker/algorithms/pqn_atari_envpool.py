@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -62,6 +62,8 @@ class Config(EnvpoolConfig, PqnConfig, defaults={
         "exp_name": NAME, "num_envs": 8, "end_e": 0.01, "exploration_fraction": 0.1
     }):  # fmt: skip
     """Settings of parallelized Q-learning for Atari games in envpool."""
+
+    takes_network: ClassVar[bool] = False
 
 
 class Agent(ConvAgent):
@@ -159,7 +161,7 @@ def make_learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
-    return describe_run(Agent(actions, SIZES._replace(hidden=config.hidden_sizes)), actions)
+    return describe_run(Agent(actions, SIZES.with_architecture(config.architecture)), actions)
 
 
 class Training(AverageReturn):
@@ -197,7 +199,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES._replace(hidden=config.hidden_sizes))).train(
+        Training(config, run, games, Agent(games.action_count, SIZES.with_architecture(config.architecture))).train(
             resume
         )
 

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -67,6 +67,8 @@ class Config(
     defaults={"exp_name": NAME, "learning_rate": 6.25e-5, "target_network_frequency": 8_000},
 ):
     """Settings of Rainbow for Atari games."""
+
+    takes_network: ClassVar[bool] = False
 
     tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=LEARNING)
     """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
@@ -308,7 +310,7 @@ class NoisyExploration:
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_atari(NAME, config, env, PrioritizedReplay)
-    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES._replace(hidden=config.hidden_sizes))
+    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES.with_architecture(config.architecture))
     return {**facts, "parameters": parameter_count(agent.shapes)}
 
 
@@ -316,7 +318,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> RainbowLearner:
-        sizes = SIZES._replace(hidden=config.hidden_sizes)
+        sizes = SIZES.with_architecture(config.architecture)
         agent = Agent(int(world.action_space.n), **config.atoms, sizes=sizes)
         return RainbowLearner(config, agent, _learner, world, rng, resume)
 

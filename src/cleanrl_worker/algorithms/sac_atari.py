@@ -220,7 +220,7 @@ class SampledActions:
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     facts = check_atari(NAME, config, env)
-    agent = Agent(facts["actions"], SIZES._replace(hidden=config.hidden_sizes))
+    agent = Agent(facts["actions"], SIZES.with_architecture(config.architecture))
     return {**facts, "parameters": parameter_count(agent.shapes) - 1}
 
 
@@ -228,7 +228,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
 
     def learner(world: ReplayWorld, rng: np.random.Generator) -> SacLearner:
-        agent = Agent(int(world.action_space.n), SIZES._replace(hidden=config.hidden_sizes))
+        agent = Agent(int(world.action_space.n), SIZES.with_architecture(config.architecture))
         return SacLearner(config, agent, _learner, world, rng, resume)
 
     with atari_world(config, run, autotune=config.autotune) as world:

@@ -136,12 +136,16 @@ class AtariConfig(AlgorithmConfig):
     """Units of each fully connected layer after the convolutions, such as 512,256."""
     activation: Activation = Field(default="relu", json_schema_extra=NETWORK)
     """The activation function after each of these layers; that of the convolutions is ReLU."""
+    takes_network: ClassVar[bool] = True
+    """Whether a network of the user's own can replace its convolutions and fully connected layers."""
 
     @field_validator("network")
     @classmethod
     def _refuse_network(cls, network: str | None) -> str | None:
-        if network is not None:
-            raise ValueError("algorithms for frames have convolutions, and take no network of your own. Leave it out.")
+        if network is not None and not cls.takes_network:
+            raise ValueError(
+                "this algorithm takes no network of your own, because its layers are special. Leave it out."
+            )
         return network
 
 

@@ -37,6 +37,11 @@ class Architecture(NamedTuple):
         return cls(tuple(given["hidden_sizes"]), given["activation"], given["network"])
 
     @property
+    def layer_count(self) -> int:
+        """The number of hidden layers that are ours."""
+        return 0 if self.body is not None else len(self.hidden)
+
+    @property
     def has_kernels(self) -> bool:
         """Whether the numpy kernels can differentiate it; if not, torch computes the updates."""
         return self.body is None and self.activation in ("tanh", "relu")

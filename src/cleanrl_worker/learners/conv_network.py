@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import check_shapes, orthogonal_matrix
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 Array = npt.NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]
@@ -18,6 +19,8 @@ CONV_NETWORK = Architecture((512,), "relu")
 """The default of what follows the convolutions."""
 KERNEL_SIZES_AND_STRIDES = ((8, 4), (4, 2), (3, 1))
 """Kernel size and stride of each convolution."""
+BODY = "network.body."
+"""Before the names of the parameters of the user's own network."""
 CONV_LAYERS = ("network.0", "network.2", "network.4")
 FIRST_DENSE_LAYER = 7
 """The number of the first fully connected layer. The missing numbers are CleanRL's layers without weights."""
@@ -27,7 +30,18 @@ class ConvNetworkSizes(NamedTuple):
     channels: tuple[int, int, int] = (32, 64, 64)
     """Output channels of each convolution."""
     hidden: tuple[int, ...] = (512,)
-    """Units of each fully connected layer after them."""
+    """Units of each fully connected layer after them, or outputs of the user's own network."""
+    body: str | None = None
+    """A network of the user's own as `module:Class`, instead of all of these."""
+
+    def with_architecture(self, architecture: Architecture, frames: int = FRAME_STACK) -> ConvNetworkSizes:
+        """Return these sizes with what the settings give; `frames` is the number of frames of an observation."""
+        if architecture.body is None:
+            return self._replace(hidden=architecture.hidden)
+        from cleanrl_worker.learners.torch_dense import probe_body
+
+        _, outputs = probe_body(architecture.body, (frames, FRAME_SIZE_PX, FRAME_SIZE_PX))
+        return self._replace(hidden=(outputs,), body=architecture.body)
 
 
 def dense_layer(index: int) -> str:
@@ -43,6 +57,11 @@ def layer_shapes(name: str, *weight_shape: int) -> Shapes:
 def trunk_shapes(input_channels: int, image_side: int, sizes: ConvNetworkSizes) -> Shapes:
     """Return the shapes of three convolutions over square images and of the fully connected layers."""
     shapes: Shapes = {}
+    if sizes.body is not None:
+        from cleanrl_worker.learners.torch_dense import probe_body
+
+        body, _ = probe_body(sizes.body, (input_channels, image_side, image_side))
+        return {f"{BODY}{name}": tuple(part.shape) for name, part in body.named_parameters()}
     for name, (kernel, stride), channels in zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, sizes.channels, strict=True):
         shapes |= layer_shapes(name, channels, input_channels, kernel, kernel)
         input_channels, image_side = channels, (image_side - kernel) // stride + 1
@@ -84,11 +103,32 @@ def copy_checked(shapes: Shapes, state: Mapping[str, Array]) -> dict[str, Array]
 
 
 def infer_sizes(
-    state: Mapping[str, Array], architecture: Architecture, layers: Sequence[str] = CONV_LAYERS
+    state: Mapping[str, Array],
+    architecture: Architecture,
+    layers: Sequence[str] = CONV_LAYERS,
+    frames: int = FRAME_STACK,
 ) -> ConvNetworkSizes:
     """Return the network sizes of these weights; `layers` are the names of the convolutions."""
+    if architecture.body is not None:
+        return ConvNetworkSizes().with_architecture(architecture, frames)
     first, second, third = (len(state[f"{name}.bias"]) for name in layers)
     return ConvNetworkSizes((first, second, third), architecture.hidden)
+
+
+def initialize_bodies(agent: Any, architecture: Architecture, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    """Initialize the user's own networks of an agent for frames of a shape as their constructors do."""
+    if architecture.body is None:
+        return
+    import torch
+
+    from cleanrl_worker.learners.torch_dense import make_body
+
+    for prefix in sorted({name.partition(BODY)[0] for name in agent.parameters if BODY in name}):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(2**62)))
+            body, _ = make_body(architecture.body, shape)
+        for name, part in body.named_parameters():
+            agent.parameters[f"{prefix}{BODY}{name}"] = part.detach().numpy()
 
 
 class ConvAgent:

@@ -7,6 +7,7 @@ only torch, numpy and modules that need nothing else.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, relu_
+from torch.func import functional_call
 from torch.nn.functional import conv2d, linear
 
 from cleanrl_worker.learners.architecture import Architecture
-from cleanrl_worker.learners.conv_network import CONV_LAYERS, CONV_NETWORK, KERNEL_SIZES_AND_STRIDES, dense_layer
+from cleanrl_worker.learners.conv_network import BODY, CONV_LAYERS, CONV_NETWORK, KERNEL_SIZES_AND_STRIDES, dense_layer
+from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import RolloutSettings
 from cleanrl_worker.learners.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
-from cleanrl_worker.learners.torch_dense import ACTIVATIONS
+from cleanrl_worker.learners.torch_dense import ACTIVATIONS, probe_body
 
 Weights = dict[str, Tensor]
 Array = Any
@@ -51,17 +54,30 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def conv_features(weights: Mapping[str, Tensor], images: Tensor, architecture: Architecture = CONV_NETWORK) -> Tensor:
-    """Return the outputs of the last fully connected layer [rows, units] for images [rows, 84, 84, channels]."""
+    """Return the outputs of the last fully connected layer [rows, units] for images [rows, 84, 84, channels].
+
+    A network of the user's own gets images [rows, channels, 84, 84] of numbers from 0 to 1 instead.
+    """
     features = images.permute(0, 3, 1, 2).float()
+    if architecture.body is not None:
+        body = _frame_body(architecture.body, tuple(features.shape[1:]), features.device)
+        return functional_call(body, select_by_prefix(BODY, weights), (features / 255,))  # type: ignore[no-any-return]
     for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
         weight = weights[f"{name}.weight"]
         features = relu_(conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride))
     features = features.flatten(1)
     activate, _ = ACTIVATIONS[architecture.activation]
-    for index in range(len(architecture.hidden)):
+    for index in range(architecture.layer_count):
         name = dense_layer(index)
         features = activate(linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]))
     return features
+
+
+@functools.cache
+def _frame_body(name: str, shape: tuple[int, ...], device: torch.device) -> torch.nn.Module:
+    """Return the user's own network for frames; its parameters are replaced at each call."""
+    body, _ = probe_body(name, shape)
+    return body.to(device)
 
 
 def actor_critic_heads(weights: Mapping[str, Tensor], hidden: Tensor) -> Tensor:

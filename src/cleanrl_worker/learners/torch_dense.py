@@ -76,12 +76,19 @@ def make_body(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return body, outputs.shape[1]
 
 
+def probe_body(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    """Return the same for its shapes, without using the random numbers of the training."""
+    with torch.random.fork_rng(devices=[]):
+        return make_body(name, shape)
+
+
 class ModuleNetwork:
     """A network that only torch computes, with the interface of the numpy networks; a vector is arrays by name."""
 
     def __init__(self, build: Callable[[], nn.Module], inputs: int, outputs: int, prefix: str = "") -> None:
         self.inputs, self.outputs = inputs, outputs
-        self.module = build()
+        with torch.random.fork_rng(devices=[]):
+            self.module = build()
         self.actor = "actor_mean" if hasattr(self.module, "actor_mean") else "actor"
         """The actor's name in the module, if that is PPO's."""
         self.parameters = {name: part.detach().numpy() for name, part in self.module.named_parameters()}

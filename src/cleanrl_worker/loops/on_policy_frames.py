@@ -21,7 +21,7 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import MinibatchConfig, PpoConfig
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices, ppo_kernels
-from cleanrl_worker.learners.conv_network import ConvAgent, parameter_count
+from cleanrl_worker.learners.conv_network import ConvAgent, initialize_bodies, parameter_count
 from cleanrl_worker.learners.ppo_kernels import categorical_log_probs
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
@@ -163,6 +163,7 @@ class FrameTraining:
         config, run, games, total = self.config, self.run, self.games, self.config.batch_size
         if resume is None:
             self.agent.initialize(self.rng)
+            initialize_bodies(self.agent, config.architecture, games.shape, self.rng)
             self._start_learner()
             games.start()
         else:

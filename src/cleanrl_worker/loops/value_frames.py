@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.learners.conv_network import copy_checked
+from cleanrl_worker.learners.conv_network import copy_checked, initialize_bodies
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.loops.replay_world import ReplayWorld
 
@@ -32,6 +32,8 @@ class FrameValueLearner:
         self.config, self.agent = config, agent
         if resume is None:
             agent.initialize(rng)
+            replay: Any = world.replay
+            initialize_bodies(agent, config.architecture, (replay.stack, *replay.shape), rng)
             targets = self._targeted(agent.parameters)
         else:
             agent.load_state_dict(resume.weights)
