@@ -55,6 +55,15 @@ class Narrow(nn.Module):
         return self.layer(observations)
 
 
+class Frames(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(shape[0], 16, 8, 8), nn.ReLU(), nn.Flatten(), nn.Linear(1600, 8))
+
+    def forward(self, images):
+        return torch.relu(self.layers(images))
+
+
 class Plain:
     pass
 """
@@ -66,6 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pqn": ROLLOUT, "dqn": VALUES, "c51": VALUES,
     "sac_continuous_action": CONTROL, "td3_continuous_action": CONTROL, "ddpg_continuous_action": CONTROL,
 }  # fmt: skip
+FRAME_ALGORITHMS = ("dqn_atari", "c51_atari", "rainbow_atari", "sac_atari", "ppo_atari", "ppo_atari_lstm")
 NETWORKS: dict[str, dict[str, Any]] = {
     "three-layers": {"hidden_sizes": (12, 10, 8)},
     "elu": {"hidden_sizes": (12,), "activation": "elu"},
@@ -109,11 +119,10 @@ def test_a_stopped_training_resumes_as_if_it_had_not_been_stopped_and_its_policy
         assert {12, 10, 8} <= {len(part) for part in weights}
 
 
-@pytest.mark.parametrize(
-    "name", ["dqn_atari", "c51_atari", "rainbow_atari", "sac_atari", "ppo_atari", "ppo_atari_lstm"]
-)
-def test_layers_after_convolutions_are_those_of_the_settings(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("network", [{"hidden_sizes": (16, 8), "activation": "silu"}, {"network": "my_nets:Frames"}])
+@pytest.mark.parametrize("name", FRAME_ALGORITHMS)
+def test_what_sees_frames_is_that_of_the_settings(
+    name: str, network: dict[str, Any], own_module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ale_py")
     module = load_algorithm(name)
@@ -121,7 +130,11 @@ def test_layers_after_convolutions_are_those_of_the_settings(
     rollout = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "total_timesteps": 32}
     replay = {"total_timesteps": 40, "learning_starts": 12, "buffer_size": 100, "batch_size": 4}
     settings = rollout if name.startswith("ppo") else replay
-    config = module.Config(**settings, env_id="BreakoutNoFrameskip-v4", hidden_sizes=(16, 8), activation="silu")
+    if name == "rainbow_atari" and "network" in network:
+        with pytest.raises(ValueError, match="takes no network of your own"):
+            module.Config(**network)
+        return
+    config = module.Config(**settings, env_id="BreakoutNoFrameskip-v4", **network, cuda=False)
     train_run(tmp_path / "straight", name, config)
     train_run(tmp_path / "stopped", name, config, stop_at=20)
     train_run(tmp_path / "stopped", name, config, latest_checkpoint(tmp_path / "stopped"))
