@@ -63,6 +63,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "td3_continuous_action": TWO_CRITICS,
     "ddpg_continuous_action": ONE_CRITIC,
     "a2c": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
+    "ppo_lstm": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_atari": ATARI,
     "ppo_atari_lstm": ATARI,
     "ppo_atari_multigpu": ATARI,

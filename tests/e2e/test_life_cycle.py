@@ -71,6 +71,7 @@ CASES = {
     "ppo_continuous_action": Case(PENDULUM, ROLLOUT, GRADIENT),
     "rpo_continuous_action": Case(PENDULUM, ROLLOUT, GRADIENT),
     "a2c": Case(CART, {"num_envs": 2, "num_steps": 32}, ADVANTAGE),
+    "ppo_lstm": Case(CART, ROLLOUT, GRADIENT),
     "pqn": Case(CART, ROLLOUT, VALUE),
     "dqn": Case(CART, FOLLOWED, VALUE),
     "c51": Case(CART, {**FOLLOWED, "n_atoms": 11}, ATOMS),

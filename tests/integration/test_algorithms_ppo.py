@@ -24,7 +24,7 @@ from tests.helpers.algorithm_cases import (
 )
 
 from cleanrl_worker import registry
-from cleanrl_worker.algorithms import a2c, ppo, ppo_continuous_action, rpo_continuous_action
+from cleanrl_worker.algorithms import a2c, ppo, ppo_continuous_action, ppo_lstm, rpo_continuous_action
 from cleanrl_worker.environments.normalization import RewardNormalizer
 from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.ppo_network import PpoActor, PpoNetwork
@@ -37,6 +37,7 @@ MODULES: dict[str, Any] = {
     "ppo_continuous_action": ppo_continuous_action,
     "rpo_continuous_action": rpo_continuous_action,
     "a2c": a2c,
+    "ppo_lstm": ppo_lstm,
 }
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32, "num_envs": 2, "total_timesteps": 1280, "checkpoint_every": 256},
@@ -46,8 +47,9 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SMALL["a2c"] = SMALL["ppo"]
+SMALL["ppo_lstm"] = {**SMALL["ppo"], "num_minibatches": 2, "lstm_units": 8, "cuda": False}
 SMALL["rpo_continuous_action"] = SMALL["ppo_continuous_action"]
-EACH = pytest.mark.parametrize("name", sorted(MODULES.keys() - {"a2c"}))
+EACH = pytest.mark.parametrize("name", sorted(MODULES.keys() - {"a2c", "ppo_lstm"}))
 
 
 def config_of(name: str, **changes: Any) -> Any:
@@ -67,6 +69,8 @@ def config_of(name: str, **changes: Any) -> Any:
         ("a2c", {}),
         ("a2c", {"env_id": "Pendulum-v1", "num_steps": 64}),
         ("a2c", {"backend": "torch", "cuda": False}),
+        ("ppo_lstm", {}),
+        ("ppo_lstm", {"env_id": "Pendulum-v1", "num_steps": 64, "update_epochs": 1}),
     ],
 )
 def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
@@ -324,7 +328,7 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
             MODULES[name].check(config_of(name), cartpole)
         assert str(refusal.value) == (
             f"{name} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
-            "These fit: ppo, dqn, c51, pqn, qrdqn, a2c."
+            "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm."
         )
     cartpole.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
     with pytest.raises(BadInput, match="CartPole-v1 has Sequence"):
@@ -431,3 +435,42 @@ def test_a_small_run_imports_neither_torch_nor_tensorboard(place: Path) -> None:
         [sys.executable, "-c", program, str(place / "run")], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+class PositionsOnly(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """CartPole without velocities."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1").unwrapped)
+        self.observation_space = gymnasium.spaces.Box(-5, 5, (2,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[[0, 2]]
+
+
+def test_an_lstm_balances_a_pole_without_seeing_velocities(place: Path) -> None:
+    gymnasium.register("PositionsOnly-v0", entry_point=PositionsOnly, max_episode_steps=100)  # type: ignore[arg-type]
+    try:
+        config = ppo_lstm.Config(
+            env_id="PositionsOnly-v0", total_timesteps=16384, num_envs=16, num_steps=32, learning_rate=3e-3,
+            lstm_units=32, hidden_sizes=(32,), cuda=False,
+        )  # fmt: skip
+        run = train_run(place / "run", "ppo_lstm", config)
+        policy: Any = ppo_lstm.load_policy(latest_checkpoint(place / "run"))
+    finally:
+        del gymnasium.registry["PositionsOnly-v0"]
+    returns = [episode[2] for episode in run.episodes]
+    assert np.mean(returns[-20:]) > 2 * np.mean(returns[:50])
+
+    # The state is part of what it acts by, each row has its own, and a reset forgets it.
+    rng, seen = np.random.default_rng(0), np.array([[0.01, 0.02], [0.01, 0.02]], np.float32)
+    first = policy._step(seen)
+    np.testing.assert_allclose(first[0], first[1], atol=1e-6)
+    second = policy._step(seen)
+    assert (second != first).any()
+    policy.reset_state(1)
+    third = policy._step(seen)
+    np.testing.assert_allclose(third[1], first[1], atol=1e-6)
+    assert (third[0] != third[1]).any()
+    policy.reset_state(0)
+    assert policy.act(seen, True, rng).shape == policy.sample(seen, [rng, rng]).shape == (2,)

@@ -161,7 +161,7 @@ def refusal(name: str, env_id: str) -> str:
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
 def test_unsupported_action_spaces_are_refused(name: str, actions: Any, has: str) -> None:
     needed = "discrete action space" if actions_of(name) is CHOICES else "continuous (Box) action space"
-    if name == "a2c":
+    if name in ("a2c", "ppo_lstm"):
         needed = "discrete or continuous (Box) action space"
     fitting = [known for known, entry in ALGORITHMS.items() if type(actions).__name__ in entry.action_spaces]
     with register_env(SHOWN["a pair"], actions) as env_id:
@@ -169,7 +169,7 @@ def test_unsupported_action_spaces_are_refused(name: str, actions: Any, has: str
             assert check_request(parse_request(config_of(name, env_id))).warnings == ()
             return
         message = refusal(name, env_id)
-    fits = "These fit: ppo, a2c." if has.startswith("Multi") else "No algorithm of this worker supports it."
+    fits = "These fit: ppo, a2c, ppo_lstm." if has.startswith("Multi") else "No algorithm of this worker supports it."
     assert message == f"{name} needs a {needed}; Shown-v0 has {has}. {fits}"
 
 
@@ -200,7 +200,7 @@ def test_unbounded_actions_fit_only_algorithms_without_bounds(highest: float) ->
         for name in ("sac_continuous_action", "td3_continuous_action", "ddpg_continuous_action"):
             assert refusal(name, env_id) == (
                 f"{name} needs a continuous (Box) action space with bounds; Shown-v0 has Box(2,) without bounds. "
-                "These fit: ppo_continuous_action, rpo_continuous_action, a2c."
+                "These fit: ppo_continuous_action, rpo_continuous_action, a2c, ppo_lstm."
             )
         for name in ("ppo_continuous_action", "rpo_continuous_action"):
             assert to_json(check_request(parse_request(config_of(name, env_id))))["facts"]["actions"] == [2]
@@ -235,14 +235,14 @@ def test_no_algorithm_is_suggested_that_would_refuse(name: str) -> None:
                     for suggested in names.rstrip(".").split(", ") if names else ():
                         seen.add(suggested)
                         check_request(parse_request(config_of(suggested, env_id)))
-    # a2c fits all of them, and the environments of several agents are others.
-    assert seen or name == "a2c" or ALGORITHMS[name].has_several_agents, "something was suggested"
+    # Two fit all of them, and the environments of several agents are others.
+    assert seen or name in ("a2c", "ppo_lstm") or ALGORITHMS[name].has_several_agents, "something was suggested"
 
 
 def test_the_refusal_of_continuous_control_in_cartpole_reads_as_promised() -> None:
     assert refusal("sac_continuous_action", "CartPole-v1") == (
         "sac_continuous_action needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
-        "These fit: ppo, dqn, c51, pqn, qrdqn, a2c."
+        "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm."
     )
 
 

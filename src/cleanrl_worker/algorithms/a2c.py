@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete
 
 from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action
 from cleanrl_worker.algorithms.ppo import Agent
@@ -86,11 +86,7 @@ def make_learner(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    if base.is_continuous(env.action_space):
-        return base.check_continuous(NAME, config, env, ppo_continuous_action.Agent)
-    if not isinstance(env.action_space, (Discrete, MultiDiscrete, MultiBinary)):
-        raise base.unsupported_actions_error(NAME, "a discrete or continuous (Box) action space", env)
-    return base.check_choices(NAME, config, env, Agent)
+    return base.check_any_actions(NAME, config, env, Agent, ppo_continuous_action.Agent)
 
 
 class Training(PpoTraining):

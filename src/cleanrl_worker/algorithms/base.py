@@ -241,6 +241,22 @@ def check_continuous(
     return {**_check_vectors(algorithm, config, env, math.prod(space.shape), make_agent), "actions": list(space.shape)}
 
 
+def check_any_actions(
+    algorithm: str,
+    config: AlgorithmConfig,
+    env: gymnasium.Env[Any, Any],
+    make_agent: Callable[[int, int, Architecture], FlatAgent],
+    make_continuous_agent: Callable[[int, int, Architecture], FlatAgent],
+) -> dict[str, Any]:
+    """Do the same for an algorithm that fits discrete and continuous actions."""
+    space = env.action_space
+    if is_continuous(space):
+        return check_continuous(algorithm, config, env, make_continuous_agent)
+    if not isinstance(space, gymnasium.spaces.Discrete) and find_choices(space) is None:
+        raise unsupported_actions_error(algorithm, "a discrete or continuous (Box) action space", env)
+    return check_choices(algorithm, config, env, make_agent)
+
+
 def _check_vectors(
     algorithm: str,
     config: AlgorithmConfig,

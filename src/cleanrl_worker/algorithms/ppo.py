@@ -23,7 +23,7 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
-from cleanrl_worker.evaluation.policies import CategoricalPolicy, MultiCategoricalPolicy
+from cleanrl_worker.evaluation.policies import CategoricalPolicy, MultiCategoricalPolicy, Outputs
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.ppo_kernels import (
     CategoricalKernel,
@@ -83,11 +83,20 @@ def policy_terms(
     `counts` are the sizes of several independent choices, over which log-probabilities and entropies are summed.
     """
     logits, values = module.actor(batch.observations), module.critic(batch.observations)[:, 0]
+    return *choice_terms(logits, batch.actions, counts), values
+
+
+def choice_terms(
+    logits: torch.Tensor, actions: torch.Tensor, counts: Sequence[int] = ()
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities and the mean entropy of one choice, or of several ones of these sizes."""
+    import torch
+
     if not counts:
-        return *categorical_terms(logits, batch.actions), values
-    parts = zip(logits.split(list(counts), 1), batch.actions.long().unbind(1), strict=True)
+        return categorical_terms(logits, actions)
+    parts = zip(torch.split(logits, list(counts), 1), actions.long().unbind(1), strict=True)
     log_probs, entropies = zip(*(categorical_terms(part, taken) for part, taken in parts), strict=True)
-    return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0]), values
+    return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
 
 def categorical_loss(
@@ -138,6 +147,10 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     return base.check_choices(NAME, config, env, Agent)
 
 
+def make_agent(config: Any, observation_size: int, outputs: int) -> base.FlatAgent:
+    return Agent(observation_size, outputs, config.architecture)
+
+
 def make_learner(config: Config, agent: base.FlatAgent, counts: Sequence[int] = ()) -> PpoLearner:
     if not counts:
         return make_ppo_learner(config, agent, CategoricalKernel, loss)
@@ -149,12 +162,13 @@ class Training(PpoTraining):
     """Draws actions from the softmax distribution of the actor's logits."""
 
     name = NAME
+    make_agent = staticmethod(make_agent)
     make_learner = staticmethod(make_learner)
 
     def __init__(self, config: Config, run: Run, environments: VectorEnvs) -> None:
         space: Any = environments.action_space
         self.first_action, count = int(space.start), int(space.n)
-        super().__init__(config, run, environments, Agent(environments.observation_size, count, config.architecture))
+        super().__init__(config, run, environments, self.make_agent(config, environments.observation_size, count))
         # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
         self._env_actions = [space.dtype.type(self.first_action + index) for index in range(count)]
         self._logits = np.zeros((config.num_steps, config.num_envs, count), np.float32)
@@ -192,13 +206,14 @@ class MultiTraining(PpoTraining):
     """Makes several independent choices in each step, each from the softmax distribution of its logits."""
 
     name = NAME
+    make_agent = staticmethod(make_agent)
 
     def __init__(self, config: PpoConfig, run: Run, environments: VectorEnvs) -> None:
         choices = find_choices(environments.action_space)
         assert choices is not None
         self._counts, self._first = choices.counts.ravel().tolist(), choices.first
         outputs = sum(self._counts)
-        super().__init__(config, run, environments, Agent(environments.observation_size, outputs, config.architecture))
+        super().__init__(config, run, environments, self.make_agent(config, environments.observation_size, outputs))
         self._ends = np.cumsum(self._counts)[:-1]
         self._logits = np.zeros((config.num_steps, config.num_envs, outputs), np.float32)
         self._actions = np.zeros((config.num_steps, config.num_envs, len(self._counts)), np.intp)
@@ -249,13 +264,14 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 def categorical_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Return the policy of an actor with logits; needs only numpy."""
+    actor = FrozenPpoActor(base.load_agent(checkpoint, Agent, NETWORK).network)
+    encode = base.ObservationEncoder(checkpoint.facts["inputs"])
+    return choice_policy(checkpoint, lambda observations: actor(encode(observations).astype(np.float32)))
+
+
+def choice_policy(checkpoint: Checkpoint, logits: Outputs) -> CategoricalPolicy | MultiCategoricalPolicy:
+    """Return a policy that makes one choice or several ones by their logits."""
     facts, arrays = checkpoint.facts, checkpoint.arrays
-    agent = base.load_agent(checkpoint, Agent, NETWORK)
-    actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
-
-    def logits(observations: Array) -> Array:
-        return actor(encode(observations).astype(np.float32))
-
     if "action.counts" in arrays:
         return MultiCategoricalPolicy(logits, arrays["action.counts"], arrays["action.first"])
     return CategoricalPolicy(logits, facts["first_action"])

@@ -25,7 +25,7 @@ from cleanrl_worker.algorithms.ppo import NETWORK, clipped_loss
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.normalization import ObservationNormalizer, RewardNormalizer
 from cleanrl_worker.environments.normalized import NormalizedEnvs
-from cleanrl_worker.evaluation.policies import BoundedPolicy
+from cleanrl_worker.evaluation.policies import BoundedPolicy, Outputs
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.ppo_kernels import GaussianKernel, PpoLosses, RolloutBatch, gaussian_log_probs
 from cleanrl_worker.learners.ppo_network import FrozenPpoActor, PpoNetwork
@@ -75,14 +75,20 @@ def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, Pp
 
 def policy_terms(module: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the log-probabilities of the actions, the mean entropy, and the values."""
+    mean = module.actor_mean(batch.observations)
+    return *gaussian_terms(mean, module.actor_logstd, batch.actions), module.critic(batch.observations)[:, 0]
+
+
+def gaussian_terms(
+    mean: torch.Tensor, log_std: torch.Tensor, actions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of actions [rows, size] and the mean entropy."""
     import torch
 
-    mean, std = module.actor_mean(batch.observations), module.actor_logstd.exp()
     # Without argument validation, which would wait for the device.
-    normal = torch.distributions.Normal(mean, std, validate_args=False)
+    normal = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
     entropy = normal.entropy().sum(1).mean()  # type: ignore[no-untyped-call]
-    log_probs = normal.log_prob(batch.actions).sum(1)  # type: ignore[no-untyped-call]
-    return log_probs, entropy, module.critic(batch.observations)[:, 0]
+    return normal.log_prob(actions).sum(1), entropy  # type: ignore[no-untyped-call]
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
@@ -90,27 +96,57 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     return base.check_continuous(NAME, config, env, Agent)
 
 
+def make_agent(config: Any, observation_size: int, outputs: int) -> base.FlatAgent:
+    return Agent(observation_size, outputs, config.architecture)
+
+
 def make_learner(config: Config, agent: base.FlatAgent) -> PpoLearner:
     return make_ppo_learner(config, agent, GaussianKernel, loss)
 
 
-class Training(PpoTraining):
-    """Draws actions from a Gaussian around the actor's means; observations and rewards are normalized."""
+class NormalizedTraining(PpoTraining):
+    """PPO with observations and rewards that are normalized by running statistics."""
+
+    environments: NormalizedEnvs
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._scale = RewardNormalizer(self.config.num_envs, self.config.gamma)
+
+    def estimate(self, rewards: Array) -> RolloutBatch:
+        terminals = self.dones.copy()
+        for t, env, _ in self.truncated:
+            terminals[t, env] = False
+        return super().estimate(self._scale(rewards, terminals))
+
+    def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        arrays, facts = super().own_state()
+        normalize = self.environments.normalize
+        arrays = {**arrays, **normalize.arrays(), "inputs": self.environments.inputs}
+        return arrays, {**facts, "observation_count": normalize.count, "rewards": self._scale.facts()}
+
+    def restore_own_state(self, resume: Checkpoint) -> None:
+        super().restore_own_state(resume)
+        self.environments.normalize.restore(resume.arrays, resume.facts["observation_count"])
+        self._scale.restore(resume.facts["rewards"])
+
+
+class Training(NormalizedTraining):
+    """Draws actions from a Gaussian around the actor's means."""
 
     name = NAME
+    make_agent = staticmethod(make_agent)
     make_learner = staticmethod(make_learner)
-    environments: NormalizedEnvs
 
     def __init__(self, config: Config, run: Run, environments: NormalizedEnvs) -> None:
         space: Any = environments.action_space
         size = math.prod(space.shape)
-        super().__init__(config, run, environments, Agent(environments.observation_size, size, config.architecture))
+        super().__init__(config, run, environments, self.make_agent(config, environments.observation_size, size))
         self._space, self._low, self._high = space, space.low.ravel(), space.high.ravel()
         self._actions = np.zeros((config.num_steps, config.num_envs, size), np.float32)
         self._clipped = np.zeros(self._actions.shape, space.dtype)
         """The actions within the bounds of the action space."""
         self._log_std: Array = self.agent.network.log_std
-        self._scale = RewardNormalizer(config.num_envs, config.gamma)
 
     def begin_rollout(self) -> None:
         self.actor.refresh()
@@ -134,21 +170,9 @@ class Training(PpoTraining):
     def log_probs(self) -> Array:
         return gaussian_log_probs(self._noise.reshape(-1, len(self._low)), self._log_std)
 
-    def estimate(self, rewards: Array) -> RolloutBatch:
-        terminals = self.dones.copy()
-        for t, env, _ in self.truncated:
-            terminals[t, env] = False
-        return super().estimate(self._scale(rewards, terminals))
-
     def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        normalize = self.environments.normalize
-        bounds = {"action.low": self._space.low, "action.high": self._space.high}
-        arrays = {**normalize.arrays(), "inputs": self.environments.inputs, **bounds}
-        return arrays, {"observation_count": normalize.count, "rewards": self._scale.facts()}
-
-    def restore_own_state(self, resume: Checkpoint) -> None:
-        self.environments.normalize.restore(resume.arrays, resume.facts["observation_count"])
-        self._scale.restore(resume.facts["rewards"])
+        arrays, facts = super().own_state()
+        return {**arrays, "action.low": self._space.low, "action.high": self._space.high}, facts
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -165,22 +189,27 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 def gaussian_policy(checkpoint: Checkpoint) -> BoundedPolicy:
     """Return the policy of a Gaussian actor with normalized observations; needs only numpy."""
-    facts, arrays = checkpoint.facts, checkpoint.arrays
     agent = base.load_agent(checkpoint, Agent, NETWORK)
-    actor, encode = FrozenPpoActor(agent.network), base.ObservationEncoder(facts["inputs"])
+    actor, encode = FrozenPpoActor(agent.network), normalized_encoder(checkpoint)
+    return bounded_policy(checkpoint, lambda observations: actor(encode(observations)), agent.network.log_std)
+
+
+def normalized_encoder(checkpoint: Checkpoint) -> Outputs:
+    """Return a function from observations to the network's inputs."""
+    encode = base.ObservationEncoder(checkpoint.facts["inputs"])
     normalizer = ObservationNormalizer(encode.size)
-    normalizer.restore(arrays, facts["observation_count"])
-    std = np.exp(agent.network.log_std.T)
+    normalizer.restore(checkpoint.arrays, checkpoint.facts["observation_count"])
+    return lambda observations: normalizer.normalize_frozen(encode(observations))
+
+
+def bounded_policy(checkpoint: Checkpoint, means: Outputs, log_std: Array) -> BoundedPolicy:
+    """Return a policy that samples from a Gaussian around these means."""
+    std = np.exp(log_std.T)
 
     def sample(means: Array, rng: np.random.Generator | None) -> Array:
         return means if rng is None else means + rng.standard_normal(means.shape) * std
 
-    return BoundedPolicy(
-        lambda observations: actor(normalizer.normalize_frozen(encode(observations))),
-        sample,
-        arrays["action.low"],
-        arrays["action.high"],
-    )
+    return BoundedPolicy(means, sample, checkpoint.arrays["action.low"], checkpoint.arrays["action.high"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -64,6 +64,28 @@ class FlatNetwork(Generic[Views]):
             part[...] = arrays[name]
 
 
+class NamedViews(FlatViews):
+    """Views in torch's layout, by name."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], flat: Array) -> None:
+        super().__init__(flat)
+        self.parts = {name: self._next_view(*shape) for name, shape in shapes.items()}
+
+
+class NamedNetwork(FlatNetwork[NamedViews]):
+    """A network that only torch computes: names and shapes of its parameters."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.shapes = shapes
+        super().__init__(sum(map(math.prod, shapes.values())))
+
+    def zero_vector(self) -> NamedViews:
+        return NamedViews(self.shapes, np.zeros(self.size, np.float32))
+
+    def _named_views(self, views: NamedViews) -> dict[str, Array]:
+        return views.parts
+
+
 def check_shapes(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Check that there is an array of each shape. A missing name raises KeyError, a wrong shape ValueError."""
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""An LSTM whose state is reset where an episode starts, in torch, and PPO's learner for networks with it.
+"""An LSTM whose state is reset where an episode starts, in torch, and PPO's learners for networks with it.
 
 The input products of the LSTM are computed for all steps at once; only the small recurrent products remain per step.
 Imports only torch, numpy and modules that need nothing else.
@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner
 from cleanrl_worker.learners.protocols import RolloutSettings
-from cleanrl_worker.learners.torch_backend import TorchContext
+from cleanrl_worker.learners.torch_backend import InferenceStep, TorchContext
 from cleanrl_worker.learners.torch_conv import Loss, PpoImageLearner, Weights, channels_last
+from cleanrl_worker.learners.torch_dense import dense_layers
 
 Array = Any
 RecurrentForward = Callable[[Weights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -114,3 +117,58 @@ class RecurrentLearner(PpoImageLearner):
 
     def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Sequence[Any]]:
         return self._loss_function(self.weights, batch, self._rollout_start_state[:, self._env_indices])
+
+
+# --- for vectors
+
+
+class RecurrentModule(torch.nn.Module):
+    """Actor and critic on shared hidden layers and an LSTM.
+
+    A row of its inputs is an observation, whether its episode continues (1) or starts with it (0), and the LSTM's state
+    before it: hidden and cell. So it is a function without a state of its own.
+    """
+
+    def __init__(self, architecture: Architecture, observation_size: int, outputs: int, units: int) -> None:
+        super().__init__()
+        self._sizes = [observation_size, 1, 2 * units]
+        self.hidden = dense_layers(architecture, observation_size, 1)[:-1]
+        self.lstm = torch.nn.LSTM(architecture.hidden[-1], units)
+        self.actor = torch.nn.Linear(units, outputs)
+        self.critic = torch.nn.Linear(units, 1)
+
+    def unroll(self, inputs: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the actor's outputs and the values of inputs [steps × rows, …], and the state [rows, …] after them.
+
+        Only the states of the first step are used.
+        """
+        observations, continue_mask, state = torch.split(inputs, self._sizes, 1)
+        rows = len(inputs) // steps
+        features = self.hidden(observations).view(steps, rows, -1)
+        state = state[:rows].view(rows, 2, -1).transpose(0, 1)
+        weights = {f"lstm.{name}": weight for name, weight in self.lstm.named_parameters()}
+        outputs, state = lstm_forward(weights, features, state, continue_mask.view(steps, rows))
+        outputs = outputs.flatten(0, 1)
+        return self.actor(outputs), self.critic(outputs), state.transpose(0, 1).flatten(1)
+
+    def step(self, inputs: Tensor) -> Tensor:
+        """Return the actor's outputs, the value and the new state of each row, one after the other."""
+        return torch.cat(self.unroll(inputs, 1), 1)
+
+
+class RecurrentVectorLearner(PpoAutogradLearner):
+    """PPO's learner with backpropagation through time: the rows of a minibatch are all steps of some environments."""
+
+    def step(self, rows: int) -> InferenceStep:
+        """Return one step of the network with the latest weights, for this number of rows."""
+        module: Any = self.module
+        inputs = self._observation_size
+        # In comparison to its inputs, a value replaces the mask.
+        outputs = self._outputs + inputs - module._sizes[0]
+        return InferenceStep((rows, inputs), torch.float32, outputs, module.step, self.compute)
+
+    def outputs(self, inputs: Array) -> Array:
+        """Return the outputs of a step for any number of rows."""
+        module: Any = self.module
+        with torch.no_grad():
+            return module.step(torch.as_tensor(inputs, device=self.compute.device)).cpu().numpy()

@@ -94,12 +94,15 @@ class OnPolicyTraining:
 
     def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return what a checkpoint contains of this algorithm alone: arrays and facts."""
-        raise NotImplementedError
+        return {}, {}
 
     def restore_own_state(self, resume: Checkpoint) -> None:
         """Restore it, before the environments."""
 
     # --- overridden where an algorithm differs
+
+    def forget_episodes(self) -> None:
+        """Start new episodes: a resumed run could not restore its environments."""
 
     def report_episode(self, episode_end: EpisodeEnd) -> None:
         self.run.episode(
@@ -128,7 +131,8 @@ class OnPolicyTraining:
             base.restore_optimizer(self.agent.network, self.learner, resume.arrays, resume.facts["adam_count"])
             self.rng.bit_generator.state = resume.facts["rng"]
             self.restore_own_state(resume)
-            base.restore_environments(run, environments, resume)
+            if not base.restore_environments(run, environments, resume):
+                self.forget_episodes()
         environments.observe(self.observations[-1])
 
         started_at, started_step = time.time(), self.global_step
@@ -223,6 +227,8 @@ class PpoTraining(OnPolicyTraining):
     learner: PpoLearner
     network: PpoNetwork
     actor: ActorForward
+    make_agent: Callable[[Any, int, int], base.FlatAgent]
+    """Makes the agent from the settings, the size of an observation and the number of the actor's outputs."""
     make_learner: Callable[[Any, base.FlatAgent], PpoLearner]
 
     def log_probs(self) -> Array:
@@ -241,10 +247,15 @@ class PpoTraining(OnPolicyTraining):
     def state_values(self, observations: Array) -> Array:
         return self.network.critic_values(observations)
 
+    def rollout_values(self) -> Array:
+        """Return the values of the rollout's observations, [steps + 1, environments]."""
+        observations = self.observations
+        return self.state_values(observations.reshape(-1, observations.shape[-1])).reshape(observations.shape[:-1])
+
     def estimate(self, rewards: Array) -> RolloutBatch:
         config, observations, total = self.config, self.observations, self.config.batch_size
         size = observations.shape[-1]
-        values = self.state_values(observations.reshape(-1, size)).reshape(observations.shape[:-1])
+        values = self.rollout_values()
         self.bootstrap_truncated(rewards)
         advantages = ppo_kernels.gae_advantages(rewards, values, self.dones, config.gamma, config.gae_lambda)
         return RolloutBatch(

@@ -14,7 +14,7 @@ _NEAREST = {
     ("sac_continuous_action",): "crossq droq redq tqc",
     ("td3_continuous_action",): "d4pg naf",
     ("sac_atari",): "sacd sacdiscrete",
-    ("ppo_atari_lstm",): "recurrentppo",
+    ("ppo_lstm", "ppo_atari_lstm"): "recurrentppo",
 }
 """By names of ours: names of the field that we do not have, in lower case and without separators."""
 
