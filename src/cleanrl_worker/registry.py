@@ -47,6 +47,7 @@ ONE_CRITIC = AlgorithmSpec(
     ("Box",), _FLATTENABLE_SPACES, needs_bounds=True, threads=WIDE_NETWORK_THREADS, model_parts=("actor", "qf1")
 )
 TWO_CRITICS = replace(ONE_CRITIC, model_parts=("actor", "qf1", "qf2"))
+QUANTILE_CRITICS = replace(ONE_CRITIC, model_parts=("actor",))
 ATARI = AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True, threads=WIDE_NETWORK_THREADS)
 ATARI_CHECKPOINT_ONLY = replace(ATARI, missing_state="the rest of its checkpoint")
 ATARI_ENVPOOL = replace(ATARI, extra="envpool")
@@ -62,6 +63,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "sac_continuous_action": TWO_CRITICS,
     "td3_continuous_action": TWO_CRITICS,
     "ddpg_continuous_action": ONE_CRITIC,
+    "tqc": QUANTILE_CRITICS,
     "a2c": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_lstm": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_atari": ATARI,

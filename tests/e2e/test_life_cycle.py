@@ -79,6 +79,7 @@ CASES = {
     "sac_continuous_action": Case(PENDULUM, REPLAY, CRITICS | ENTROPY),
     "td3_continuous_action": Case(PENDULUM, REPLAY, CRITICS),
     "ddpg_continuous_action": Case(PENDULUM, REPLAY, CRITIC),
+    "tqc": Case(PENDULUM, {**REPLAY, "n_quantiles": 5}, CRITICS | ENTROPY),
     "ppo_atari": Case(GAME, ROLLOUT, GRADIENT),
     "ppo_atari_lstm": Case(GAME, ROLLOUT, GRADIENT),
     "ppo_atari_multigpu": Case(GAME, {**ROLLOUT, "local_num_envs": 1}, GRADIENT),

@@ -22,8 +22,10 @@ from tests.helpers.algorithm_cases import (
     train_run,
 )
 
-from cleanrl_worker.algorithms import ddpg_continuous_action, sac_continuous_action, td3_continuous_action
+from cleanrl_worker.algorithms import ddpg_continuous_action, sac_continuous_action, td3_continuous_action, tqc
+from cleanrl_worker.evaluation.loading import load_acting_policy
 from cleanrl_worker.learners import control_kernels
+from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.replay import buffers as replay
 from cleanrl_worker.replay.buffers import Replay
 from mosaic.contracts.errors import BadInput, MosaicError
@@ -45,7 +47,7 @@ EACH = pytest.mark.parametrize("name", sorted(MODULES))
 
 
 def config_of(name: str, **changes: Any) -> Any:
-    return MODULES[name].Config(**{**SMALL, **changes})
+    return load_algorithm(name).Config(**{**SMALL, **changes})
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ def config_of(name: str, **changes: Any) -> Any:
         ("td3_continuous_action", {**TORCH, **SHORT, "num_envs": 2}),
         ("ddpg_continuous_action", {}),
         ("ddpg_continuous_action", {**TORCH, **SHORT}),
+        ("tqc", {**TORCH, **SHORT, "n_critics": 3, "n_quantiles": 5}),
     ],
 )
 def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
@@ -362,6 +365,24 @@ def test_unsupported_spaces_are_refused_with_a_reason(monkeypatch: pytest.Monkey
         with pytest.raises(BadInput, match=r"with bounds; Pendulum-v1 has Box\(1,\) without bounds. These fit: ppo_"):
             module.check(config_of(name), pendulum)
         pendulum = gymnasium.make("Pendulum-v1")
+
+
+def test_tqc_refuses_what_cannot_work_and_a_model_file_of_any_number_of_critics_acts(place: Path) -> None:
+    with pytest.raises(ValueError, match="top_quantiles_to_drop = 5 must be below n_quantiles = 5"):
+        config_of("tqc", n_quantiles=5, top_quantiles_to_drop=5)
+    default_sizes = tqc.NETWORK.hidden  # a model file does not state others
+    config = config_of("tqc", cuda=False, total_timesteps=110, n_critics=3, n_quantiles=5, hidden_sizes=default_sizes)
+    train_run(place / "run", "tqc", config)
+    checkpoint = latest_checkpoint(place / "run")
+    other = config_of("tqc", cuda=False, n_critics=3, n_quantiles=7)
+    with pytest.raises(BadInput, match="its n_quantiles is 5, but the run's is 7"):
+        train_run(place / "other", "tqc", other, checkpoint)
+    observations, rng = np.zeros((2, 3), np.float32), np.random.default_rng(0)
+    expected = tqc.load_policy(checkpoint).act(observations, True, rng)
+    model = place / "model" / "Pendulum-v1__tqc__1__1" / "tqc.cleanrl_model"
+    model.parent.mkdir(parents=True)
+    save_state_dict(model, tqc.state_dict_of(checkpoint))
+    assert (load_acting_policy(model).act(observations, True, rng) == expected).all()
 
 
 def test_a_run_on_the_cpu_does_not_import_torch(place: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from cleanrl_worker.algorithms import ddpg_continuous_action as ddpg
 from cleanrl_worker.algorithms import sac_continuous_action as sac
 from cleanrl_worker.algorithms import td3_continuous_action as td3
+from cleanrl_worker.algorithms import tqc
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.control_kernels import ActorCriticKernel, DeterministicKernel, SacKernel, ScalarAdam
 from cleanrl_worker.learners.perceptron import ActorCriticNetworks
@@ -45,9 +47,15 @@ class RecordingGenerator:
 
 
 def make_networks(
-    heads: tuple[str, ...], critics: int, has_target_actor: bool, architecture: Architecture = ARCHITECTURE
+    heads: tuple[str, ...],
+    critics: int,
+    has_target_actor: bool,
+    architecture: Architecture = ARCHITECTURE,
+    critic_outputs: int = 1,
 ) -> ActorCriticNetworks:
-    networks = ActorCriticNetworks(OBSERVATIONS, ACTIONS, architecture, heads, critics, has_target_actor)
+    networks = ActorCriticNetworks(
+        OBSERVATIONS, ACTIONS, architecture, heads, critics, has_target_actor, critic_outputs
+    )
     rng = np.random.default_rng(1)
     for part in (*networks.trained_networks.values(), *networks.target_networks):
         part.initialize(rng)
@@ -145,6 +153,49 @@ def test_hand_written_gradients_of_sac_equal_autograd(architecture: Architecture
         },
         rel=1e-4,
     )
+
+
+def test_tqcs_losses_are_the_papers_quantile_by_quantile() -> None:
+    config = tqc.Config(n_critics=3, n_quantiles=4, top_quantiles_to_drop=1, gamma=0.9)
+    networks = make_networks(("fc_mean", "fc_logstd"), 3, False, critic_outputs=4)
+    for critic in networks.target_networks:
+        critic.flat *= 3  # so that errors are on both sides of the Huber loss's threshold
+    kernel = sac_kernel(make_networks(("fc_mean", "fc_logstd"), 2, False), (0.0, 0.0), RecordingGenerator())
+    kernel.update(make_replay(), False, False)
+    rows, noise = batch_tensors(kernel), torch.randn(len(kernel.batch.rewards), ACTIONS)
+    stacks = as_stacks(networks, [noise] * 3)
+    with torch.no_grad():
+        td_targets = tqc.td_targets(stacks, rows, config)
+        loss, errors, values = tqc.critic_loss(stacks, rows, td_targets)
+        outputs = stacks.actor(rows.observations)[0]
+        actor_loss = tqc.actor_loss(stacks, rows, outputs)
+        next_actions, next_log_probs = sac.sample_squashed_gaussian(
+            as_stacks(networks, [noise]), stacks.actor(rows.next_observations)[0]
+        )
+        actions, log_probs = sac.sample_squashed_gaussian(as_stacks(networks, [noise]), outputs)
+
+    def quantiles(parts: Any, observations: torch.Tensor, actions: torch.Tensor) -> list[Any]:
+        inputs = torch.cat([observations, actions], 1).numpy()
+        return [part(inputs).astype(float) for part in parts]
+
+    alpha = np.exp(-0.5)
+    following = quantiles(networks.targets, rows.next_observations, next_actions)
+    present = quantiles(networks.critics, rows.observations, rows.actions)
+    expected = np.zeros(3)
+    for row in range(len(noise)):
+        pooled = sorted(value for critic in following for value in critic[row])[:9]
+        factor = 0.9 * (1 - float(rows.terminals[row]))
+        samples = [float(rows.rewards[row]) + factor * (z - alpha * float(next_log_probs[row])) for z in pooled]
+        np.testing.assert_allclose(td_targets[row], samples, rtol=1e-4, atol=1e-5)
+        for number, fraction, sample in itertools.product(range(3), (0.125, 0.375, 0.625, 0.875), samples):
+            error = sample - present[number][row, int(fraction * 4)]
+            huber = 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
+            expected[number] += (fraction if error > 0 else 1 - fraction) * huber / (4 * 9 * len(noise))
+    np.testing.assert_allclose(errors, expected, rtol=1e-4)
+    assert loss.item() == pytest.approx(expected.sum(), rel=1e-4)
+    np.testing.assert_allclose(values, [critic.mean() for critic in present], rtol=1e-4)
+    means = np.mean(quantiles(networks.critics, rows.observations, actions), (0, 2))
+    assert actor_loss.item() == pytest.approx((alpha * log_probs.numpy() - means).mean(), rel=1e-4)
 
 
 def test_the_log_probabilities_are_those_of_torchs_distributions() -> None:

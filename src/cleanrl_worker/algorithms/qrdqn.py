@@ -39,7 +39,7 @@ METRIC_NAMES = ("loss", "q_values")
 class Config(dqn.Config, defaults={"exp_name": NAME}):
     """Settings of deep Q-learning with quantile regression."""
 
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
+    backend: Literal["torch"] = Field(default="torch", json_schema_extra=COMPUTE)
     """The library that computes: torch."""
     n_quantiles: int = Field(default=50, ge=1, le=10_000, json_schema_extra=LEARNING)
     """The number of quantiles of each action's return; 10 to 200 are usual."""
@@ -90,7 +90,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     facts = check_discrete(NAME, config, env)
     size = base.ObservationEncoder.describe(env.observation_space)["size"]
     agent = Agent(size, facts["actions"], config.architecture, config.n_quantiles)
-    return {**facts, "parameters": agent.network.size, "backend": "torch"}
+    return {**facts, "parameters": agent.network.size}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -101,7 +101,6 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
         return VectorValueLearner(config, Agent(*sizes), Agent(*sizes), _learner, world, rng, resume)
 
     with discrete_world(config, run, n_quantiles=config.n_quantiles) as world:
-        world.facts["backend"] = "torch"
         value_replay.train(NAME, config, run, resume, world, learner)
 
 

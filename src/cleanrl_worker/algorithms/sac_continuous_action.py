@@ -68,9 +68,17 @@ class Config(
 class Agent:
     """A squashed Gaussian actor, two critics, and target networks of the critics."""
 
-    def __init__(self, observation_size: int, low: Array, high: Array, architecture: Architecture = NETWORK) -> None:
+    def __init__(
+        self,
+        observation_size: int,
+        low: Array,
+        high: Array,
+        architecture: Architecture = NETWORK,
+        critics: int = 2,
+        critic_outputs: int = 1,
+    ) -> None:
         self.networks = ActorCriticNetworks(
-            observation_size, low.size, architecture, HEADS, critics=2, has_target_actor=False
+            observation_size, low.size, architecture, HEADS, critics, False, critic_outputs=critic_outputs
         )
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
@@ -138,21 +146,32 @@ def alpha_loss(networks: Any, outputs: Tensor) -> Tensor:
 def _learner(
     config: Config, agent: Agent, replay: Replay, rng: np.random.Generator, backend: str
 ) -> ActorCriticLearner:
-    rates = (config.policy_lr, config.q_lr)
-    temperature: dict[str, Any] = {"alpha": config.alpha, "log_alpha": agent.log_alpha if config.autotune else None}
     if backend == "numpy":
         return SacKernel(
-            agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
-            policy_steps=config.policy_frequency, **temperature,
+            agent.networks, replay, config, (config.policy_lr, config.q_lr), agent.scale, agent.bias, rng,
+            **_policy_settings(config, agent),
         )  # fmt: skip
+    targets = functools.partial(td_targets, gamma=config.gamma)
+    return make_torch_learner(config, agent, replay, targets, critic_loss, actor_loss)
+
+
+def make_torch_learner(
+    config: Config, agent: Agent, replay: Replay, td_targets: Any, critic_loss: Any, actor_loss: Any
+) -> ActorCriticLearner:
+    """Make the learner in torch with these losses."""
     from cleanrl_worker.learners.torch_backend import TorchContext
     from cleanrl_worker.learners.torch_control import ActorCriticLosses, ContinuousSacLearner
 
-    losses = ActorCriticLosses(functools.partial(td_targets, gamma=config.gamma), critic_loss, actor_loss, alpha_loss)
+    losses = ActorCriticLosses(td_targets, critic_loss, actor_loss, alpha_loss)
     return ContinuousSacLearner(
-        agent.networks, replay, config, rates, agent.scale, agent.bias, TorchContext.from_settings(config), losses,
-        policy_steps=config.policy_frequency, **temperature,
+        agent.networks, replay, config, (config.policy_lr, config.q_lr), agent.scale, agent.bias,
+        TorchContext.from_settings(config), losses, **_policy_settings(config, agent),
     )  # fmt: skip
+
+
+def _policy_settings(config: Config, agent: Agent) -> dict[str, Any]:
+    log_alpha = agent.log_alpha if config.autotune else None
+    return {"policy_steps": config.policy_frequency, "alpha": config.alpha, "log_alpha": log_alpha}
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

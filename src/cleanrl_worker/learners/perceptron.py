@@ -171,6 +171,7 @@ class ActorCriticNetworks:
         heads: tuple[str, ...],
         critics: int,
         has_target_actor: bool,
+        critic_outputs: int = 1,
     ) -> None:
         """`heads` are the names of the actor's output layers; each gives one number per action dimension."""
         self.observation_size = observation_size
@@ -190,9 +191,9 @@ class ActorCriticNetworks:
 
         def critic(name: str) -> Perceptron:
             if architecture.body is not None:
-                return own(observation_size + action_size, 1, name)  # type: ignore[no-any-return]
+                return own(observation_size + action_size, critic_outputs, name)  # type: ignore[no-any-return]
             names = [f"{name}.{layer}" for layer in layers]
-            return Perceptron(observation_size + action_size, 1, architecture, layer_names=names)
+            return Perceptron(observation_size + action_size, critic_outputs, architecture, layer_names=names)
 
         critic_names = [f"qf{number}" for number in range(1, critics + 1)]
         self.actor = actor("actor")

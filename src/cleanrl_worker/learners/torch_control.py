@@ -263,8 +263,9 @@ class TorchActorCriticLearner:
     def losses(self) -> dict[str, float]:
         """Return the latest losses under CleanRL's names. Waits for the device."""
         metrics = self._metrics.to_dict()
-        if "qf2_loss" in metrics:
-            metrics["qf_loss"] = (metrics["qf1_loss"] + metrics["qf2_loss"]) / 2
+        count = len(self.networks.critics)
+        if count > 1:
+            metrics["qf_loss"] = sum(metrics[f"qf{number + 1}_loss"] for number in range(count)) / count
         if self._alpha_adam is None:
             del metrics["alpha_loss"]
         return metrics

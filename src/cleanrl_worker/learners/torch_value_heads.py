@@ -1,4 +1,4 @@
-"""Value heads in torch: return distributions by atoms (C51, Rainbow) or quantiles (QR-DQN), noisy layers (Rainbow)."""
+"""Value heads in torch: return distributions by atoms (C51, Rainbow) or quantiles (QR-DQN, TQC), noise (Rainbow)."""
 
 from __future__ import annotations
 

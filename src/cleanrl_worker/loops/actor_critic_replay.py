@@ -41,11 +41,12 @@ def train(
     make_learner: Callable[[Any, Any, Any, np.random.Generator, str], ActorCriticLearner],
     explore: Callable[[Any], Sample],
     target_frequency: int,
+    **shape: Any,
 ) -> None:
     """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint.
 
     The agent is made from the size of observations and the bounds of actions. Target networks are updated at every
-    `target_frequency`-th update of the critics.
+    `target_frequency`-th update of the critics. `shape` is what else must not change when a run is resumed.
     """
     num_envs, total = config.num_envs, config.total_timesteps
     rng = np.random.default_rng(config.seed)
@@ -54,7 +55,7 @@ def train(
     with vector_world(config, run, _capacity(config)) as world:
         space = world.action_space
         low, high = space.low.ravel(), space.high.ravel()
-        world.shape["actions"] = low.size
+        world.shape |= {"actions": low.size, **shape}
         agent = make_agent(world.observation_size, space.low, space.high, config.architecture)
 
         # Start or resume.

@@ -11,7 +11,7 @@ _NEAREST = {
     ("a2c", "ppo"): "a3c impala pg reinforce vpg",
     ("dqn", "pqn"): "apex ddqn doubledqn duelingdqn qlearning r2d2 sarsa",
     ("qrdqn", "c51"): "fqf iqn",
-    ("sac_continuous_action",): "crossq droq redq tqc",
+    ("sac_continuous_action", "tqc"): "crossq droq redq",
     ("td3_continuous_action",): "d4pg naf",
     ("sac_atari",): "sacd sacdiscrete",
     ("ppo_lstm", "ppo_atari_lstm"): "recurrentppo",
