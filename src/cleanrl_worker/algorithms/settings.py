@@ -370,6 +370,8 @@ class ActorCriticReplayConfig(ReplayConfig):
     """The number of parallel environments; one update follows each step of all of them."""
     buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=ROLLOUT)
     """The capacity of the replay buffer in transitions; 100,000 to 1,000,000 are usual."""
+    her_goals: int = Field(default=0, ge=0, le=1000, json_schema_extra=ROLLOUT)
+    """Reached goals per desired goal in samples (hindsight experience replay, for goal environments); 0: none."""
     batch_size: int = Field(default=256, ge=1, le=1_000_000, json_schema_extra=LEARNING)
     """Transitions per update; 64 to 512 are usual."""
     learning_starts: int = Field(default=25_000, ge=0, json_schema_extra=LEARNING)
@@ -378,3 +380,13 @@ class ActorCriticReplayConfig(ReplayConfig):
     """The fraction by which each target update moves the target networks; 0.001 to 0.02 are usual."""
     policy_frequency: int = Field(default=2, ge=1, le=1000, json_schema_extra=LEARNING)
     """Updates of the critics per update of the actor and the target networks."""
+
+    @model_validator(mode="after")
+    def _validate_goals(self) -> Self:
+        others = [text for text in self.wrappers or () if not text.startswith("time-limit")]
+        if self.her_goals and others:
+            raise ValueError(
+                f"her_goals = {self.her_goals} computes rewards from the environment's own goals, which {others[0]} "
+                "would change: leave one of the two out"
+            )
+        return self

@@ -6,6 +6,7 @@ are updated less often. An algorithm supplies its agent, its learner and how act
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from cleanrl_worker.loops.replay_world import check_vectors, vector_world
+from cleanrl_worker.replay.buffers import Replay
+from cleanrl_worker.replay.hindsight import HindsightReplay, find_goals
+from mosaic import envs
+from mosaic.contracts.errors import problems_of
 from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
@@ -52,10 +57,12 @@ def train(
     rng = np.random.default_rng(config.seed)
     learning_starts = config.learning_starts
     rewards = np.zeros(num_envs)
-    with vector_world(config, run, _capacity(config)) as world:
+    with vector_world(config, run, _capacity(config), _replay_maker(name, config)) as world:
         space = world.action_space
         low, high = space.low.ravel(), space.high.ravel()
         world.shape |= {"actions": low.size, **shape}
+        if config.her_goals:
+            world.shape["her_goals"] = config.her_goals
         agent = make_agent(world.observation_size, space.low, space.high, config.architecture)
 
         # Start or resume.
@@ -139,6 +146,15 @@ def train(
         milestones.finish(global_step)
 
 
+def _replay_maker(name: str, config: Any) -> Callable[..., Replay]:
+    if not config.her_goals:
+        return Replay
+    env = envs.make(config.env_id, **config.env_settings)
+    goals = find_goals(name, env)
+    env.close()
+    return functools.partial(HindsightReplay, goals=goals, relabeled=config.her_goals / (config.her_goals + 1))
+
+
 def _capacity(config: Any) -> int:
     return int(min(config.buffer_size, config.total_timesteps))
 
@@ -152,6 +168,9 @@ def check(
         raise base.unsupported_actions_error(name, "a continuous (Box) action space", env)
     if not base.is_bounded(space):
         raise base.unsupported_actions_error(name, "a continuous (Box) action space with bounds", env)
+    if config.her_goals:
+        with problems_of("her_goals"):
+            find_goals(name, env)
     sizes = check_vectors(name, _capacity(config), env)
     size = base.ObservationEncoder.describe(env.observation_space)["size"]
     return {

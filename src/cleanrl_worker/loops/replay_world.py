@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,11 +86,11 @@ class ReplayWorld:
 # --- vector observations
 
 
-def vector_world(config: Any, run: Run, capacity: int) -> ReplayWorld:
+def vector_world(config: Any, run: Run, capacity: int, make_replay: Callable[..., Replay] = Replay) -> ReplayWorld:
     make_env = functools.partial(envs.make, config.env_id, **config.env_settings)
     environments = ParallelEnvs(make_env, config.num_envs, config.seed, run.frames, config.env_processes or 1)
     space = environments.observation_space
-    replay = Replay(capacity, config.num_envs, *_row_layout(space, environments.action_space), seed=config.seed)
+    replay = make_replay(capacity, config.num_envs, *_row_layout(space, environments.action_space), seed=config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((config.num_envs, environments.observation_size), base.replay_dtype(space))
     shape = {"env_id": config.env_id, "observation_size": environments.observation_size, "num_envs": config.num_envs}
