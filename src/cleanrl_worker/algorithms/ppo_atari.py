@@ -135,7 +135,9 @@ def image_policy(checkpoint: Checkpoint) -> CategoricalPolicy:
 
 
 def _channels(checkpoint: Checkpoint) -> int:
-    return int(checkpoint.weights[f"{CONV_LAYERS[0]}.weight"].shape[1])
+    """Return the channels of an observation: more than the frames where they also name the player."""
+    first = checkpoint.weights.get(f"{CONV_LAYERS[0]}.weight")
+    return FRAME_STACK if first is None else int(first.shape[1])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ make_env = make_team_env
 
 class Config(ppo_atari.Config, defaults={"exp_name": NAME, "total_timesteps": 20_000_000}):
     """Settings of PPO for multiplayer Atari games."""
+
+    takes_network: ClassVar[bool] = False
 
     env_id: EnvId = Field(default="pettingzoo/pong_v3", json_schema_extra=RUN)
     """The game to train in, by its name in PettingZoo: `pong_v3` or `pettingzoo/pong_v3`."""

@@ -143,9 +143,7 @@ class AtariConfig(AlgorithmConfig):
     @classmethod
     def _refuse_network(cls, network: str | None) -> str | None:
         if network is not None and not cls.takes_network:
-            raise ValueError(
-                "this algorithm takes no network of your own, because its layers are special. Leave it out."
-            )
+            raise ValueError("this algorithm takes no network of your own. Leave it out.")
         return network
 
 
