@@ -53,7 +53,7 @@ def other_ranks(algorithm: str, config: Any, size: int, checkpoint: Path | None)
                 rendezvous=str(rendezvous),
                 checkpoint=None if checkpoint is None else str(checkpoint),
             )
-            process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE)
+            process = subprocess.Popen([sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE)
             processes[rank] = process
             assert process.stdin is not None
             process.stdin.write(order.model_dump_json().encode() + b"\n")
