@@ -30,6 +30,14 @@ def test_a_record_of_version_0_1_is_read_with_its_history_and_final_report() -> 
     assert "story" not in record.model_dump()
 
 
+def test_a_record_with_modules_that_are_in_the_config_now_is_read() -> None:
+    record = {"run_id": "01M7F4D1G10M14WJPB063GKCSW", "worker": "cleanrl", "submitted_at": 1.0, "queued_at": 1.0}
+    report, modules = {"outcome": "stopped", "reason": None}, {"modules": ["maze"], "folders": ["/maze"]}
+    for env_modules in (None, modules):
+        earlier = {**record, "final_report": report, "env_modules": env_modules}
+        assert RunRecord.model_validate(earlier) == RunRecord.model_validate({**record, "final_report": report})
+
+
 def test_a_view_with_keys_of_a_newer_daemon_is_read() -> None:
     fields = RunView.placeholder("01M7F4D1G10M14WJPB063GKCSW").model_dump(mode="json")
     assert RunView.model_validate({**fields, "a_later_field": 1}).run_id == "01M7F4D1G10M14WJPB063GKCSW"

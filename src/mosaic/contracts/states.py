@@ -124,10 +124,10 @@ class RunRecord(StoredState):
     @model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
-        """Reads records of version 0.1, which named two of the fields differently."""
-        if not isinstance(data, dict) or not {"story", "farewell"} & data.keys():
+        """Reads earlier records: some had modules that the config has now; 0.1 had other names of two fields."""
+        if not isinstance(data, dict) or not {"story", "farewell", "env_modules"} & data.keys():
             return data
-        upgraded = {name: value for name, value in data.items() if name not in ("story", "farewell")}
+        upgraded = {name: value for name, value in data.items() if name not in ("story", "farewell", "env_modules")}
         upgraded.setdefault("final_report", data.get("farewell"))
         story = data.get("story")
         if isinstance(story, (list, tuple)):
