@@ -20,6 +20,8 @@ from typing import Any
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.model import Contract
+from mosaic.contracts.payload import Imports
+from mosaic.envs.user_modules import allow_imports, allowed_imports
 
 END_PATIENCE_S = 10.0
 """For the other processes to end by themselves, and for the first to notice that one has ended."""
@@ -35,6 +37,8 @@ class RankOrder(Contract):
     rendezvous: str
     checkpoint: str | None
     """The checkpoint to resume from."""
+    imports: Imports
+    """What the worker may import: a network of the user's own."""
 
 
 @contextlib.contextmanager
@@ -52,6 +56,7 @@ def other_ranks(algorithm: str, config: Any, size: int, checkpoint: Path | None)
                 rank=rank,
                 rendezvous=str(rendezvous),
                 checkpoint=None if checkpoint is None else str(checkpoint),
+                imports=allowed_imports(),
             )
             process = subprocess.Popen([sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE)
             processes[rank] = process
@@ -108,6 +113,7 @@ def main() -> None:
     order = RankOrder.model_validate_json(sys.stdin.readline())
     watcher = threading.Thread(target=_end_with_worker, daemon=True)
     watcher.start()
+    allow_imports(order.imports)
     module = load_algorithm(order.algorithm)
     checkpoint = None
     if order.checkpoint is not None:

@@ -99,6 +99,14 @@ class Imports(Contract):
     folders: tuple[AbsolutePath, ...] = ()
     """Where they are: the folder in which the run was submitted, and those in its PYTHONPATH."""
 
+    def merge(self, other: Imports) -> Imports:
+        """Return both, without repetitions."""
+        modules, folders = (
+            dict.fromkeys((*self.modules, *other.modules)),
+            dict.fromkeys((*self.folders, *other.folders)),
+        )
+        return Imports(modules=tuple(modules), folders=tuple(folders))
+
 
 class WorkerChoice(Contract):
     id: SafeName

@@ -18,19 +18,25 @@ from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.contracts.payload import Imports
 
 _MAX_SHOWN = 500
-_allowed_modules: set[str] = set()
+_allowed = Imports()
 
 
 def allow_imports(imports: Imports | None) -> None:
     """Let this process import the modules of its run. Their folders come first, as that of a script does."""
+    global _allowed
     if imports is not None:
-        _allowed_modules.update(imports.modules)
+        _allowed = _allowed.merge(imports)
         sys.path[:0] = [folder for folder in imports.folders if folder not in sys.path]
+
+
+def allowed_imports() -> Imports:
+    """Return what this process may import, for processes that it starts."""
+    return _allowed
 
 
 def import_user_module(module: str, setting: str, always_allowed: Iterable[str] = ()) -> ModuleType:
     """Import a module that `setting` names; raise what is wrong with it in one sentence."""
-    allowed = {*_allowed_modules, *always_allowed, *os.environ.get(MODULES_VARIABLE, "").replace(" ", "").split(",")}
+    allowed = {*_allowed.modules, *always_allowed, *os.environ.get(MODULES_VARIABLE, "").replace(" ", "").split(",")}
     if module not in allowed:
         raise _problem(
             setting,

@@ -96,7 +96,19 @@ class RunService:
                 or payload.modules != named_modules(payload.metadata.worker.config)
             )
         )
+        if trained is not None and not trained.is_imported:
+            payload = self._with_imports_of(trained, payload)
         return mark_imported(payload, is_imported and not caller.is_trusted)
+
+    def _with_imports_of(self, trained: RunRecord, payload: Payload) -> Payload:
+        """The payload with what the run imports whose policy it evaluates: the checkpoint names the same modules."""
+        try:
+            theirs = self._records.read_payload(trained.run_id).metadata.worker.imports
+        except (OSError, ValueError):
+            return payload
+        if theirs is None:
+            return payload
+        return payload.with_worker(imports=theirs.merge(payload.metadata.worker.imports or Imports()))
 
     def _evaluated_run(self, payload: Payload) -> RunRecord | None:
         """The run of this workspace whose policy is evaluated."""
