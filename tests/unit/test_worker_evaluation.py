@@ -274,15 +274,21 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     env_id = "CartPole-v1" if "Discrete" in ALGORITHMS[algo].action_spaces else "Pendulum-v1"
     if ALGORITHMS[algo].extra is not None:
         pytest.importorskip(str(ALGORITHMS[algo].extra))
+    known = load_algorithm(algo).Config.model_fields
+    has_processes = "local_num_envs" in known
     if ALGORITHMS[algo].is_for_atari:
         pytest.importorskip("ale_py")
         env_id = "PongNoFrameskip-v4"
-        monkeypatch.setattr(load_algorithm(algo), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
-    known = load_algorithm(algo).Config.model_fields
+        if not has_processes:  # the others would not have the small network
+            monkeypatch.setattr(load_algorithm(algo), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
+    elif ALGORITHMS[algo].has_several_agents:
+        pytest.importorskip("mpe2")
+        env_id = "pettingzoo/simple_reference_v3"  # two agents
     tiny = {
         name: value
         for name, value in {
-            "num_envs": 2, "num_steps": 16, "num_minibatches": 2, "buffer_size": 64, "learning_starts": 32,
+            "local_num_envs" if has_processes else "num_envs": 2, "num_steps": 16, "num_minibatches": 2,
+            "buffer_size": 64, "learning_starts": 32,
             "batch_size": 8, "num_iterations_obs_norm_init": 1,
         }.items()
         if name in known
