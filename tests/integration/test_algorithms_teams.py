@@ -99,9 +99,9 @@ def test_agents_that_leave_end_their_episode_and_are_absent_until_the_next() -> 
 # --- training
 
 
-@pytest.mark.parametrize("policies", ["shared", "separate"])
-def test_a_killed_training_resumes_exactly(policies: str, tmp_path: Path) -> None:
-    config = scouted(policies)
+@pytest.mark.parametrize(("policies", "backend"), [("shared", "numpy"), ("separate", "numpy"), ("separate", "torch")])
+def test_a_killed_training_resumes_exactly(policies: str, backend: str, tmp_path: Path) -> None:
+    config = scouted(policies).model_copy(update={"backend": backend, "cuda": False})
     train_run(tmp_path / "whole", "ppo_pettingzoo", config)
     with pytest.raises(Killed):
         train_run(tmp_path / "broken", "ppo_pettingzoo", config, kill_at=230)

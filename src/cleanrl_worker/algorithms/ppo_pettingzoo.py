@@ -181,8 +181,14 @@ class PolicyOptimizers:
 
     def __init__(self, learners: Sequence[Any]) -> None:
         self._learners = learners
-        self.first_moment = [learner.first_moment for learner in learners]
-        self.second_moment = [learner.second_moment for learner in learners]
+
+    @property
+    def first_moment(self) -> Any:
+        return [learner.first_moment for learner in self._learners]
+
+    @property
+    def second_moment(self) -> Any:
+        return [learner.second_moment for learner in self._learners]
 
     @property
     def count(self) -> Any:
