@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events, latest_checkpoint, train_run
 from tests.helpers.commands import mosaic
-from tests.helpers.daemons import ended
+from tests.helpers.daemons import LiveDaemon, ended
 
+import mosaic as mosaic_api
 from cleanrl_worker.registry import load_algorithm
 from mosaic.api.play_payload import build_play_payload
 from mosaic.api.policy_lookup import evaluation_payload
@@ -75,6 +76,29 @@ def test_a_run_with_wrappers_that_is_resumed_ends_as_if_it_had_not_been_killed(
     assert events(tmp_path / "killed", "warning") == []
 
 
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_wrappers_in_several_processes_give_equal_results(name: str, tmp_path: Path) -> None:
+    """The learner's rewards come from the processes; what all environments share stays in one."""
+    wrappers = ["frame-stack(stack_size=2)", "reward-scale(scale=0.1)"]
+    settings: dict[str, Any] = {"num_envs": 3, "total_timesteps": 384, "wrappers": wrappers}
+    settings |= {"num_steps": 32} if name == "ppo" else {"learning_starts": 100}
+    for processes in (1, 2):
+        train_run(tmp_path / f"{processes}", name, load_algorithm(name).Config(**settings, env_processes=processes))
+    assert_same_checkpoint(latest_checkpoint(tmp_path / "1"), latest_checkpoint(tmp_path / "2"))
+
+
+def test_an_environment_of_ones_own_is_trained_from_python(
+    daemon: LiveDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_envs.py").write_text(OWN_ENVS)
+    monkeypatch.chdir(tmp_path)
+    with mosaic_api.connect(daemon.workspace.root) as client:
+        run = client.train("ppo", "my_envs:Own-v0", wrappers=["frame-stack(stack_size=2)"], **SETTINGS).wait()
+        assert (run.status, run.evaluate(episodes=2).episodes) == ("succeeded", 2)
+        policy = run.load_policy()
+    assert policy.observation_shape == (2, 4)
+
+
 def test_wrappers_last_from_the_training_to_the_evaluation_and_the_replay(
     trainer: TrainerClient, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +154,11 @@ def test_wrappers_last_from_the_training_to_the_evaluation_and_the_replay(
         ("ppo", {"wrappers": ["frame-stak"]}, "wrappers: No wrapper 'frame-stak'. Did you mean 'frame-stack'"),
         ("ppo", {"wrappers": ["frame-stack(4)"]}, "wrappers.* expected arguments as name=value with plain values"),
         ("ppo", {"wrappers": "flatten"}, "wrappers"),
+        (
+            "ppo",
+            {"wrappers": ["normalize-reward"], "env_processes": 2},
+            "env_processes: normalizing wrappers need all environments in one process",
+        ),
         ("ppo", {"wrappers": ["nothing_here:Own"]}, "wrappers: there is no module 'nothing_here'"),
         ("dqn", {"wrappers": ["rescale-action"]}, "wrappers: rescale-action cannot be put around CartPole-v1"),
         (
@@ -150,4 +179,5 @@ def test_wrappers_that_do_not_fit_are_refused_before_the_start(
     payload = build_train_payload("cleanrl", algo, {"env_id": "CartPole-v1", **settings}, {})
     with pytest.raises(BadInput, match=problem) as raised:
         trainer.check(json.loads(json.dumps(payload)))
-    assert raised.value.problems[0].path.startswith(("wrappers", "metadata.worker.config.algo_params.wrappers"))
+    setting = raised.value.problems[0].path.removeprefix("metadata.worker.config.algo_params.")
+    assert setting.startswith(("wrappers", "env_processes"))
