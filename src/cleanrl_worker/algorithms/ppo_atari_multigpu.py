@@ -50,7 +50,7 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
     """Settings of PPO for Atari games in several processes."""
 
     num_envs: int = Field(default=16, ge=1, le=4096, json_schema_extra=ROLLOUT)
-    """The number of parallel games in all processes; follows from `local_num_envs`."""
+    """The number of parallel games in all processes; follows from `local_num_envs`, or the other way round."""
     local_num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=ROLLOUT)
     """The number of parallel games in each process."""
     num_processes: int = Field(default=2, ge=1, le=64, json_schema_extra=COMPUTE)
@@ -66,14 +66,17 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
     @model_validator(mode="before")
     @classmethod
     def _count_games(cls, data: Any) -> Any:
-        """Derive `num_envs`, and `num_processes` from `device_ids`, before anything that depends on them."""
+        """Derive the games of all processes or of one from each other, and `num_processes` from `device_ids`."""
         if not isinstance(data, Mapping):
             return data
         values = {name: data.get(name, cls.model_fields[name].default) for name in ("local_num_envs", "num_processes")}
         if data.get("device_ids"):
             values["num_processes"] = len(data["device_ids"])
-        if not all(isinstance(value, int) for value in values.values()):
+        whole = data.get("num_envs")
+        if not all(isinstance(value, int) for value in (*values.values(), whole or 1)):
             return data  # refused with the reason that belongs to it
+        if whole is not None and "local_num_envs" not in data:
+            values["local_num_envs"] = whole // max(1, values["num_processes"])
         count = values["local_num_envs"] * values["num_processes"]
         if data.get("num_envs", count) != count:
             raise ValueError(
