@@ -249,7 +249,7 @@ def test_the_refusal_of_continuous_control_in_cartpole_reads_as_promised() -> No
 
 def test_image_algorithms_are_suggested_for_images_and_others_warn() -> None:
     pytest.importorskip("ale_py")
-    fit = "These fit: ppo_atari, ppo_atari_lstm, ppo_atari_multigpu, dqn_atari, c51_atari, rainbow_atari, sac_atari"
+    fit = "These fit: ppo_atari, ppo_atari_lstm, dqn_atari, c51_atari, rainbow_atari, sac_atari"
     assert refusal("sac_continuous_action", "PongNoFrameskip-v4").partition("(6). ")[2].startswith(fit)
     (warning,) = check_request(parse_request(config_of("ppo", "PongNoFrameskip-v4"))).warnings
     assert fit in warning
