@@ -66,6 +66,9 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "tqc": QUANTILE_CRITICS,
     "a2c": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_lstm": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
+    "ppo_trxl": AlgorithmSpec(
+        _CHOICES, _FLATTENABLE_SPACES, threads=WIDE_NETWORK_THREADS, missing_state="the rest of its checkpoint"
+    ),
     "ppo_atari": ATARI,
     "ppo_atari_lstm": ATARI,
     "dqn_atari": ATARI,

@@ -60,6 +60,12 @@ POLICY = {
 }
 GRADIENT = POLICY | {"losses/clipfrac", "losses/explained_variance"}
 ADVANTAGE = {*(f"losses/{name}" for name in ("value_loss", "policy_loss", "entropy")), "losses/explained_variance"}
+EPISODIC_MEMORY = {
+    "charts/entropy_coefficient",
+    "losses/loss",
+    "losses/reconstruction_loss",
+    *(f"episode/{name}_mean" for name in ("r", "l", "value", "advantage")),
+}
 VALUE = {"losses/td_loss", "losses/q_values"}
 ATOMS = {"losses/loss", "losses/q_values"}
 CRITIC = {"losses/qf1_values", "losses/qf1_loss", "losses/actor_loss"}
@@ -72,6 +78,7 @@ CASES = {
     "rpo_continuous_action": Case(PENDULUM, ROLLOUT, GRADIENT),
     "a2c": Case(CART, {"num_envs": 2, "num_steps": 32}, ADVANTAGE),
     "ppo_lstm": Case(CART, ROLLOUT, GRADIENT),
+    "ppo_trxl": Case(CART, {**ROLLOUT, "trxl_dim": 8}, GRADIENT | EPISODIC_MEMORY),
     "pqn": Case(CART, ROLLOUT, VALUE),
     "dqn": Case(CART, FOLLOWED, VALUE),
     "c51": Case(CART, {**FOLLOWED, "n_atoms": 11}, ATOMS),

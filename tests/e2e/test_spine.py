@@ -232,7 +232,7 @@ BAD_INPUT = (
     (("train", "ppo", "--env-id", "phys2d/CartPole-v1"), "pip install gymnasium jax"),
     (
         ("train", "sac_continuous_action", "--env-id", "CartPole-v1"),
-        "has Discrete(2). These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm",
+        "has Discrete(2). These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm, ppo_trxl",
     ),
     (("train", "ppo", "--env-id", "../../etc"), "env_id"),
     (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),

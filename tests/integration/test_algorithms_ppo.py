@@ -24,7 +24,7 @@ from tests.helpers.algorithm_cases import (
 )
 
 from cleanrl_worker import registry
-from cleanrl_worker.algorithms import a2c, ppo, ppo_continuous_action, ppo_lstm, rpo_continuous_action
+from cleanrl_worker.algorithms import a2c, ppo, ppo_continuous_action, ppo_lstm, ppo_trxl, rpo_continuous_action
 from cleanrl_worker.environments.normalization import RewardNormalizer
 from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.ppo_network import PpoActor, PpoNetwork
@@ -38,6 +38,7 @@ MODULES: dict[str, Any] = {
     "rpo_continuous_action": rpo_continuous_action,
     "a2c": a2c,
     "ppo_lstm": ppo_lstm,
+    "ppo_trxl": ppo_trxl,
 }
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32, "num_envs": 2, "total_timesteps": 1280, "checkpoint_every": 256},
@@ -48,8 +49,12 @@ SMALL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SMALL["a2c"] = SMALL["ppo"]
 SMALL["ppo_lstm"] = {**SMALL["ppo"], "num_minibatches": 2, "lstm_units": 8, "cuda": False}
+SMALL["ppo_trxl"] = {
+    **SMALL["ppo"], "env_id": "CartPole-v1", "trxl_dim": 8, "trxl_num_layers": 2, "trxl_memory_length": 40,
+    "anneal_steps": 1000, "num_minibatches": 2, "update_epochs": 1, "cuda": False,
+}  # fmt: skip
 SMALL["rpo_continuous_action"] = SMALL["ppo_continuous_action"]
-EACH = pytest.mark.parametrize("name", sorted(MODULES.keys() - {"a2c", "ppo_lstm"}))
+EACH = pytest.mark.parametrize("name", sorted(MODULES.keys() - {"a2c", "ppo_lstm", "ppo_trxl"}))
 
 
 def config_of(name: str, **changes: Any) -> Any:
@@ -71,6 +76,8 @@ def config_of(name: str, **changes: Any) -> Any:
         ("a2c", {"backend": "torch", "cuda": False}),
         ("ppo_lstm", {}),
         ("ppo_lstm", {"env_id": "Pendulum-v1", "num_steps": 64, "update_epochs": 1}),
+        ("ppo_trxl", {}),
+        ("ppo_trxl", {"trxl_positional_encoding": "learned", "trxl_memory_length": 10}),
     ],
 )
 def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
@@ -328,7 +335,7 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
             MODULES[name].check(config_of(name), cartpole)
         assert str(refusal.value) == (
             f"{name} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
-            "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm."
+            "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm, ppo_trxl."
         )
     cartpole.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
     with pytest.raises(BadInput, match="CartPole-v1 has Sequence"):

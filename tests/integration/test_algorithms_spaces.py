@@ -44,6 +44,7 @@ VECTOR_ALGORITHMS = [
 TINY = {
     "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1, "buffer_size": 40, "learning_starts": 16,
     "batch_size": 4, "train_frequency": 4, "target_network_frequency": 8, "checkpoint_every": 16, "anneal_lr": False,
+    "trxl_dim": 8,
 }  # fmt: skip
 
 
@@ -171,7 +172,11 @@ def test_unsupported_action_spaces_are_refused(name: str, actions: Any, has: str
             assert check_request(parse_request(config_of(name, env_id))).warnings == ()
             return
         message = refusal(name, env_id)
-    fits = "These fit: ppo, a2c, ppo_lstm." if has.startswith("Multi") else "No algorithm of this worker supports it."
+    fits = (
+        "These fit: ppo, a2c, ppo_lstm, ppo_trxl."
+        if has.startswith("Multi")
+        else "No algorithm of this worker supports it."
+    )
     assert message == f"{name} needs a {needed}; Shown-v0 has {has}. {fits}"
 
 
@@ -243,7 +248,7 @@ def test_no_algorithm_is_suggested_that_would_refuse(name: str) -> None:
 def test_the_refusal_of_continuous_control_in_cartpole_reads_as_promised() -> None:
     assert refusal("sac_continuous_action", "CartPole-v1") == (
         "sac_continuous_action needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
-        "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm."
+        "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm, ppo_trxl."
     )
 
 

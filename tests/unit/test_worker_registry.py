@@ -57,19 +57,20 @@ def test_a_config_can_change_inherited_defaults_and_only_those() -> None:
 
 
 def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert base.compatible_algorithms(make_env(Discrete(2))) == ["ppo", "dqn", "c51", "pqn", "qrdqn", "a2c", "ppo_lstm"]
+    discrete = ["ppo", "dqn", "c51", "pqn", "qrdqn", "a2c", "ppo_lstm", "ppo_trxl"]
+    assert base.compatible_algorithms(make_env(Discrete(2))) == discrete
     continuous = base.compatible_algorithms(make_env(Box(-1, 1, (2,), np.float32)))
     assert continuous[:2] == ["ppo_continuous_action", "rpo_continuous_action"]
     assert "sac_continuous_action" in continuous
     assert "sac_continuous_action" not in base.compatible_algorithms(make_env(Box(-np.inf, np.inf, (2,), np.float32)))
-    assert base.compatible_algorithms(make_env(MultiDiscrete([2, 2]))) == ["ppo", "a2c", "ppo_lstm"]
+    assert base.compatible_algorithms(make_env(MultiDiscrete([2, 2]))) == ["ppo", "a2c", "ppo_lstm", "ppo_trxl"]
     for actions in (Tuple((Discrete(2), Discrete(2))), Box(0, 3, (2,), np.int64), Box(-1, 1, (0,), np.float32)):
         assert base.compatible_algorithms(make_env(actions)) == []
     assert base.compatible_algorithms(make_env(Discrete(2), Text(5))) == []
     # Algorithms for Atari frames fit only Atari games; other images become vectors.
     monkeypatch.setitem(ALGORITHMS, "image_algorithm", AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True))
     image = make_env(Discrete(2), IMAGE)
-    assert base.compatible_algorithms(image) == ["ppo", "dqn", "c51", "pqn", "qrdqn", "a2c", "ppo_lstm"]
+    assert base.compatible_algorithms(image) == discrete
     monkeypatch.setattr(base, "family_of", lambda env: "atari")
     assert "image_algorithm" in base.compatible_algorithms(image)
     assert "ppo" not in base.compatible_algorithms(image)
@@ -82,11 +83,11 @@ def test_a_refusal_names_what_fits_if_anything_does() -> None:
         base.unsupported_actions_error("sac_continuous_action", "a continuous (Box) action space", cartpole)
     ) == (
         "sac_continuous_action needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
-        "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm."
+        "These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm, ppo_trxl."
     )
     cartpole.action_space = MultiDiscrete([2, 2])
     refusal = str(base.unsupported_actions_error("dqn", "a discrete action space", cartpole))
-    assert refusal.endswith("CartPole-v1 has MultiDiscrete([2 2]). These fit: ppo, a2c, ppo_lstm.")
+    assert refusal.endswith("CartPole-v1 has MultiDiscrete([2 2]). These fit: ppo, a2c, ppo_lstm, ppo_trxl.")
     cartpole.action_space = Tuple((Discrete(2), Discrete(2)))
     refusal = str(base.unsupported_actions_error("ppo", "a discrete action space", cartpole))
     assert refusal.endswith("No algorithm of this worker supports it.")

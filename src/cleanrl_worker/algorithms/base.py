@@ -274,8 +274,8 @@ def _check_vectors(
     }
 
 
-def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:
-    """Return warnings about observations that an algorithm for vectors cannot use well."""
+def observation_warnings(env: gymnasium.Env[Any, Any], encodes_images: bool = False) -> list[str]:
+    """Return warnings about observations that an algorithm for vectors, or also for images, cannot use well."""
     warnings = []
     parts = ", ".join(map(repr, unsupported_parts(env.observation_space)))
     if parts:
@@ -285,7 +285,7 @@ def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:
     space = env.observation_space
     is_image = isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
     is_atari = family_of(env) == "atari"
-    if is_image or is_atari:
+    if (is_image or is_atari) and not encodes_images:
         fitting = f" {suggest_algorithms(env)}" if is_atari else ""
         warnings.append(
             f"The images of {env_name(env)} are flattened to one long vector, which is hard to learn from.{fitting}"

@@ -55,7 +55,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
 
     warnings = step_warnings(config)
     if not ALGORITHMS[request.algo].is_for_atari:
-        warnings += observation_warnings(env)
+        warnings += observation_warnings(env, facts.get("encodes_images", False))
     training = {
         "module": module_name(request.algo),
         "algo": request.algo,

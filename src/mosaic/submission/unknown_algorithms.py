@@ -15,6 +15,7 @@ _NEAREST = {
     ("td3_continuous_action",): "d4pg naf",
     ("sac_atari",): "sacd sacdiscrete",
     ("ppo_lstm", "ppo_atari_lstm"): "recurrentppo",
+    ("ppo_trxl", "ppo_lstm"): "gtrxl transformerppo",
 }
 """By names of ours: names of the field that we do not have, in lower case and without separators."""
 
