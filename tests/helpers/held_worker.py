@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 HELD_AT = "held_at"
-_SIZES = ((4, 4, 4), (8,))
-"""Channels of the convolutions, and units of the layer after them."""
+_SIZES = ((4, 4, 4), (8,), None)
+"""Channels of the convolutions, units of the layer after them, and no network instead."""
 
 
 def install_held_worker(plugins: Path) -> None:
