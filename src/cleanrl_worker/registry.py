@@ -17,7 +17,9 @@ class AlgorithmSpec:
     action_spaces: tuple[str, ...]
     observation_spaces: tuple[str, ...]
     is_for_atari: bool = False
-    """Whether it is for Atari frames; the others flatten observations to a vector."""
+    """Whether it is for Atari frames alone."""
+    sees_images: bool = False
+    """Whether it has convolutions for observations that are images, where other algorithms flatten them."""
     has_several_agents: bool = False
     """Whether it trains the agents of PettingZoo's parallel environments together."""
     needs_bounds: bool = False
@@ -40,11 +42,17 @@ DISCRETE = AlgorithmSpec(("Discrete",), _FLATTENABLE_SPACES)
 CONTINUOUS = AlgorithmSpec(
     ("Box",),
     _FLATTENABLE_SPACES,
+    sees_images=True,
     missing_state="the mean and variance by which observations were normalized",
     normalizes=True,
 )
 ONE_CRITIC = AlgorithmSpec(
-    ("Box",), _FLATTENABLE_SPACES, needs_bounds=True, threads=WIDE_NETWORK_THREADS, model_parts=("actor", "qf1")
+    ("Box",),
+    _FLATTENABLE_SPACES,
+    sees_images=True,
+    needs_bounds=True,
+    threads=WIDE_NETWORK_THREADS,
+    model_parts=("actor", "qf1"),
 )
 TWO_CRITICS = replace(ONE_CRITIC, model_parts=("actor", "qf1", "qf2"))
 QUANTILE_CRITICS = replace(ONE_CRITIC, model_parts=("actor",))

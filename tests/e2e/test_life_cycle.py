@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.conftest import logged_problems
+from tests.helpers import image_env
 from tests.helpers.algorithm_cases import assert_same_checkpoint
 from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.held_worker import HELD_AT, install_held_worker
@@ -72,6 +74,10 @@ CRITIC = {"losses/qf1_values", "losses/qf1_loss", "losses/actor_loss"}
 CRITICS = {*CRITIC, "losses/qf2_values", "losses/qf2_loss", "losses/qf_loss"}
 ENTROPY = {"losses/alpha", "losses/alpha_loss"}
 POOL = {"charts/avg_episodic_return"}
+IMAGES = " with images"
+"""After the name of an algorithm: the case in which it sees images of 40 × 40 pixels."""
+SPOT = "image_env:Spot-v0"
+TINY: Json = {"network": "image_env:Tiny", "hidden_sizes": [16]}
 CASES = {
     "ppo": Case(CART, ROLLOUT, GRADIENT),
     "ppo_continuous_action": Case(PENDULUM, ROLLOUT, GRADIENT),
@@ -113,6 +119,7 @@ CASES = {
         {**ROLLOUT, "env_kwargs": {"max_cycles": 120}},
         GRADIENT | {"charts/episodic_return-player0", "charts/episodic_length-player1"},
     ),
+    f"ppo_continuous_action{IMAGES}": Case(SPOT, {**ROLLOUT, **TINY}, GRADIENT),
 }
 
 
@@ -131,24 +138,34 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]
 def payload_of(name: str, **ui: Any) -> Json:
     case = CASES[name]
     extras = {"cuda": False, "checkpoint_every": SAVED_EVERY, **case.settings}
-    config = {"algo": name, "env_id": case.env_id, "total_timesteps": TOTAL, "seed": SEED, "extras": extras}
+    config = {
+        "algo": name.removesuffix(IMAGES),
+        "env_id": case.env_id,
+        "total_timesteps": TOTAL,
+        "seed": SEED,
+        "extras": extras,
+    }
+    worker: Json = {"id": "cleanrl", "config": config}
+    if case.env_id == SPOT:
+        worker["imports"] = {"modules": ["image_env"], "folders": [str(Path(image_env.__file__).parent)]}
     # One thread each, so that two run side by side.
     return {
-        "metadata": {"worker": {"id": "cleanrl", "config": config}, "ui": ui},
+        "metadata": {"worker": worker, "ui": ui},
         "artifacts": {},
         "resources": {"cpus": 1},
     }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", dict.fromkeys((*ALGORITHMS, *CASES)))
 def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: str, trainer: TrainerClient) -> None:
     """R3.6: algorithms."""
     if name.endswith("_envpool"):
         pytest.importorskip("envpool")
-    if ALGORITHMS[name].is_for_atari:
+    spec = ALGORITHMS[name.removesuffix(IMAGES)]
+    if spec.is_for_atari:
         pytest.importorskip("ale_py")
-    if ALGORITHMS[name].has_several_agents:
-        pytest.importorskip("multi_agent_ale_py" if ALGORITHMS[name].is_for_atari else "mpe2")
+    if spec.has_several_agents:
+        pytest.importorskip("multi_agent_ale_py" if spec.is_for_atari else "mpe2")
     straight = trainer.submit(payload_of(name)).run_id
     broken = trainer.submit(payload_of(name, **{HELD_AT: HELD_STEP})).run_id
     pause_and_go_on(trainer, broken)
@@ -265,5 +282,6 @@ def curves(trainer: TrainerClient, run_id: str) -> Curves:
 
 
 def model_of(folder: RunFolder, name: str) -> bytes:
+    name = name.removesuffix(IMAGES)
     (path,) = folder.models.glob(f"*__{name}__{SEED}__*/{name}.cleanrl_model")
     return path.read_bytes()

@@ -99,4 +99,4 @@ def test_the_command_line_lists_what_each_is_for() -> None:
     assert lines["NAME"][:6] == ["NAME", "ACTIONS", "SEES", "COMPUTES", "WITH", "WHAT"]
     assert ALGORITHMS.keys() <= lines.keys()
     assert lines["dqn"][1:5] == ["discrete", "vectors", "numpy,", "torch"]
-    assert lines["rpo_continuous_action"][1:3] == ["continuous", "vectors"]
+    assert lines["rpo_continuous_action"][1:4] == ["continuous", "vectors,", "images"]

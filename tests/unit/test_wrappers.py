@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.wrappers import FrameStackObservation
+from tests.helpers import image_env  # noqa: F401 (registers Spot-v0)
 
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from mosaic.contracts.errors import BadInput
@@ -125,7 +126,8 @@ def test_a_wrapper_that_does_not_work_is_refused_with_its_cause(
 def test_every_named_wrapper_works() -> None:
     arguments = {"reward-scale": "(scale=2)", "time-limit": "(max_episode_steps=9)"}
     for name in NAMED_WRAPPERS:
-        env = make("Pendulum-v1", wrappers=[f"{name}{arguments.get(name, '')}"])
+        is_for_images = name in ("grayscale", "resize-observation")
+        env = make("Spot-v0" if is_for_images else "Pendulum-v1", wrappers=[f"{name}{arguments.get(name, '')}"])
         assert isinstance(env, WrappedEnv)
         try_wrapped(env)
         env.close()

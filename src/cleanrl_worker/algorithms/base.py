@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.environments.vector import VectorEnvs
-from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
 from cleanrl_worker.learners.conv_network import CONV_NETWORK
 from cleanrl_worker.learners.flat_network import FlatNetwork, select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
-from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
+from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
 from mosaic.envs.factory import family_of
 from mosaic.envs.spaces import describe_space, find_choices, flat_size, unsupported_parts
 
@@ -72,7 +72,7 @@ class FlatAgent:
     ) -> None:
         self.inputs, self.outputs, self.architecture = inputs, outputs, architecture
         self.network: Any
-        if architecture.body is None:
+        if not architecture.is_module:
             self.network = make_network(inputs, outputs, architecture)
         else:
             from cleanrl_worker.learners.torch_dense import ModuleNetwork
@@ -124,7 +124,30 @@ def load_agent(
 
 def saved_architecture(checkpoint: Checkpoint, default: Architecture = CONV_NETWORK) -> Architecture:
     """Return the architecture of a checkpoint's networks; the default if it is from before that was a setting."""
-    return Architecture.from_settings(checkpoint.facts["config"], default)
+    image = checkpoint.facts.get("shape", {}).get("image")
+    architecture = Architecture.from_settings(checkpoint.facts["config"], default)
+    return architecture._replace(image=None if image is None else tuple(image))
+
+
+def find_image(space: gymnasium.Space[Any]) -> tuple[int, ...] | None:
+    """Return the shape of observations that are images: bytes, large enough for convolutions; None for others."""
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.uint8 or not 2 <= len(space.shape) <= 4:
+        return None
+    is_large = all(space.shape[axis] >= MIN_IMAGE_SIDE_PX for axis in find_sides(space.shape))
+    return space.shape if is_large else None
+
+
+def with_image(config: AlgorithmConfig, space: gymnasium.Space[Any], resume: Checkpoint | None = None) -> Architecture:
+    """Return the architecture of the settings for these observations, with convolutions if they are images.
+
+    A run from before there were convolutions is resumed without.
+    """
+    image = find_image(space)
+    if image is None or (resume is not None and "image" not in resume.facts["shape"]):
+        return config.architecture
+    if config.backend == "numpy":
+        raise refuse_key("backend", "numpy does not compute convolutions; leave backend out, or set it to torch.")
+    return config.architecture._replace(image=image)
 
 
 # --- compatibility of environments
@@ -233,12 +256,17 @@ def check_continuous(
     config: AlgorithmConfig,
     env: gymnasium.Env[Any, Any],
     make_agent: Callable[[int, int, Architecture], FlatAgent],
+    architecture: Architecture | None = None,
 ) -> dict[str, Any]:
-    """Raise unless the algorithm fits an environment with continuous actions; return the same."""
+    """Raise unless the algorithm fits an environment with continuous actions; return the same.
+
+    `architecture` is that of the networks, where it is not that of the settings alone.
+    """
     space: Any = env.action_space
     if not is_continuous(space):
         raise unsupported_actions_error(algorithm, "a continuous (Box) action space", env)
-    return {**_check_vectors(algorithm, config, env, math.prod(space.shape), make_agent), "actions": list(space.shape)}
+    sizes = _check_vectors(algorithm, config, env, math.prod(space.shape), make_agent, architecture)
+    return {**sizes, "actions": list(space.shape)}
 
 
 def check_any_actions(
@@ -263,15 +291,22 @@ def _check_vectors(
     env: gymnasium.Env[Any, Any],
     actions: int,
     make_agent: Callable[[int, int, Architecture], FlatAgent],
+    architecture: Architecture | None = None,
 ) -> dict[str, Any]:
     check_observations(algorithm, env)
     size = ObservationEncoder.describe(env.observation_space)["size"]
     return {
         "observations": list(env.observation_space.shape or (size,)),
         "actions": actions,
-        "parameters": make_agent(size, actions, config.architecture).network.size,
-        "backend": resolve_backend(config),
+        "parameters": make_agent(size, actions, architecture or config.architecture).network.size,
+        "backend": resolve_backend(config, architecture),
+        **image_facts(architecture or config.architecture),
     }
+
+
+def image_facts(architecture: Architecture) -> dict[str, Any]:
+    """Return what the check of a run reports where observations are images that are not flattened."""
+    return {} if architecture.image is None else {"encodes_images": True}
 
 
 def observation_warnings(env: gymnasium.Env[Any, Any], encodes_images: bool = False) -> list[str]:
@@ -308,11 +343,11 @@ def step_warnings(config: Any) -> list[str]:
     return [f"total_timesteps: {total:,} is not a multiple of the {what}, so {trained:,} steps are trained."]
 
 
-def resolve_backend(config: AlgorithmConfig) -> str:
+def resolve_backend(config: AlgorithmConfig, architecture: Architecture | None = None) -> str:
     """Resolve `auto`: small networks are fastest in numpy, even if there is a GPU, as far as it can compute them."""
     if config.backend != "auto":
         return config.backend
-    return "numpy" if config.architecture.has_kernels else "torch"
+    return "numpy" if (architecture or config.architecture).has_kernels else "torch"
 
 
 def sample_exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

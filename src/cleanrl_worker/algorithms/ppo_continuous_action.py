@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -25,6 +26,8 @@ from cleanrl_worker.algorithms.ppo import NETWORK, clipped_loss
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.normalization import ObservationNormalizer, RewardNormalizer
 from cleanrl_worker.environments.normalized import NormalizedEnvs
+from cleanrl_worker.environments.parallel import ParallelEnvs
+from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.evaluation.policies import BoundedPolicy, Outputs
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.ppo_kernels import GaussianKernel, PpoLosses, RolloutBatch, gaussian_log_probs
@@ -93,7 +96,7 @@ def gaussian_terms(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_continuous(NAME, config, env, Agent)
+    return base.check_continuous(NAME, config, env, Agent, base.with_image(config, env.observation_space))
 
 
 def make_agent(config: Any, observation_size: int, outputs: int) -> base.FlatAgent:
@@ -105,9 +108,7 @@ def make_learner(config: Config, agent: base.FlatAgent) -> PpoLearner:
 
 
 class NormalizedTraining(PpoTraining):
-    """PPO with observations and rewards that are normalized by running statistics."""
-
-    environments: NormalizedEnvs
+    """PPO with observations, unless they are images, and rewards that are normalized by running statistics."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -121,13 +122,16 @@ class NormalizedTraining(PpoTraining):
 
     def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays, facts = super().own_state()
-        normalize = self.environments.normalize
-        arrays = {**arrays, **normalize.arrays(), "inputs": self.environments.inputs}
-        return arrays, {**facts, "observation_count": normalize.count, "rewards": self._scale.facts()}
+        if isinstance(self.environments, NormalizedEnvs):
+            normalize = self.environments.normalize
+            arrays = {**arrays, **normalize.arrays(), "inputs": self.environments.inputs}
+            facts = {**facts, "observation_count": normalize.count}
+        return arrays, {**facts, "rewards": self._scale.facts()}
 
     def restore_own_state(self, resume: Checkpoint) -> None:
         super().restore_own_state(resume)
-        self.environments.normalize.restore(resume.arrays, resume.facts["observation_count"])
+        if isinstance(self.environments, NormalizedEnvs):
+            self.environments.normalize.restore(resume.arrays, resume.facts["observation_count"])
         self._scale.restore(resume.facts["rewards"])
 
 
@@ -138,10 +142,15 @@ class Training(NormalizedTraining):
     make_agent = staticmethod(make_agent)
     make_learner = staticmethod(make_learner)
 
-    def __init__(self, config: Config, run: Run, environments: NormalizedEnvs) -> None:
+    def __init__(self, config: Config, run: Run, environments: VectorEnvs) -> None:
         space: Any = environments.action_space
         size = math.prod(space.shape)
-        super().__init__(config, run, environments, self.make_agent(config, environments.observation_size, size))
+        if isinstance(environments, NormalizedEnvs):
+            agent = self.make_agent(config, environments.observation_size, size)
+        else:
+            architecture = base.with_image(config, environments.observation_space)
+            agent = Agent(environments.observation_size, size, architecture)
+        super().__init__(config, run, environments, agent)
         self._space, self._low, self._high = space, space.low.ravel(), space.high.ravel()
         self._actions = np.zeros((config.num_steps, config.num_envs, size), np.float32)
         self._clipped = np.zeros(self._actions.shape, space.dtype)
@@ -177,8 +186,20 @@ class Training(NormalizedTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    with open_environments(config, run, NormalizedEnvs) as environments:
+    with open_environments(config, run, environment_maker(config, resume)) as environments:
         Training(config, run, environments).train(resume)
+
+
+def environment_maker(config: Config, resume: Checkpoint | None) -> Callable[..., VectorEnvs]:
+    """Return what makes the environments: with normalized observations, unless these are images."""
+
+    def make_environments(make_env: Callable[[], Any], *args: Any) -> VectorEnvs:
+        env = make_env()
+        env.close()
+        is_image = base.with_image(config, env.observation_space, resume).image is not None
+        return (ParallelEnvs if is_image else NormalizedEnvs)(make_env, *args)
+
+    return make_environments
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
@@ -188,7 +209,7 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 
 def gaussian_policy(checkpoint: Checkpoint) -> BoundedPolicy:
-    """Return the policy of a Gaussian actor with normalized observations; needs only numpy."""
+    """Return the policy of a Gaussian actor with normalized observations, in numpy, or with images, in torch."""
     agent = base.load_agent(checkpoint, Agent, NETWORK)
     actor, encode = FrozenPpoActor(agent.network), normalized_encoder(checkpoint)
     return bounded_policy(checkpoint, lambda observations: actor(encode(observations)), agent.network.log_std)
@@ -197,6 +218,8 @@ def gaussian_policy(checkpoint: Checkpoint) -> BoundedPolicy:
 def normalized_encoder(checkpoint: Checkpoint) -> Outputs:
     """Return a function from observations to the network's inputs."""
     encode = base.ObservationEncoder(checkpoint.facts["inputs"])
+    if "observation_count" not in checkpoint.facts:  # images
+        return encode
     normalizer = ObservationNormalizer(encode.size)
     normalizer.restore(checkpoint.arrays, checkpoint.facts["observation_count"])
     return lambda observations: normalizer.normalize_frozen(encode(observations))

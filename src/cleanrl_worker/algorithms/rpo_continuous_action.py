@@ -19,9 +19,15 @@ import numpy as np
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, ppo_continuous_action
-from cleanrl_worker.algorithms.ppo_continuous_action import Agent, gaussian_policy, loss, make_learner, state_dict_of
+from cleanrl_worker.algorithms.ppo_continuous_action import (
+    Agent,
+    environment_maker,
+    gaussian_policy,
+    loss,
+    make_learner,
+    state_dict_of,
+)
 from cleanrl_worker.algorithms.settings import LEARNING
-from cleanrl_worker.environments.normalized import NormalizedEnvs
 from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.loops.on_policy import open_environments
 
@@ -41,7 +47,7 @@ class Config(ppo_continuous_action.Config, defaults={"total_timesteps": 8_000_00
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_continuous(NAME, config, env, Agent)
+    return base.check_continuous(NAME, config, env, Agent, base.with_image(config, env.observation_space))
 
 
 class Training(ppo_continuous_action.Training):
@@ -58,7 +64,7 @@ class Training(ppo_continuous_action.Training):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    with open_environments(config, run, NormalizedEnvs) as environments:
+    with open_environments(config, run, environment_maker(config, resume)) as environments:
         Training(config, run, environments).train(resume)
 
 

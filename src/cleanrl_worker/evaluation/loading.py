@@ -194,7 +194,7 @@ def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Evalu
 
 def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Checkpoint:
     """Complete the weights of a model file to a checkpoint, by what the environment and the settings determine."""
-    from cleanrl_worker.algorithms.base import ObservationEncoder
+    from cleanrl_worker.algorithms.base import ObservationEncoder, find_image
     from cleanrl_worker.learners.architecture import Architecture
 
     module, spec = load_algorithm(algo), ALGORITHMS[algo]
@@ -210,13 +210,16 @@ def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: An
         )
     config = {**module.Config(env_id=env_id).model_dump(mode="json"), **saved.config}
     inputs = ObservationEncoder.describe(env.observation_space)
-    shape = {} if spec.is_for_atari else {"observation_size": inputs["size"]}
+    shape: dict[str, Any] = {} if spec.is_for_atari else {"observation_size": inputs["size"]}
     facts: dict[str, Any] = {"algorithm": algo, "config": config, "inputs": inputs, "shape": shape}
     arrays: dict[str, Any] = {}
     if spec.needs_bounds:
         arrays = {"action.low": env.action_space.low, "action.high": env.action_space.high}
         # The model lacks networks that are trained but do not act.
         architecture = Architecture.from_settings(config, module.NETWORK)
+        image = find_image(env.observation_space)
+        if image is not None and "actor.fc1.weight" not in weights:  # which a network for flattened images has
+            shape["image"], architecture = list(image), architecture._replace(image=image)
         complete = module.Agent(inputs["size"], *arrays.values(), architecture).state_dict()
         missing = [name for name in complete if name.startswith(f"{spec.model_parts[0]}.") and name not in weights]
         if missing:

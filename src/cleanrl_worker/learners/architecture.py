@@ -12,6 +12,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float32]
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
 MAX_LAYERS, MAX_UNITS = 8, 8192
+MIN_IMAGE_SIDE_PX = 36
+"""The smallest image of which the convolutions leave one pixel; smaller ones, such as maps of grids, are vectors."""
 LEAKY_SLOPE = 0.01
 """The default of torch's LeakyReLU."""
 
@@ -24,6 +26,8 @@ class Architecture(NamedTuple):
     activation: Activation = "relu"
     body: str | None = None
     """A torch.nn.Module of the user's own as `module:Class`, instead of these layers."""
+    image: tuple[int, ...] | None = None
+    """The shape of observations that are images: convolutions, or the body, come before the layers."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -42,9 +46,23 @@ class Architecture(NamedTuple):
         return 0 if self.body is not None else len(self.hidden)
 
     @property
+    def is_module(self) -> bool:
+        """Whether only torch computes it, in numpy neither forward nor backward."""
+        return self.body is not None or self.image is not None
+
+    @property
     def has_kernels(self) -> bool:
         """Whether the numpy kernels can differentiate it; if not, torch computes the updates."""
-        return self.body is None and self.activation in ("tanh", "relu")
+        return not self.is_module and self.activation in ("tanh", "relu")
+
+
+def find_sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the axes of height and width of an image, whose channels, if any, are the shorter of first and last axis.
+
+    There may be an axis of stacked frames before these.
+    """
+    last = len(shape) - 1
+    return (last - 2, last - 1) if len(shape) > 2 and shape[-1] <= shape[-3] else (last - 1, last)
 
 
 def activate(name: Activation, values: Array) -> None:

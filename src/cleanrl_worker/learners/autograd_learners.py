@@ -7,6 +7,7 @@ modules that need nothing else.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -115,6 +116,8 @@ class ModuleLearner:
 class PpoAutogradLearner(ModuleLearner):
     """Trains a torch module by PPO on rollouts, minibatch by minibatch, and acts with it."""
 
+    _observation_dtype = torch.float32
+
     def __init__(
         self,
         network: PpoNetwork,
@@ -131,7 +134,8 @@ class PpoAutogradLearner(ModuleLearner):
         self._outputs, self._head = network.outputs, network.actor
         self._rollout = torch.zeros(0, device=compute.device)
         """All rows in the order of the epoch, [minibatches, rows, numbers]."""
-        self._observation_size = network.inputs
+        self._observation_size = self._packed_size = network.inputs
+        """Numbers of an observation, and those of them in a row of the rollout."""
         self._is_discrete = True
         self._minibatch_index = torch.zeros(1, dtype=torch.int64, device=compute.device)
         """The index of the next minibatch."""
@@ -146,9 +150,8 @@ class PpoAutogradLearner(ModuleLearner):
     def actor(self, rows: int) -> TorchActor:
         """Return an actor with the latest weights for `rows` observations at a time."""
         head = getattr(self.module, self._head)
-        return TorchActor(
-            InferenceStep((rows, self._observation_size), torch.float32, self._outputs, head, self.compute)
-        )
+        shape = (rows, self._observation_size)
+        return TorchActor(InferenceStep(shape, self._observation_dtype, self._outputs, head, self.compute))
 
     # --- learning
 
@@ -174,9 +177,9 @@ class PpoAutogradLearner(ModuleLearner):
 
     def _minibatch(self) -> RolloutBatch:
         rows = self._rollout.index_select(0, self._minibatch_index)[0]
-        actions = rows[:, self._observation_size : -len(_ROLLOUT_COLUMNS)]
+        actions = rows[:, self._packed_size : -len(_ROLLOUT_COLUMNS)]
         fields: Any = {
-            "observations": rows[:, : self._observation_size],
+            "observations": rows[:, : self._packed_size],
             "actions": actions[:, 0].long() if self._is_discrete else actions,
             **dict(zip(_ROLLOUT_COLUMNS, rows[:, -len(_ROLLOUT_COLUMNS) :].unbind(1), strict=True)),
         }
@@ -197,6 +200,36 @@ class PpoAutogradLearner(ModuleLearner):
     def losses(self) -> PpoLosses:
         """Return the losses of the latest update. Waits for the device."""
         return PpoLosses(*self._metrics.tolist())._replace(clipfrac=self._clip_fraction_sum.item() / self._updates)
+
+
+class PpoByteLearner(PpoAutogradLearner):
+    """The same for observations that are bytes, which are floats only inside of the module."""
+
+    _observation_dtype = torch.uint8
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._packed_size = 0
+        self._observations = torch.zeros(0, dtype=torch.uint8, device=self.compute.device)
+        """The observations in the order of the epoch, [minibatches, rows, bytes]."""
+
+    def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
+        observations = torch.from_numpy(batch.observations[order]).view(-1, self._rows, self._observation_size)
+        if len(self._observations) == 0:
+            self._observations = torch.empty_like(observations, device=self.compute.device)
+        self.compute.copy_to_device(self._observations, observations)
+        super().run_epoch(dataclasses.replace(batch, observations=batch.observations[:, :0]), order)
+
+    def _minibatch(self) -> RolloutBatch:
+        observations: Any = self._observations.index_select(0, self._minibatch_index)[0]
+        return dataclasses.replace(super()._minibatch(), observations=observations)
+
+    def state_values(self, observations: Array) -> Array:
+        """Return the critic's values, computed on the device by a minibatch at a time. Waits for the device."""
+        critic: Any = self.module.critic
+        with torch.no_grad():
+            parts = torch.split(torch.as_tensor(observations), self._rows)
+            return torch.cat([critic(part.to(self.compute.device))[:, 0] for part in parts]).cpu().numpy()
 
 
 class TorchActor:

@@ -19,6 +19,7 @@ CONV_NETWORK = Architecture((512,), "relu")
 """The default of what follows the convolutions."""
 KERNEL_SIZES_AND_STRIDES = ((8, 4), (4, 2), (3, 1))
 """Kernel size and stride of each convolution."""
+CHANNELS = (32, 64, 64)
 BODY = "network.body."
 """Before the names of the parameters of the user's own network."""
 CONV_LAYERS = ("network.0", "network.2", "network.4")
@@ -27,7 +28,7 @@ FIRST_DENSE_LAYER = 7
 
 
 class ConvNetworkSizes(NamedTuple):
-    channels: tuple[int, int, int] = (32, 64, 64)
+    channels: tuple[int, int, int] = CHANNELS
     """Output channels of each convolution."""
     hidden: tuple[int, ...] = (512,)
     """Units of each fully connected layer after them, or outputs of the user's own network."""

@@ -34,13 +34,16 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def choose_backend(config: BackendSettings, previous_backend: str | None = None) -> Backend:
+def choose_backend(
+    config: BackendSettings, previous_backend: str | None = None, architecture: Architecture | None = None
+) -> Backend:
     """Choose for an actor and critics: on a CPU numpy up to a width, else torch. A resumed run keeps its backend."""
     if config.backend != "auto":
         return config.backend
     if previous_backend in ("numpy", "torch"):
         return "torch" if previous_backend == "torch" else "numpy"
-    if not config.architecture.has_kernels or max(config.architecture.hidden) > config.kernel_units:
+    architecture = architecture or config.architecture
+    if not architecture.has_kernels or max(architecture.hidden) > config.kernel_units:
         return "torch"
     return "torch" if config.cuda and has_gpu() else "numpy"
 

@@ -184,13 +184,13 @@ class ActorCriticNetworks:
             return ModuleNetwork(lambda: dense_layers(architecture, inputs, outputs), inputs, outputs, f"{name}.")
 
         def actor(name: str) -> Perceptron:
-            if architecture.body is not None:
+            if architecture.is_module:
                 return own(observation_size, len(heads) * action_size, name)  # type: ignore[no-any-return]
             names = [f"{name}.{layer}" for layer in (*layers[:-1], *heads)]
             return Perceptron(observation_size, len(heads) * action_size, architecture, layer_names=names)
 
         def critic(name: str) -> Perceptron:
-            if architecture.body is not None:
+            if architecture.is_module:
                 return own(observation_size + action_size, critic_outputs, name)  # type: ignore[no-any-return]
             names = [f"{name}.{layer}" for layer in layers]
             return Perceptron(observation_size + action_size, critic_outputs, architecture, layer_names=names)

@@ -31,8 +31,13 @@ def dense_layers(
 ) -> nn.Sequential:
     """Return the hidden layers, or the user's own network instead of them, and a linear head.
 
-    After a network of the user's own the head is initialized orthogonally with this gain, or else as torch does.
+    After a network of the user's own the head is initialized orthogonally with this gain, or else as torch does; so is
+    all that sees an image.
     """
+    if architecture.image is not None:
+        from cleanrl_worker.learners.torch_image import image_layers
+
+        return image_layers(architecture, inputs, outputs, head_gain)
     if architecture.body is not None:
         body, size = make_body(architecture.body, (inputs,))
         head = nn.Linear(size, outputs)

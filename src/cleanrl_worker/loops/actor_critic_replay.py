@@ -63,12 +63,15 @@ def train(
         world.shape |= {"actions": low.size, **shape}
         if config.her_goals:
             world.shape["her_goals"] = config.her_goals
-        agent = make_agent(world.observation_size, space.low, space.high, config.architecture)
+        architecture = base.with_image(config, world.environments.observation_space, resume)
+        if architecture.image is not None:
+            world.shape["image"] = list(architecture.image)
+        agent = make_agent(world.observation_size, space.low, space.high, architecture)
 
         # Start or resume.
         if resume is None:
             global_step = 0
-            backend = devices.choose_backend(config)
+            backend = devices.choose_backend(config, architecture=architecture)
             agent.networks.initialize(rng)
             learner = make_learner(config, agent, world.replay, rng, backend)
             world.start()
@@ -173,11 +176,13 @@ def check(
             find_goals(name, env)
     sizes = check_vectors(name, _capacity(config), env)
     size = base.ObservationEncoder.describe(env.observation_space)["size"]
+    architecture = base.with_image(config, env.observation_space)
     return {
         **sizes,
         "actions": list(space.shape),
-        "parameters": make_agent(size, space.low, space.high, config.architecture).networks.size,
-        "backend": devices.choose_backend(config),
+        "parameters": make_agent(size, space.low, space.high, architecture).networks.size,
+        "backend": devices.choose_backend(config, architecture=architecture),
+        **base.image_facts(architecture),
     }
 
 

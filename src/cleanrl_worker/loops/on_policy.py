@@ -56,7 +56,8 @@ class OnPolicyTraining:
         self.iteration = self.global_step = 0
         self.learning_rate = config.learning_rate
         steps, num_envs = config.num_steps, config.num_envs
-        self.observations = np.zeros((steps + 1, num_envs, environments.observation_size), np.float32)
+        self.dtype = np.float32 if agent.architecture.image is None else np.uint8
+        self.observations = np.zeros((steps + 1, num_envs, environments.observation_size), self.dtype)
         """The observation before each step of the rollout, and the one after its last step."""
         self.dones = np.zeros((steps, num_envs), np.bool_)
         self.truncated: list[tuple[int, int, Array]] = []
@@ -182,16 +183,17 @@ class OnPolicyTraining:
         Otherwise the agent would learn that reaching the time limit is as bad as failing.
         """
         if self.truncated:
-            values = self.state_values(np.array([observation for _, _, observation in self.truncated], np.float32))
+            values = self.state_values(np.array([observation for _, _, observation in self.truncated], self.dtype))
             for (t, env, _), value in zip(self.truncated, values.tolist(), strict=True):
                 rewards[t, env] += self.config.gamma * value
 
     def _shape(self) -> dict[str, Any]:
         """Return what must be equal for a checkpoint to be resumed."""
+        image = self.agent.architecture.image
         return {
             "env_id": self.config.env_id, "observation_size": self.environments.observation_size,
             "actions": self.agent.network.outputs, "num_envs": self.config.num_envs,
-            "num_steps": self.config.num_steps,
+            "num_steps": self.config.num_steps, **({} if image is None else {"image": list(image)}),
         }  # fmt: skip
 
     def _state(self, _: bool) -> TrainingState:
@@ -204,7 +206,7 @@ class OnPolicyTraining:
                 "algorithm": self.name,
                 "shape": self._shape(),
                 "config": self.config.model_dump(mode="json"),
-                "backend": base.resolve_backend(self.config),
+                "backend": base.resolve_backend(self.config, self.agent.architecture),
                 "inputs": base.ObservationEncoder.describe(self.environments.observation_space),
                 "iteration": self.iteration,
                 "global_step": self.global_step,
@@ -245,6 +247,9 @@ class PpoTraining(OnPolicyTraining):
         self.actor = self.learner.actor(self.config.num_envs)
 
     def state_values(self, observations: Array) -> Array:
+        if self.agent.architecture.image is not None:
+            learner: Any = self.learner
+            return np.asarray(learner.state_values(observations))
         return self.network.critic_values(observations)
 
     def rollout_values(self) -> Array:
@@ -292,11 +297,13 @@ def make_ppo_learner(
     config: PpoConfig, agent: base.FlatAgent, kernel: Callable[..., PpoKernel], loss: PpoLoss
 ) -> PpoLearner:
     """Return PPO's learner: the kernel in numpy, or in torch autograd of the loss."""
-    if base.resolve_backend(config) == "numpy":
+    if base.resolve_backend(config, agent.architecture) == "numpy":
         return kernel(agent.network, config.minibatch_size, config)
-    from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner
+    from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner, PpoByteLearner
     from cleanrl_worker.learners.torch_backend import TorchContext
 
+    is_image = agent.architecture.image is not None
     # One thread: more make small networks slower, and results would depend on their number.
-    compute = TorchContext.from_settings(config, threads=1)
-    return PpoAutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
+    compute = TorchContext.from_settings(config, threads=None if is_image else 1)
+    kind = PpoByteLearner if is_image else PpoAutogradLearner
+    return kind(agent.network, agent.module(), loss, config.minibatch_size, config, compute)

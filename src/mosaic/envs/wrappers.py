@@ -40,13 +40,34 @@ class RewardScale(gymnasium.RewardWrapper[Any, Any]):
         return float(reward) * self._scale
 
 
+class ResizeObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Resizes images of bytes [height, width] or [height, width, channels] by averaging; Gymnasium's needs OpenCV."""
+
+    def __init__(self, env: Env, shape: tuple[int, int]) -> None:
+        super().__init__(env)
+        space, (height, width) = env.observation_space, shape
+        if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+            raise ValueError(f"it needs images of bytes [height, width] or [height, width, channels], not {space}")
+        self.observation_space = gymnasium.spaces.Box(0, 255, (height, width, *space.shape[2:]), np.uint8)
+        self._size = width, height
+
+    def observation(self, observation: Any) -> Array:
+        from PIL import Image
+
+        planes = np.moveaxis(np.atleast_3d(observation), 2, 0)
+        resized = [np.asarray(Image.fromarray(plane).resize(self._size, Image.Resampling.BOX)) for plane in planes]
+        return np.stack(resized, 2).reshape(self.observation_space.shape or ())
+
+
 NAMED_WRAPPERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip-action": (gymnasium_wrappers.ClipAction, {}),
     "flatten": (gymnasium_wrappers.FlattenObservation, {}),
     "frame-stack": (gymnasium_wrappers.FrameStackObservation, {"stack_size": 4}),
+    "grayscale": (gymnasium_wrappers.GrayscaleObservation, {}),
     "normalize-observation": (NormalizeObservation, {}),
     "normalize-reward": (NormalizeReward, {}),
     "rescale-action": (gymnasium_wrappers.RescaleAction, {"min_action": -1.0, "max_action": 1.0}),
+    "resize-observation": (ResizeObservation, {"shape": (84, 84)}),
     "reward-scale": (RewardScale, {}),
     "time-limit": (gymnasium_wrappers.TimeLimit, {}),
 }
