@@ -34,6 +34,13 @@ class AlgorithmSpec:
     """Whether it normalizes observations and rewards itself."""
     extra: str | None = None
     """The extra of the package that it needs besides `train`; such algorithms are never suggested as alternatives."""
+    needs_teacher: bool = False
+    """Whether it learns from a trained policy, which its `check_teacher` finds; never suggested as an alternative."""
+
+    @property
+    def is_suggested(self) -> bool:
+        """Whether it may be suggested as an alternative."""
+        return self.extra is None and not self.needs_teacher
 
 
 _FLATTENABLE_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
@@ -84,6 +91,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "rainbow_atari": ATARI_CHECKPOINT_ONLY,
     "sac_atari": ATARI_CHECKPOINT_ONLY,
     "ppo_atari_multigpu": ATARI,
+    "qdagger_dqn_atari_impalacnn": replace(ATARI, needs_teacher=True),
     "ppo_atari_envpool": ATARI_ENVPOOL,
     "pqn_atari_envpool": ATARI_ENVPOOL,
     "ppo_rnd_envpool": ATARI_ENVPOOL,
@@ -96,7 +104,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
 def suitable_algorithms(action_space: str, is_atari: bool) -> list[str]:
     """Return the algorithms for an action space; for Atari games those that use frames, if there are any."""
     suitable = {
-        name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces and entry.extra is None
+        name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces and entry.is_suggested
     }
     for_atari = [name for name, entry in suitable.items() if entry.is_for_atari]
     return for_atari if is_atari and for_atari else [name for name in suitable if name not in for_atari]
@@ -111,6 +119,6 @@ def module_name(algo: str) -> str:
 def load_algorithm(algo: str) -> ModuleType:
     """Import the module of an algorithm: `Config`, `Agent`, `check`, `train`, `load_policy`, `state_dict_of`.
 
-    One whose environments are not Gymnasium's also has `make_env`.
+    One whose environments are not Gymnasium's also has `make_env`, one that needs a teacher `check_teacher`.
     """
     return importlib.import_module(module_name(algo))

@@ -16,7 +16,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.conftest import logged_problems
 from tests.helpers import image_env
-from tests.helpers.algorithm_cases import assert_same_checkpoint
+from tests.helpers.algorithm_cases import assert_same_checkpoint, write_teacher
 from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.held_worker import HELD_AT, install_held_worker
 
@@ -52,6 +52,7 @@ class Case(NamedTuple):
 CART, PENDULUM = "CartPole-v1", "Pendulum-v1"
 GAME, POOLED_GAME = "RoadRunnerNoFrameskip-v4", "RoadRunner-v5"
 """The road runner is caught soon, whatever it does."""
+STUDENT = "qdagger_dqn_atari_impalacnn"
 EPISODES = {"charts/episodic_return", "charts/episodic_length", SPEED}
 ROLLOUT: Json = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
 REPLAY: Json = {"buffer_size": 200, "batch_size": 8, "learning_starts": 60}
@@ -100,6 +101,15 @@ CASES = {
     "c51_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, ATOMS),
     "rainbow_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, VALUE | {"charts/beta"}),
     "sac_atari": Case(GAME, FOLLOWED, CRITICS | ENTROPY),
+    # Held in its offline phase. It gets its teacher from the fixture.
+    STUDENT: Case(
+        GAME,
+        {**FOLLOWED, "batch_size": 4, "teacher_steps": 140, "offline_steps": 100, "teacher_eval_episodes": 1},
+        VALUE
+        | {"losses/loss", "losses/distill_loss", "charts/distill_coeff", "charts/epsilon"}
+        | {"charts/teacher/avg_episodic_return"}
+        | {f"charts/offline/{name}" for name in ("loss", "q_loss", "distill_loss")},
+    ),
     # Games of envpool cannot be brought back.
     "ppo_atari_envpool": Case(POOLED_GAME, ROLLOUT, GRADIENT | POOL, is_exact=False),
     "pqn_atari_envpool": Case(POOLED_GAME, ROLLOUT, VALUE | POOL, is_exact=False),
@@ -129,6 +139,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]
     place = tmp_path_factory.mktemp("lives")
     workspace, plugins = Workspace(place / "it's a place" / "var"), place / "plug ins"
     install_held_worker(plugins)
+    CASES[STUDENT].settings["teacher_policy"] = write_teacher(place / "dqn_atari.cleanrl_model", actions=18)
     with running_daemon(workspace, plugins, "--max-runs", "2") as (_, connection):
         connection.check(payload_of("ppo"))  # so that the checker is there before the first test looks around
         yield connection

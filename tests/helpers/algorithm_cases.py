@@ -16,6 +16,7 @@ from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
+from mosaic.run.torchfile import save_state_dict
 
 
 class Corridor(gymnasium.Env[Any, Any]):
@@ -148,3 +149,12 @@ def assert_same_checkpoint(one: Checkpoint, other: Checkpoint) -> None:
 
 def events(path: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in read_all(RunFolder(path).journal) if event["kind"] == kind]
+
+
+def write_teacher(path: Path, actions: int) -> str:
+    """Write a model file of dqn_atari with new weights, to learn from; return its path."""
+    agent = load_algorithm("dqn_atari").Agent(actions)
+    agent.initialize(np.random.default_rng(5))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_state_dict(path, agent.state_dict())
+    return str(path)

@@ -16,7 +16,7 @@ from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.run import Checkpoint
 
-EACH = pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.extra is None])
+EACH = pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.is_suggested])
 SMALL: dict[str, Any] = {
     "total_timesteps": 64, "checkpoint_every": 8, "num_envs": 1, "num_steps": 8, "num_minibatches": 1,
     "update_epochs": 1, "buffer_size": 40, "batch_size": 4, "learning_starts": 4, "train_frequency": 4,

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.helpers.algorithm_cases import write_teacher
 from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.evaluation.loading import env_maker, load_for_evaluation, recording_header
@@ -299,6 +300,10 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
         }.items()
         if name in known
     }  # fmt: skip
+    if ALGORITHMS[algo].needs_teacher:
+        teacher = write_teacher(tmp_path / "dqn_atari.cleanrl_model", actions=6)
+        tiny |= {"teacher_policy": teacher, "teacher_steps": 16, "offline_steps": 4, "teacher_eval_episodes": 1}
+        tiny["env_kwargs"] = {"max_num_frames_per_episode": 80}
     config = {"algo": algo, "env_id": env_id, "total_timesteps": 64, "extras": tiny}
     folder = train_here(RunFolder(tmp_path / "trained"), config)
     episodes = 1 if ALGORITHMS[algo].is_for_atari else 3  # a game takes its time

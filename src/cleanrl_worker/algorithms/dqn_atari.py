@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 NAME = "dqn_atari"
 SIZES = ConvNetworkSizes()
+NETWORK = CONV_NETWORK
 METRIC_NAMES = ("td_loss", "q_values")
 
 

@@ -136,6 +136,7 @@ class ParallelEnvs(VectorEnvs):
     # --- stepping
 
     def start(self) -> None:
+        self._flush_action_chunk()
         for worker in self._workers:
             worker.start_call("start")
         super().start()

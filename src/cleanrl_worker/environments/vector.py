@@ -174,9 +174,11 @@ class VectorEnvs:
     # --- stepping
 
     def start(self) -> None:
-        """Reset each environment for the first time."""
+        """Reset each environment to its first episode; an episode that is under way is not recorded."""
+        self._flush_action_chunk()
         for index in range(len(self._envs)):
             self._reset(index, self.seed + index)
+            self._episode_parts[index] = []
         self._start_video()
 
     def observe(self, into: Array) -> None:

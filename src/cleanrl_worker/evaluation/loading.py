@@ -100,8 +100,8 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
         if env_id != saved.env_id and saved.env_id is not None:
             with problems_of("env_id"):
                 _check_spaces(saved, env_id, env, make_env)
-        policy = _build_policy(saved, algo, env_id, env)
-        _try_one_action(saved, env_id, env, policy)
+        policy = build_policy(saved, algo, env_id, env)
+        try_one_action(saved, env_id, env, policy)
     except BaseException:
         env.close()
         raise
@@ -178,8 +178,8 @@ def _check_settings(request: WorkerRequest) -> None:
         raise refuse_key(path, "an evaluation takes its settings from the checkpoint. Leave it out.")
 
 
-def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> EvaluablePolicy:
-    checkpoint = saved.checkpoint or _checkpoint_from_weights(saved, algo, env_id, env)
+def build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> EvaluablePolicy:
+    checkpoint = saved.checkpoint or checkpoint_from_weights(saved, algo, env_id, env)
     try:
         policy: EvaluablePolicy = load_algorithm(algo).load_policy(checkpoint)
         return policy
@@ -192,7 +192,7 @@ def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Evalu
         raise BadInput(f"The weights of {saved.path} do not fit {algo} on {env_id!r} ({error}).") from error
 
 
-def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Checkpoint:
+def checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Checkpoint:
     """Complete the weights of a model file to a checkpoint, by what the environment and the settings determine."""
     from cleanrl_worker.algorithms.base import ObservationEncoder, find_image
     from cleanrl_worker.learners.architecture import Architecture
@@ -258,7 +258,7 @@ def _describe_spaces(env: Any) -> str:
     )
 
 
-def _try_one_action(saved: SavedPolicy, env_id: str, env: Any, policy: EvaluablePolicy) -> None:
+def try_one_action(saved: SavedPolicy, env_id: str, env: Any, policy: EvaluablePolicy) -> None:
     """Compute one action for the first observation."""
     observation, _ = env.reset(seed=0)
     try:

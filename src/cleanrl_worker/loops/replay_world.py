@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import gymnasium
 import numpy as np
@@ -46,7 +46,7 @@ class ReplayWorld:
         self._advance, self._add = self.environments.advance, self.replay.add
         self.stored_action_shape = (self.replay.num_envs, *self.replay.action_shape)
 
-    def __enter__(self) -> ReplayWorld:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,15 +120,25 @@ def _row_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple
 # --- Atari games
 
 
+AnyWorld = TypeVar("AnyWorld", bound=ReplayWorld)
+
+
 def atari_world(config: Any, run: Run, make_replay: Any = FrameReplay, **shape: Any) -> ReplayWorld:
     """Make the games and their buffer; `shape` is what else must not change when a run is resumed."""
+    return atari_world_of(ReplayWorld, config, run, make_replay, **shape)
+
+
+def atari_world_of(
+    kind: type[AnyWorld], config: Any, run: Run, make_replay: Any = FrameReplay, **shape: Any
+) -> AnyWorld:
+    """Do the same for an algorithm with a kind of world of its own."""
     games = AtariEnvs.from_config(config, run.frames)
     replay = make_replay(config.buffer_capacity, config.num_envs, FRAME_SHAPE, FRAME_STACK, config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((config.num_envs, *games.shape), np.uint8)
     shape = {"env_id": config.env_id, **shape}
     facts = {"backend": "torch", "threads": devices.thread_count()}
-    return ReplayWorld(games, replay, observations, observations[:, -1], shape, facts)
+    return kind(games, replay, observations, observations[:, -1], shape, facts)
 
 
 def check_atari(

@@ -160,6 +160,8 @@ def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
     env = _make_checked_env(request.algo, module, config)
     try:
         facts: dict[str, Any] = module.check(config, env)
+        if ALGORITHMS[request.algo].needs_teacher:
+            facts |= module.check_teacher(config)
         if request.artifacts.record_episodes and request.algo.endswith("_envpool"):
             raise refuse_key(
                 "artifacts.record_episodes",
