@@ -52,6 +52,7 @@ class Case(NamedTuple):
 CART, PENDULUM = "CartPole-v1", "Pendulum-v1"
 GAME, POOLED_GAME = "RoadRunnerNoFrameskip-v4", "RoadRunner-v5"
 """The road runner is caught soon, whatever it does."""
+SHORT_GAMES: Json = {"env_kwargs": {"max_num_frames_per_episode": 200}}
 STUDENT = "qdagger_dqn_atari_impalacnn"
 EPISODES = {"charts/episodic_return", "charts/episodic_length", SPEED}
 ROLLOUT: Json = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
@@ -104,7 +105,14 @@ CASES = {
     # Held in its offline phase. It gets its teacher from the fixture.
     STUDENT: Case(
         GAME,
-        {**FOLLOWED, "batch_size": 4, "teacher_steps": 140, "offline_steps": 100, "teacher_eval_episodes": 1},
+        {
+            **FOLLOWED,
+            **SHORT_GAMES,
+            "batch_size": 4,
+            "teacher_steps": 140,
+            "offline_steps": 60,
+            "teacher_eval_episodes": 1,
+        },
         VALUE
         | {"losses/loss", "losses/distill_loss", "charts/distill_coeff", "charts/epsilon"}
         | {"charts/teacher/avg_episodic_return"}

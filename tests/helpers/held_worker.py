@@ -27,11 +27,13 @@ def install_held_worker(plugins: Path) -> None:
 
 
 def _prepare(run_dir: str) -> None:
+    from cleanrl_worker.algorithms import qdagger_dqn_atari_impalacnn
     from cleanrl_worker.learners import conv_network
     from cleanrl_worker.shell import launcher
     from mosaic.contracts.folder import RunFolder
 
     conv_network.ConvNetworkSizes.__new__.__defaults__ = _SIZES
+    qdagger_dqn_atari_impalacnn.SIZES = conv_network.ConvNetworkSizes()
     folder = RunFolder(run_dir)
     held_at = (json.loads(folder.config.read_bytes())["metadata"].get("ui") or {}).get(HELD_AT)
     if held_at is not None:
