@@ -25,6 +25,7 @@ pytest.importorskip("ale_py")
 from cleanrl_worker.algorithms import qdagger_dqn_atari_impalacnn as qdagger
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.learners.torch_conv import as_tensors
+from cleanrl_worker.replay.buffers import FrameReplay
 from cleanrl_worker.shell.checker import check_request
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
@@ -64,6 +65,18 @@ def curves(path: Path) -> dict[str, list[int]]:
     return found
 
 
+def count_calls(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[str]:
+    """Return a list that gets an entry at each call of a method."""
+    original, calls = getattr(kind, name), []
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        calls.append(name)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(kind, name, counted)
+    return calls
+
+
 # --- phases
 
 
@@ -90,9 +103,7 @@ def test_a_run_that_is_killed_in_any_phase_ends_as_if_it_had_not_been(
 def test_the_teacher_plays_then_the_student_learns_offline_then_it_plays(
     place: Path, teacher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played: list[int] = []
-    original = AtariEnv.step
-    monkeypatch.setattr(AtariEnv, "step", lambda self, action: played.append(1) or original(self, action))
+    played = count_calls(monkeypatch, AtariEnv, "step")
     monkeypatch.setattr(qdagger, "_measure_teacher", lambda *_: 1.0)
     config = config_of(teacher)
     run = train_run(place / "run", qdagger.NAME, config)
@@ -128,11 +139,7 @@ def test_a_buffer_that_was_not_saved_is_filled_again_by_the_teacher(
     config = config_of(teacher, checkpoint_replay_mb=0.001)
     train_run(place / "run", qdagger.NAME, config, stop_at=stopped_at)
     stopped = latest_checkpoint(place / "run")
-    added: list[int] = []
-    original = qdagger.FrameReplay.add
-    monkeypatch.setattr(
-        qdagger.FrameReplay, "add", lambda self, *rows: added.append(self._step_count) or original(self, *rows)
-    )
+    added = count_calls(monkeypatch, FrameReplay, "add")
     train_run(place / "run", qdagger.NAME, config, stopped)
     assert len(added) == 102 + 300 - 203
     (warning,) = events(place / "run", "warning")
@@ -234,7 +241,7 @@ def test_the_loss_is_the_td_error_plus_the_weighted_divergence_from_the_teacher(
     def seen(rows: Any) -> Any:
         return rows.permute(0, 3, 1, 2) / 255.0
 
-    values, expected_td, expected_divergence = student(seen(images)), 0.0, 0.0
+    values, expected_td, expected_divergence = student(seen(images)), torch.zeros(()), torch.zeros(())
     for row in range(5):
         bootstrap = 0.9 * target(seen(following))[row].max() * (1 - batch.terminals[row])
         expected_td += (values[row, batch.actions[row]] - (batch.rewards[row] + bootstrap).detach()) ** 2 / 5

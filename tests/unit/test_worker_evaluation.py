@@ -291,7 +291,7 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     elif ALGORITHMS[algo].has_several_agents:
         pytest.importorskip("mpe2")
         env_id = "pettingzoo/simple_reference_v3"  # two agents
-    tiny = {
+    tiny: dict[str, Any] = {
         name: value
         for name, value in {
             "local_num_envs" if has_processes else "num_envs": 2, "num_steps": 16, "num_minibatches": 2,
