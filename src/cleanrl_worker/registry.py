@@ -20,6 +20,8 @@ class AlgorithmSpec:
     """Whether it is for Atari frames alone."""
     sees_images: bool = False
     """Whether it has convolutions for observations that are images, where other algorithms flatten them."""
+    is_for_procgen: bool = False
+    """Whether it is for the frames of Procgen's games alone."""
     has_several_agents: bool = False
     """Whether it trains the agents of PettingZoo's parallel environments together."""
     needs_bounds: bool = False
@@ -41,6 +43,16 @@ class AlgorithmSpec:
     def is_suggested(self) -> bool:
         """Whether it may be suggested as an alternative."""
         return self.extra is None and not self.needs_teacher
+
+    @property
+    def is_for_games(self) -> bool:
+        """Whether it is for the frames of games alone."""
+        return self.is_for_atari or self.is_for_procgen
+
+    @property
+    def runs_in_envpool(self) -> bool:
+        """Whether envpool runs its games, which take no settings and cannot be restored."""
+        return self.extra in ("envpool", "procgen")
 
 
 _FLATTENABLE_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
@@ -66,6 +78,7 @@ QUANTILE_CRITICS = replace(ONE_CRITIC, model_parts=("actor",))
 ATARI = AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True, threads=WIDE_NETWORK_THREADS)
 ATARI_CHECKPOINT_ONLY = replace(ATARI, missing_state="the rest of its checkpoint")
 ATARI_ENVPOOL = replace(ATARI, extra="envpool")
+PROCGEN = replace(ATARI, is_for_atari=False, is_for_procgen=True, extra="procgen")
 PETTINGZOO = replace(DISCRETE, has_several_agents=True, extra="pettingzoo")
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     "ppo": replace(DISCRETE, action_spaces=_CHOICES),
@@ -95,6 +108,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "ppo_atari_envpool": ATARI_ENVPOOL,
     "pqn_atari_envpool": ATARI_ENVPOOL,
     "ppo_rnd_envpool": ATARI_ENVPOOL,
+    "ppo_procgen": PROCGEN,
     "ppo_pettingzoo": PETTINGZOO,
     "ppo_pettingzoo_ma_atari": replace(ATARI, has_several_agents=True, extra="ma_atari"),
 }

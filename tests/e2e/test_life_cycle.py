@@ -6,6 +6,7 @@ middle, and resumed. Both must end with the same checkpoint, to the last bit, an
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -127,6 +128,7 @@ CASES = {
         POLICY | POOL | {"losses/fwd_loss"},
         is_exact=False,
     ),
+    "ppo_procgen": Case("starpilot", ROLLOUT, GRADIENT, is_exact=False),
     "ppo_pettingzoo": Case(
         "pettingzoo/simple_spread_v3",
         {**ROLLOUT, "env_kwargs": {"N": 2, "max_cycles": 15}},
@@ -178,9 +180,11 @@ def payload_of(name: str, **ui: Any) -> Json:
 @pytest.mark.parametrize("name", dict.fromkeys((*ALGORITHMS, *CASES)))
 def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: str, trainer: TrainerClient) -> None:
     """R3.6: algorithms."""
-    if name.endswith("_envpool"):
-        pytest.importorskip("envpool")
     spec = ALGORITHMS[name.removesuffix(IMAGES)]
+    if spec.runs_in_envpool:
+        pytest.importorskip("envpool")
+    if spec.is_for_procgen and importlib.util.find_spec("PyQt5") is None:
+        pytest.skip("Qt 5 is not installed: pip install 'mosaic-rl[procgen]'")
     if spec.is_for_atari:
         pytest.importorskip("ale_py")
     if spec.has_several_agents:

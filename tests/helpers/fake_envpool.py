@@ -25,7 +25,7 @@ class FakeGame:
         self._rng = np.random.default_rng(seed)
         self._max_steps = max_steps
         self.is_done = True
-        self.lives = 0
+        self.lives, self.lives_at_start = 0, LIVES
         self.steps = 0
         self.frames = np.zeros((4, 84, 84), np.uint8)
         self.actions: list[int] = []
@@ -37,7 +37,7 @@ class FakeGame:
     def begin(self, is_forced: bool) -> None:
         idle = int(self._rng.integers(30))
         if is_forced or self.is_over or self.steps >= self._max_steps:
-            self.lives, self.steps = LIVES, 0
+            self.lives, self.steps = self.lives_at_start, 0
             self.frames[...] = self._random_frame()
         else:
             self._add_frame()
@@ -105,21 +105,44 @@ class FakePool:
         return np.stack([np.repeat(self.games[index].frames[-1][:, :, None], 3, 2) for index in env_ids])
 
 
+class FakeProcgenPool(FakePool):
+    """Games of one life, whose observation is one color frame, and whose rewards are not clipped."""
+
+    action_space = gymnasium.spaces.Discrete(15)
+
+    def __init__(self, num_envs: int, env_seed: Sequence[int], num_levels: int, start_level: int) -> None:
+        assert (num_levels, start_level) == (0, 0)
+        super().__init__(num_envs, env_seed, MAX_STEPS, True, True)
+        for game in self.games:
+            game.lives_at_start = 1
+
+    def _results(self, games: Sequence[FakeGame], rewards: Sequence[float]) -> Any:
+        observations, _, is_terminal, is_truncated, _ = super()._results(games, rewards)
+        return observations[:, :3, :64, :64], np.array(rewards, np.float32), is_terminal, is_truncated, {}
+
+    def render(self, env_ids: Sequence[int] = (0,)) -> Any:
+        return super().render(env_ids)[:, :64, :64]
+
+
 @contextmanager
 def fake_envpool() -> Iterator[list[FakePool]]:
     """Replace `envpool` by the fake inside the block; yield the list of created pools."""
     pools: list[FakePool] = []
 
-    def make(name: str, *, env_type: str, num_threads: int, repeat_action_probability: float, **settings: Any) -> Any:
+    def pool_kind(name: str) -> Any:
+        return FakeProcgenPool if name.startswith("Starpilot") else FakePool
+
+    def make(name: str, *, env_type: str, num_threads: int, **settings: Any) -> Any:
         assert env_type == "gymnasium"
         assert settings.pop("render_mode") == "rgb_array"
         assert num_threads >= 1
-        pools.append(FakePool(**settings))
+        settings.pop("repeat_action_probability", None)
+        pools.append(pool_kind(name)(**settings))
         return pools[-1]
 
     module: Any = ModuleType("envpool")
-    module.make, module.make_spec = make, lambda name: FakePool
-    module.list_all_envs = lambda: ["Breakout-v5", "Pong-v5", "Ant-v5"]
+    module.make, module.make_spec = make, pool_kind
+    module.list_all_envs = lambda: ["Breakout-v5", "Pong-v5", "Ant-v5", "StarpilotEasy-v0", "StarpilotHard-v0"]
     previous = sys.modules.get("envpool")
     sys.modules["envpool"] = module
     try:

@@ -39,7 +39,7 @@ SHOWN: dict[str, gymnasium.Space[Any]] = {
 }
 CHOICES, FORCES = Discrete(3, start=-1), Box(-2, 1, (2, 1), np.float32)
 VECTOR_ALGORITHMS = [
-    name for name, entry in ALGORITHMS.items() if not entry.is_for_atari and not entry.has_several_agents
+    name for name, entry in ALGORITHMS.items() if not entry.is_for_games and not entry.has_several_agents
 ]
 TINY = {
     "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1, "buffer_size": 40, "learning_starts": 16,

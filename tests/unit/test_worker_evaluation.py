@@ -279,7 +279,11 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
 ) -> None:
     """R8.2: evaluation registry."""
     env_id = "CartPole-v1" if "Discrete" in ALGORITHMS[algo].action_spaces else "Pendulum-v1"
-    if ALGORITHMS[algo].extra is not None:
+    if ALGORITHMS[algo].is_for_procgen:
+        pytest.importorskip("envpool")
+        pytest.importorskip("PyQt5")
+        env_id = "leaper"
+    elif ALGORITHMS[algo].extra is not None:
         pytest.importorskip(str(ALGORITHMS[algo].extra))
     known = load_algorithm(algo).Config.model_fields
     has_processes = "local_num_envs" in known
@@ -306,7 +310,7 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
         tiny["env_kwargs"] = {"max_num_frames_per_episode": 80}
     config = {"algo": algo, "env_id": env_id, "total_timesteps": 64, "extras": tiny}
     folder = train_here(RunFolder(tmp_path / "trained"), config)
-    episodes = 1 if ALGORITHMS[algo].is_for_atari else 3  # a game takes its time
+    episodes = 1 if ALGORITHMS[algo].is_for_games else 3  # a game takes its time
     for name, is_drawn in (("best", False), ("drawn", True)):
         extras = {"eval_stochastic": is_drawn, "eval_episodes": episodes}
         played = train_here(RunFolder(tmp_path / name), evaluation(folder.path, extras=extras))

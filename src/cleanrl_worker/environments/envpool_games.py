@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -40,8 +40,18 @@ _ID_PATTERNS = (
 """Gymnasium's ids determine whether actions are sticky; for envpool's own ids the algorithm decides."""
 
 
+class Task(Protocol):
+    """What a pool is made of."""
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Discrete: ...
+
+    def make_pool(self, seeds: Sequence[int], threads: int) -> Any:
+        """Make a pool with one game per seed."""
+
+
 class EnvpoolTask(NamedTuple):
-    """An envpool task id and its options."""
+    """The envpool id of an Atari game and its options."""
 
     name: str
     repeat_action_probability: float
@@ -49,11 +59,11 @@ class EnvpoolTask(NamedTuple):
 
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
-        return gymnasium.spaces.Discrete(int(_import_envpool().make_spec(self.name).action_space.n))
+        return gymnasium.spaces.Discrete(int(import_envpool().make_spec(self.name).action_space.n))
 
     def make_pool(self, seeds: Sequence[int], threads: int) -> Any:
         """Make a pool with one game per seed: an episode is a life, rewards are clipped to their sign."""
-        return _import_envpool().make(
+        return import_envpool().make(
             self.name,
             env_type="gymnasium",
             num_envs=len(seeds),
@@ -74,13 +84,14 @@ def find_task(env_id: str, repeat_action_probability: float) -> EnvpoolTask:
     for pattern, probability in _ID_PATTERNS:
         match = pattern.fullmatch(env_id)
         if match is not None and f"{match[1]}-v5" in games:
-            games &= set(_import_envpool().list_all_envs())
+            games &= set(import_envpool().list_all_envs())
             if f"{match[1]}-v5" in games:
                 return EnvpoolTask(f"{match[1]}-v5", repeat_action_probability if probability is None else probability)
     raise unknown_name_error("game", env_id, games, "envpool")
 
 
-def _import_envpool() -> Any:
+def import_envpool(extra: str = ENVPOOL_EXTRA) -> Any:
+    """Import envpool; raise with the extra to install if that fails."""
     try:
         import envpool
     except ImportError as error:
@@ -88,7 +99,7 @@ def _import_envpool() -> Any:
         reason = "" if isinstance(error, ModuleNotFoundError) and error.name == ENVPOOL_EXTRA else f" ({error})"
         raise MissingExtra(
             f"This algorithm runs its games in envpool, which is missing{reason}: "
-            f"pip install '{DISTRIBUTION}[{ENVPOOL_EXTRA}]'."
+            f"pip install '{DISTRIBUTION}[{extra}]'."
         ) from None
     return envpool
 
@@ -102,7 +113,7 @@ class EnvpoolGame(gymnasium.Env[Array, Any]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 
     def __init__(self, env_id: str, repeat_action_probability: float = 0.0, render_mode: str | None = None) -> None:
-        self._task = find_task(env_id, repeat_action_probability)
+        self._task: Task = find_task(env_id, repeat_action_probability)
         self._pool: Any = None
         self.spec = gymnasium.envs.registration.EnvSpec(env_id, "envpool:make", max_episode_steps=MAX_GAME_STEPS)
         self.render_mode = render_mode
@@ -167,9 +178,11 @@ class _PoolMember(gymnasium.Env[Array, Any]):
     metadata = EnvpoolGame.metadata
     render_mode = "rgb_array"
 
-    def __init__(self, render_frame: Callable[[], Any], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(
+        self, render_frame: Callable[[], Any], shape: tuple[int, ...], action_space: gymnasium.Space[Any]
+    ) -> None:
         self._render_frame = render_frame
-        self.observation_space = gymnasium.spaces.Box(0, 255, (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = action_space
 
     def render(self) -> Any:
@@ -181,14 +194,15 @@ class EnvpoolEnvs(VectorEnvs):
 
     shape = (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)
 
-    def __init__(
-        self, task: EnvpoolTask, num_envs: int, seed: int, threads: int, frames: LiveFrames | None = None
-    ) -> None:
+    def __init__(self, task: Task, num_envs: int, seed: int, threads: int, frames: LiveFrames | None = None) -> None:
         self._task, self._threads = task, threads
         self._pool: Any = None
         actions = task.action_space
         members = iter(
-            [_PoolMember(functools.partial(self._render_frame, index), actions) for index in range(num_envs)]
+            [
+                _PoolMember(functools.partial(self._render_frame, index), self.shape, actions)
+                for index in range(num_envs)
+            ]
         )
         super().__init__(lambda: next(members), num_envs, seed, frames)
         self._flatten = None
@@ -222,7 +236,7 @@ class EnvpoolEnvs(VectorEnvs):
         observations, rewards, terminations, truncations, info = self._pool.step(np.asarray(actions))
         for env_rewards, reward in zip(self._rewards, rewards.tolist(), strict=True):
             env_rewards.append(reward)
-        self._scores += info["reward"]
+        self._scores += self._game_rewards(rewards, info)
         ended = np.flatnonzero(terminations | truncations)
         endings = self._restart_ended(observations, ended, info, truncations) if ended.size else ()
         self._latest_observations = observations
@@ -230,6 +244,10 @@ class EnvpoolEnvs(VectorEnvs):
         if clock >= self._next_frame_check_step:
             self._publish_frames(clock)
         return endings
+
+    def _game_rewards(self, rewards: Array, info: Mapping[str, Array]) -> Array:
+        """Return the rewards that a score consists of."""
+        return info["reward"]
 
     def _restart_ended(
         self, observations: Array, ended_indices: Array, info: Mapping[str, Array], truncations: Array

@@ -122,7 +122,7 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
 
 
 def recording_header(algo: str, env_id: str, settings: dict[str, Any]) -> RecordingHeader | None:
-    if algo.endswith("_envpool"):
+    if ALGORITHMS[algo].runs_in_envpool:
         return None
     is_atari = ALGORITHMS[algo].is_for_atari
     preprocessing: Preprocessing = "team" if is_team(algo) else "atari_evaluation" if is_atari else "none"
@@ -210,7 +210,7 @@ def checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any
         )
     config = {**module.Config(env_id=env_id).model_dump(mode="json"), **saved.config}
     inputs = ObservationEncoder.describe(env.observation_space)
-    shape: dict[str, Any] = {} if spec.is_for_atari else {"observation_size": inputs["size"]}
+    shape: dict[str, Any] = {} if spec.is_for_games else {"observation_size": inputs["size"]}
     facts: dict[str, Any] = {"algorithm": algo, "config": config, "inputs": inputs, "shape": shape}
     arrays: dict[str, Any] = {}
     if spec.needs_bounds:

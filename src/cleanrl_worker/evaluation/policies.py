@@ -75,14 +75,16 @@ class BoundedPolicy:
         return np.asarray(clipped.astype(self._low.dtype))
 
 
-def image_network(network: Callable[[Tensor], Tensor], channels: int = FRAME_STACK) -> Outputs:
-    """Return a torch network as a function of images [rows, channels, 84, 84], computed on the CPU."""
+def image_network(
+    network: Callable[[Tensor], Tensor], channels: int = FRAME_STACK, side: int = FRAME_SIZE_PX
+) -> Outputs:
+    """Return a torch network as a function of images [rows, channels, side, side], computed on the CPU."""
     import torch
 
     from cleanrl_worker.learners.torch_conv import channels_last
 
     torch.set_num_threads(devices.thread_count())
-    expected = (channels, FRAME_SIZE_PX, FRAME_SIZE_PX)
+    expected = (channels, side, side)
 
     def outputs(observations: Array) -> Array:
         if observations.shape[1:] != expected:

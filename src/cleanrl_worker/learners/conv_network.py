@@ -1,4 +1,4 @@
-"""The convolutional network for Atari frames, without torch: names, shapes and initialization of its weights."""
+"""The convolutional networks for frames, without torch: names, shapes and initialization of its weights."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ CONV_LAYERS = ("network.0", "network.2", "network.4")
 FIRST_DENSE_LAYER = 7
 """The number of the first fully connected layer. The missing numbers are CleanRL's layers without weights."""
 
+IMPALA_LAYERS = ("network.0", "network.1", "network.2")
+"""The sequences of IMPALA's network: a convolution, max pooling and two residual blocks."""
+IMPALA_RESIDUALS = tuple(f"res_block{block}.conv{layer}" for block in (0, 1) for layer in (0, 1))
+FIRST_IMPALA_DENSE_LAYER = 5
+
 
 class ConvNetworkSizes(NamedTuple):
     channels: tuple[int, int, int] = CHANNELS
@@ -45,9 +50,9 @@ class ConvNetworkSizes(NamedTuple):
         return self._replace(hidden=(outputs,), body=architecture.body)
 
 
-def dense_layer(index: int) -> str:
+def dense_layer(index: int, first: int = FIRST_DENSE_LAYER) -> str:
     """Return the name of a fully connected layer after the convolutions; if it is the last, that of the output."""
-    return f"network.{FIRST_DENSE_LAYER + 2 * index}"
+    return f"network.{first + 2 * index}"
 
 
 def layer_shapes(name: str, *weight_shape: int) -> Shapes:
@@ -69,6 +74,21 @@ def trunk_shapes(input_channels: int, image_side: int, sizes: ConvNetworkSizes) 
     inputs = input_channels * image_side * image_side
     for index, units in enumerate(sizes.hidden):
         shapes |= layer_shapes(dense_layer(index), units, inputs)
+        inputs = units
+    return shapes
+
+
+def impala_shapes(input_channels: int, image_side: int, sizes: ConvNetworkSizes) -> Shapes:
+    """Return the shapes of IMPALA's residual convolutions over square images and of the fully connected layers."""
+    shapes: Shapes = {}
+    for name, channels in zip(IMPALA_LAYERS, sizes.channels, strict=True):
+        shapes |= layer_shapes(f"{name}.conv", channels, input_channels, 3, 3)
+        for layer in IMPALA_RESIDUALS:
+            shapes |= layer_shapes(f"{name}.{layer}", channels, channels, 3, 3)
+        input_channels, image_side = channels, (image_side + 1) // 2
+    inputs = input_channels * image_side * image_side
+    for index, units in enumerate(sizes.hidden):
+        shapes |= layer_shapes(dense_layer(index, FIRST_IMPALA_DENSE_LAYER), units, inputs)
         inputs = units
     return shapes
 

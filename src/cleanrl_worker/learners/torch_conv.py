@@ -1,4 +1,4 @@
-"""The convolutional network for Atari frames in torch, and learners from rollouts: on a CPU, or as CUDA graphs.
+"""The convolutional networks for frames in torch, and learners from rollouts: on a CPU, or as CUDA graphs.
 
 Images are bytes with channels last, [rows, 84, 84, channels]: this halves the time of the first convolution on a CPU,
 and bytes are converted to floats in one pass. The scaling to 0..1 is folded into the first layer's weights. Imports
@@ -14,12 +14,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, relu_
+from torch import Tensor, relu, relu_
 from torch.func import functional_call
-from torch.nn.functional import conv2d, linear
+from torch.nn.functional import conv2d, linear, max_pool2d
 
 from cleanrl_worker.learners.architecture import Architecture
-from cleanrl_worker.learners.conv_network import BODY, CONV_LAYERS, CONV_NETWORK, KERNEL_SIZES_AND_STRIDES, dense_layer
+from cleanrl_worker.learners.conv_network import (
+    BODY,
+    CONV_LAYERS,
+    CONV_NETWORK,
+    FIRST_IMPALA_DENSE_LAYER,
+    IMPALA_LAYERS,
+    KERNEL_SIZES_AND_STRIDES,
+    dense_layer,
+)
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import RolloutSettings
 from cleanrl_worker.learners.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
@@ -69,6 +77,28 @@ def conv_features(weights: Mapping[str, Tensor], images: Tensor, architecture: A
     activate, _ = ACTIVATIONS[architecture.activation]
     for index in range(architecture.layer_count):
         name = dense_layer(index)
+        features = activate(linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]))
+    return features
+
+
+def impala_features(weights: Mapping[str, Tensor], images: Tensor, architecture: Architecture) -> Tensor:
+    """Return the outputs of the last fully connected layer of IMPALA's network for images [rows, …, channels]."""
+
+    def convolve(name: str, inputs: Tensor, scale: float = 1.0) -> Tensor:
+        weight = weights[f"{name}.weight"]
+        return conv2d(inputs, weight if scale == 1.0 else weight * scale, weights[f"{name}.bias"], padding=1)
+
+    features = images.permute(0, 3, 1, 2).float()
+    for number, name in enumerate(IMPALA_LAYERS):
+        features = convolve(f"{name}.conv", features, 1.0 if number else 1 / 255)
+        features = max_pool2d(features, 3, 2, padding=1)
+        for block in ("res_block0", "res_block1"):
+            inner = relu_(convolve(f"{name}.{block}.conv0", relu(features)))
+            features = features + convolve(f"{name}.{block}.conv1", inner)
+    features = relu(features.flatten(1))
+    activate, _ = ACTIVATIONS[architecture.activation]
+    for index in range(architecture.layer_count):
+        name = dense_layer(index, FIRST_IMPALA_DENSE_LAYER)
         features = activate(linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]))
     return features
 

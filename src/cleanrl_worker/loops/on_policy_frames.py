@@ -42,10 +42,12 @@ RECENT_EPISODES = 20
 """The number of games over which the average return is reported."""
 
 
-def describe_run(agent: ConvAgent, actions: int, frames: int = FRAME_STACK) -> dict[str, Any]:
+def describe_run(
+    agent: ConvAgent, actions: int, channels: int = FRAME_STACK, side: int = FRAME_SIZE_PX
+) -> dict[str, Any]:
     """Return the sizes and backend of a run, for an algorithm's `check`."""
     return {
-        "observations": [frames, FRAME_SIZE_PX, FRAME_SIZE_PX],
+        "observations": [channels, side, side],
         "actions": actions,
         "parameters": parameter_count(agent.shapes),
         "backend": "torch",

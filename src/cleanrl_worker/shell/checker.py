@@ -54,7 +54,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
     from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
 
     warnings = step_warnings(config)
-    if not ALGORITHMS[request.algo].is_for_atari:
+    if not ALGORITHMS[request.algo].is_for_games:
         warnings += observation_warnings(env, facts.get("encodes_images", False))
     training = {
         "module": module_name(request.algo),

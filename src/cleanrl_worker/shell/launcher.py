@@ -122,7 +122,7 @@ def _make_checked_env(algo: str, module: Any, config: Any) -> Any:
     """Make the environment of a training; raise if it cannot be made, or not with these settings."""
     settings, spec = config.env_settings, ALGORITHMS[algo]
     _check_wrappers(algo, hasattr(module, "make_env"), config)
-    if settings and spec.extra == "envpool":
+    if settings and spec.runs_in_envpool:
         raise refuse_key("env_kwargs", f"the games of {algo} are envpool's, which take no settings. Leave it out.")
     with problems_of("env_id"):
         if settings and spec.is_for_atari and not hasattr(module, "make_env"):
@@ -162,7 +162,7 @@ def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
         facts: dict[str, Any] = module.check(config, env)
         if ALGORITHMS[request.algo].needs_teacher:
             facts |= module.check_teacher(config)
-        if request.artifacts.record_episodes and request.algo.endswith("_envpool"):
+        if request.artifacts.record_episodes and ALGORITHMS[request.algo].runs_in_envpool:
             raise refuse_key(
                 "artifacts.record_episodes",
                 f"episodes of {request.algo} cannot be simulated again, because envpool's games cannot be restored.",

@@ -47,7 +47,7 @@ def _describe_algorithm(name: str) -> dict[str, Any]:
         "supports": {
             "action_spaces": list(entry.action_spaces),
             "observation_spaces": list(entry.observation_spaces),
-            "sees": "images" if entry.is_for_atari else "vectors, images" if entry.sees_images else "vectors",
+            "sees": "images" if entry.is_for_games else "vectors, images" if entry.sees_images else "vectors",
             "resume": True,
             "evaluation": hasattr(module, "load_policy"),
             "backends": next(field["constraints"]["choices"] for field in settings if field["name"] == "backend"),
