@@ -161,7 +161,7 @@ def check(config: Config, env: TeamEnv) -> dict[str, Any]:
 
 
 class PolicyTraining(ppo.Training):
-    """Trains one policy by PPO on the rows of its agents. What they did not live to see is not learned from."""
+    """Trains one policy by PPO on the rows of its agents. Steps after an agent has left are not learned from."""
 
     def __init__(self, config: Config, run: Run, spec: PolicySpec, rows: Array, environments: AgentRows) -> None:
         space = environments.action_spaces[spec.agents[0]]
