@@ -71,7 +71,7 @@ def test_a_good_config_is_answered_with_everything_that_a_run_would_use(
         ({"extras": {"nosuch": 1}}, "ConfigRefused", "extras.nosuch: unknown setting of 'ppo'", ["extras.nosuch"]),
         ({"extras": {"num_minibatches": 700}}, "ConfigRefused", "700 equal parts",
          ["num_envs", "num_steps", "num_minibatches"]),
-        ({"env_id": "os:CartPole-v1"}, "BadInput", "would import the module 'os', which is not allowed", ["env_id"]),
+        ({"env_id": "os:CartPole-v1"}, "BadInput", "the module 'os' is not allowed: its run was not", ["env_id"]),
     ],
 )  # fmt: skip
 def test_a_bad_config_is_refused_by_the_class_of_its_error(

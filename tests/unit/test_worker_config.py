@@ -123,7 +123,7 @@ def test_settings_that_contradict_the_config_are_refused() -> None:
 
 def test_an_unknown_algorithm_gets_a_suggestion() -> None:
     with pytest.raises(
-        UnknownName, match=r"No algorithm 'pppo' in worker 'cleanrl'\. Did you mean 'ppo'\? Known: c51, "
+        UnknownName, match=r"No algorithm 'pppo' in worker 'cleanrl'\. Did you mean 'ppo'\? Known: a2c, c51, "
     ):
         load_algorithm("pppo")
 

@@ -366,8 +366,8 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    architecture = base.saved_architecture(checkpoint)
-    return NoisyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"], architecture)
+    agent = _load_agent(checkpoint)
+    return NoisyPolicy(agent, checkpoint.facts["first_action"], base.saved_architecture(checkpoint))
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
