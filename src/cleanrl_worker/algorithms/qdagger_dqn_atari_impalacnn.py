@@ -29,11 +29,13 @@ from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
+    FIRST_IMPALA_DENSE_LAYER,
+    IMPALA_LAYERS,
     ConvAgent,
     ConvNetworkSizes,
-    Shapes,
+    dense_layer,
+    impala_shapes,
     infer_sizes,
-    layer_shapes,
     parameter_count,
     uniform_weights,
 )
@@ -58,10 +60,6 @@ Phase = Literal["teacher", "offline", "online"]
 NAME = "qdagger_dqn_atari_impalacnn"
 SIZES = ConvNetworkSizes((16, 32, 32), (256,))
 NETWORK = Architecture((256,), "relu")
-SEQUENCES = ("network.0", "network.1", "network.2")
-BLOCKS = ("res_block0", "res_block1")
-FIRST_DENSE_LAYER = 5
-"""As in CleanRL's network, whose flattening and activations have numbers too."""
 METRIC_NAMES = ("loss", "td_loss", "distill_loss", "q_values")
 COMPARED_EPISODES = 10
 """The student's latest returns that are compared with the teacher's mean."""
@@ -125,26 +123,11 @@ class Agent(ConvAgent):
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.action_count = action_count
-        shapes: Shapes = {}
-        inputs, side = FRAME_STACK, FRAME_SIZE_PX
-        for name, channels in zip(SEQUENCES, sizes.channels, strict=True):
-            shapes |= layer_shapes(f"{name}.conv", channels, inputs, 3, 3)
-            for block in BLOCKS:
-                for layer in ("conv0", "conv1"):
-                    shapes |= layer_shapes(f"{name}.{block}.{layer}", channels, channels, 3, 3)
-            inputs, side = channels, (side + 1) // 2
-        inputs *= side * side
-        for index, units in enumerate((*sizes.hidden, action_count)):
-            shapes |= layer_shapes(_dense_layer(index), units, inputs)
-            inputs = units
+        shapes = impala_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes._replace(hidden=(*sizes.hidden, action_count)))
         super().__init__(shapes)
 
     def initialize(self, rng: np.random.Generator) -> None:
         self.parameters = uniform_weights(self.shapes, rng)
-
-
-def _dense_layer(index: int) -> str:
-    return f"network.{FIRST_DENSE_LAYER + 2 * index}"
 
 
 # --- in torch
@@ -154,28 +137,12 @@ def q_values(
     weights: Mapping[str, torch.Tensor], images: torch.Tensor, architecture: Architecture = NETWORK
 ) -> torch.Tensor:
     """Return the Q-values [rows, actions] for images [rows, 84, 84, 4]."""
-    from torch.nn.functional import conv2d, linear, max_pool2d, relu
+    from torch.nn.functional import linear
 
-    from cleanrl_worker.learners.torch_dense import ACTIVATIONS
+    from cleanrl_worker.learners.torch_conv import impala_features
 
-    def convolve(name: str, features: torch.Tensor, scale: int = 1) -> torch.Tensor:
-        weight = weights[f"{name}.weight"]
-        return conv2d(features, weight if scale == 1 else weight / scale, weights[f"{name}.bias"], padding=1)
-
-    features = images.permute(0, 3, 1, 2).float()
-    for number, name in enumerate(SEQUENCES):
-        # The scaling of bytes to 0..1 is folded into the first layer's weights, which are fewer.
-        features = max_pool2d(convolve(f"{name}.conv", features, 1 if number else 255), 3, stride=2, padding=1)
-        for block in BLOCKS:
-            inner = convolve(f"{name}.{block}.conv0", relu(features))
-            features = features + convolve(f"{name}.{block}.conv1", relu(inner))
-    activate, _ = ACTIVATIONS[architecture.activation]
-    hidden = relu(features.flatten(1))
-    for index in range(len(architecture.hidden)):
-        hidden = activate(
-            linear(hidden, weights[f"{_dense_layer(index)}.weight"], weights[f"{_dense_layer(index)}.bias"])
-        )
-    head = _dense_layer(len(architecture.hidden))
+    head = dense_layer(architecture.layer_count, FIRST_IMPALA_DENSE_LAYER)
+    hidden = impala_features(weights, images, architecture)
     return linear(hidden, weights[f"{head}.weight"], weights[f"{head}.bias"])
 
 
@@ -482,7 +449,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
     base.check_checkpoint_algorithm(NAME, checkpoint)
-    convolutions = [f"{name}.conv" for name in SEQUENCES]
+    convolutions = [f"{name}.conv" for name in IMPALA_LAYERS]
     sizes = infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint, NETWORK), convolutions)
     agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
     agent.load_state_dict(checkpoint.weights)
