@@ -20,7 +20,7 @@ EACH = pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items
 SMALL: dict[str, Any] = {
     "total_timesteps": 64, "checkpoint_every": 8, "num_envs": 1, "num_steps": 8, "num_minibatches": 1,
     "update_epochs": 1, "buffer_size": 40, "batch_size": 4, "learning_starts": 4, "train_frequency": 4,
-    "target_network_frequency": 8, "n_atoms": 11, "trxl_dim": 8, "cuda": False,
+    "target_network_frequency": 8, "n_atoms": 11, "trxl_dim": 8, "num_processes": 1, "cuda": False,
 }  # fmt: skip
 BAD_STEP = 10
 """The step with a NaN reward."""

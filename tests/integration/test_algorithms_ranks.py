@@ -108,7 +108,9 @@ def test_the_number_of_games_follows_from_the_processes() -> None:
     assert config_of(local_num_envs=2, num_processes=3).num_envs == 6
     assert config_of(device_ids=(0, 1, 2, 3)).num_processes == 4
     assert ppo_atari_multigpu.Config(num_envs=12).local_num_envs == 6
-    with pytest.raises(ValidationError, match="num_envs = 5 does not follow from local_num_envs = 1 in 2 processes"):
+    with pytest.raises(ValidationError, match="num_envs = 5 is not local_num_envs × num_processes = 1 × 2"):
         config_of(num_envs=5)
+    with pytest.raises(ValidationError, match="num_envs = 5 cannot be divided among 2 processes"):
+        ppo_atari_multigpu.Config(num_envs=5)
     with pytest.raises(ValidationError, match="cannot be split into num_minibatches = 32"):
         config_of(num_minibatches=32)

@@ -76,12 +76,14 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
         if not all(isinstance(value, int) for value in (*values.values(), whole or 1)):
             return data  # refused with the reason that belongs to it
         if whole is not None and "local_num_envs" not in data:
-            values["local_num_envs"] = whole // max(1, values["num_processes"])
+            values["local_num_envs"], rest = divmod(whole, max(1, values["num_processes"]))
+            if rest or not values["local_num_envs"]:
+                raise ValueError(f"num_envs = {whole} cannot be divided among {values['num_processes']} processes")
         count = values["local_num_envs"] * values["num_processes"]
-        if data.get("num_envs", count) != count:
+        if whole is not None and whole != count:
             raise ValueError(
-                f"num_envs = {data['num_envs']} does not follow from local_num_envs = {values['local_num_envs']} in "
-                f"{values['num_processes']} processes; leave it out"
+                f"num_envs = {whole} is not local_num_envs × num_processes = {values['local_num_envs']} × "
+                f"{values['num_processes']}; leave it out"
             )
         return {**data, **values, "num_envs": count}
 
