@@ -105,6 +105,7 @@ class Agent(base.FlatAgent):
     """The networks of all policies. If there are several, weights have the name of the policy before their own."""
 
     def __init__(self, specs: Sequence[PolicySpec], architecture: Architecture = ppo.NETWORK) -> None:
+        self.architecture = architecture
         self._agents = [ppo.Agent(spec.observation_size, spec.action_count, architecture) for spec in specs]
         self._prefixes = [f"{spec.name}." if len(specs) > 1 else "" for spec in specs]
         self.outputs: Any = [spec.action_count for spec in specs]
