@@ -12,7 +12,7 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -81,19 +81,26 @@ def outputs(weights: Weights, images: Tensor, architecture: Architecture = CONV_
     return actor_critic_heads(weights, conv_features(weights, images, architecture))
 
 
-def loss(weights: Weights, batch: Any, config: FramePpoSettings) -> tuple[Tensor, PpoLosses]:
-    """Return PPO's loss of a minibatch of tensors."""
-    result = outputs(weights, batch.images, config.architecture)
+def loss(
+    weights: Weights, batch: Any, config: FramePpoSettings, forward: Callable[..., Tensor] = outputs
+) -> tuple[Tensor, PpoLosses]:
+    """Return PPO's loss of a minibatch of tensors; `forward` computes the outputs of the network."""
+    result = forward(weights, batch.images, config.architecture)
     return categorical_loss(result[:, :-1], result[:, -1], batch, config)
 
 
 def make_learner(
-    arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
+    arrays: Mapping[str, Array],
+    shape: tuple[int, ...],
+    config: PpoRolloutSettings,
+    compute: TorchContext,
+    forward: Callable[..., Tensor] = outputs,
 ) -> PpoImageLearner:
     from cleanrl_worker.learners.torch_conv import PpoImageLearner
 
-    forward = functools.partial(outputs, architecture=config.architecture)
-    return PpoImageLearner(arrays, shape, forward, functools.partial(loss, config=config), config, compute)
+    minibatch_loss = functools.partial(loss, config=config, forward=forward)
+    act = functools.partial(forward, architecture=config.architecture)
+    return PpoImageLearner(arrays, shape, act, minibatch_loss, config, compute)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from cleanrl_worker.learners.conv_network import Shapes, layer_shapes, orthogona
 from cleanrl_worker.learners.flat_network import NamedNetwork
 from cleanrl_worker.learners.ppo_kernels import PpoLosses, RolloutBatch
 from cleanrl_worker.learners.protocols import PpoSettings
-from cleanrl_worker.loops.on_policy import open_environments
+from cleanrl_worker.loops.on_policy import MemoryTraining, open_environments
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +154,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     return {**base.check_any_actions(NAME, config, env, make_agent, make_continuous_agent), "backend": "torch"}
 
 
-class Training(NormalizedTraining):
+class Training(MemoryTraining, NormalizedTraining):
     """PPO with memory: the LSTM's state is carried from step to step and reset where a new episode starts."""
 
     name = NAME
@@ -169,16 +169,6 @@ class Training(NormalizedTraining):
         self.observations = self.inputs[..., : self._size]
         self._values = np.zeros(self.dones.shape, np.float32)
         self._t = 0
-
-    def start_learner(self) -> None:
-        self.network = self.agent.network
-        learner: Any = self.make_learner(self.config, self.agent)
-        self.learner = learner
-        self._step = self.learner.step(self.config.num_envs)
-        self.actor = self
-
-    def refresh(self) -> None:
-        """Do nothing: it uses the weights themselves."""
 
     def __call__(self, observations: Array, out: Array) -> None:
         """Act by the inputs of the current step; remember its values and the state after it."""

@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.ppo import categorical_loss
+from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.settings import RUN, EnvpoolConfig, PpoConfig
 from cleanrl_worker.environments.normalization import RewardNormalizer
 from cleanrl_worker.environments.procgen_games import (
@@ -47,16 +46,13 @@ from cleanrl_worker.learners.conv_network import (
     orthogonal_weights,
     uniform_weights,
 )
-from cleanrl_worker.learners.ppo_kernels import PpoLosses
-from cleanrl_worker.learners.protocols import FramePpoSettings, PpoRolloutSettings
 from cleanrl_worker.loops.on_policy_frames import Columns, FramePpoTraining, describe_run
 from mosaic.contracts.payload import EnvId
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cleanrl_worker.learners.torch_backend import TorchContext
-    from cleanrl_worker.learners.torch_conv import PpoImageLearner, Weights
+    from cleanrl_worker.learners.torch_conv import Weights
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -105,19 +101,8 @@ def outputs(weights: Weights, images: Tensor, architecture: Architecture = NETWO
     return actor_critic_heads(weights, impala_features(weights, images, architecture))
 
 
-def loss(weights: Weights, batch: Any, config: FramePpoSettings) -> tuple[Tensor, PpoLosses]:
-    """Return PPO's loss of a minibatch of tensors."""
-    result = outputs(weights, batch.images, config.architecture)
-    return categorical_loss(result[:, :-1], result[:, -1], batch, config)
-
-
-def make_learner(
-    arrays: Mapping[str, Array], shape: tuple[int, ...], config: PpoRolloutSettings, compute: TorchContext
-) -> PpoImageLearner:
-    from cleanrl_worker.learners.torch_conv import PpoImageLearner
-
-    forward = functools.partial(outputs, architecture=config.architecture)
-    return PpoImageLearner(arrays, shape, forward, functools.partial(loss, config=config), config, compute)
+loss = functools.partial(ppo_atari.loss, forward=outputs)
+make_learner = functools.partial(ppo_atari.make_learner, forward=outputs)
 
 
 class ProcgenTraining(FramePpoTraining):

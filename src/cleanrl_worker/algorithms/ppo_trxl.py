@@ -33,7 +33,7 @@ from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.ppo_kernels import RolloutBatch
-from cleanrl_worker.loops.on_policy import PpoTraining, open_environments
+from cleanrl_worker.loops.on_policy import MemoryTraining, open_environments
 from mosaic import envs
 from mosaic.contracts.errors import refuse_key
 from mosaic.contracts.payload import EnvId
@@ -219,7 +219,7 @@ def check_reconstruction(config: Config, image: Sequence[int] | None, env: gymna
         )
 
 
-class Training(PpoTraining):
+class Training(MemoryTraining):
     """PPO whose rows also say where their memories are; memories are written while acting."""
 
     name = NAME
@@ -240,16 +240,6 @@ class Training(PpoTraining):
         self._recent: deque[tuple[float, float]] = deque(maxlen=100)
         """Return and length of the latest episodes."""
         self._t = 0
-
-    def start_learner(self) -> None:
-        self.network = self.agent.network
-        learner: Any = self.make_learner(self.config, self.agent)
-        self.learner = learner
-        self._step = self.learner.step(self.config.num_envs)
-        self.actor = self
-
-    def refresh(self) -> None:
-        """Do nothing: it uses the weights themselves."""
 
     def __call__(self, observations: Array, out: Array) -> None:
         """Act by the inputs of the current step; remember its values."""

@@ -87,7 +87,7 @@ class CompiledStep:
         self._synced_at[index] = self._step_count
 
     def write_back(self) -> Iterator[int]:
-        """Give the environments their states; yield the index of each that was behind."""
+        """Give the environments their states; yield the index of each whose own state was out of date."""
         for index, synced_at in enumerate(self._synced_at):
             if synced_at != self._step_count:
                 self.write_back_one(index)

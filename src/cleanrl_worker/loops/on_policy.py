@@ -287,6 +287,25 @@ class PpoTraining(OnPolicyTraining):
         self.learner.run_epoch(batch, self.rng.permutation(self.config.batch_size))
 
 
+class MemoryTraining(PpoTraining):
+    """PPO with a network that remembers: the training itself is the actor, because acting also writes memories."""
+
+    learner: Any
+
+    def start_learner(self) -> None:
+        self.network = self.agent.network
+        self.learner = self.make_learner(self.config, self.agent)
+        self._step = self.learner.step(self.config.num_envs)
+        self.actor = self
+
+    def refresh(self) -> None:
+        """Do nothing: it uses the weights themselves."""
+
+    def __call__(self, observations: Array, out: Array) -> None:
+        """Act by the inputs of the current step."""
+        raise NotImplementedError
+
+
 def explained_variance(batch: RolloutBatch) -> dict[str, float]:
     """Return the fraction of the returns' variance that the values explain, unless there is none."""
     variance = float(batch.returns.var())
