@@ -24,7 +24,7 @@ from tests.helpers.algorithm_cases import (
 
 from cleanrl_worker.algorithms import ddpg_continuous_action, sac_continuous_action, td3_continuous_action, tqc
 from cleanrl_worker.evaluation.loading import load_acting_policy
-from cleanrl_worker.learners import control_kernels
+from cleanrl_worker.learners import control_kernels, torch_control, torch_feeds
 from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.replay import buffers as replay
 from cleanrl_worker.replay.buffers import Replay
@@ -83,6 +83,31 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
     assert resumed.episodes == [episode for episode in uninterrupted.episodes if episode[1] > 384] != []
     assert resumed.mean_return == uninterrupted.mean_return
     assert events(place / "killed", "warning") == []
+
+
+@pytest.mark.parametrize("name", ["sac_continuous_action", "td3_continuous_action"])
+def test_a_run_that_learns_while_its_environments_step_resumes_exactly(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU each update is launched before the environments step, and its sample is gathered on the device."""
+    config = config_of(name, **TORCH, **SHORT)
+    train_run(place / "one after the other", name, config)
+    monkeypatch.setattr(torch_control.TorchActorCriticLearner, "is_asynchronous", True)
+    train_run(place / "samples from the host", name, config)
+    monkeypatch.setattr(torch_feeds.DeviceFeed, "fits", staticmethod(lambda *_: True))
+    train_run(place / "straight", name, config)
+    with pytest.raises(Killed):
+        train_run(place / "killed", name, config, kill_at=440)
+    train_run(place / "killed", name, config, latest_checkpoint(place / "killed"))
+
+    straight = latest_checkpoint(place / "straight")
+    assert_same_checkpoint(straight, latest_checkpoint(place / "killed"))
+    assert_same_checkpoint(straight, latest_checkpoint(place / "samples from the host"))
+    counts, other = (
+        latest_checkpoint(place / path).facts["optimizer"]["counts"]["qf1"]
+        for path in ("straight", "one after the other")
+    )
+    assert (counts, other) == (117, 118), "The update after the last step is not launched."
 
 
 @EACH

@@ -112,14 +112,19 @@ def exploration(agent: Agent) -> Sample:
 
 def sample_squashed_gaussian(networks: Any, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions for an actor's outputs [rows, 2 × actions], and their log-probabilities."""
+    import torch
+
     mean, log_std = outputs.chunk(2, 1)
     log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (log_std.tanh() + 1)
     noise = networks.sample_noise()
-    squashed = (mean + log_std.exp() * noise).tanh()
-    density = -0.5 * noise**2 - log_std - HALF_LOG_TWO_PI
-    # Change of variables for a = scale * tanh(x) + bias: log p(a) = log p(x) - log |da/dx|.
-    density = density - (networks.scale * (1 - squashed**2) + LOG_EPSILON).log()
-    return squashed * networks.scale + networks.bias, density.sum(1)
+    # torch.addcmul(a, b, c) = a + b ⊙ c is one kernel on a GPU.
+    squashed = torch.addcmul(mean, log_std.exp(), noise).tanh()
+    # The Gaussian's -log p(x) for x = mean + std * noise, less ½ log 2π per dimension, and the change of variables for
+    # a = scale * tanh(x) + bias: log p(a) = log p(x) - log |da/dx|.
+    negative_density = torch.addcmul(log_std, noise, noise, value=0.5)
+    derivative = torch.addcmul(networks.scale + LOG_EPSILON, networks.scale * squashed, squashed, value=-1)
+    log_probs = -(negative_density + derivative.log()).sum(1) - HALF_LOG_TWO_PI * squashed.shape[1]
+    return torch.addcmul(networks.bias, squashed, networks.scale), log_probs
 
 
 def td_targets(networks: Any, batch: Any, gamma: float) -> Tensor:

@@ -43,6 +43,8 @@ LOG_EPSILON = 1e-6
 class ActorCriticKernel:
     """What SAC, TD3 and DDPG share: the update of the critics, and ∂Q/∂a."""
 
+    is_asynchronous = False
+
     def __init__(
         self,
         networks: ActorCriticNetworks,

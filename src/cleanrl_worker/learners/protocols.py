@@ -97,6 +97,10 @@ class TargetValueLearner(ValueLearner, Protocol):
 class ActorCriticLearner(NonFiniteDetector, Protocol):
     """Updates the networks of SAC, TD3 or DDPG."""
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether an update goes on while the caller does something else."""
+
     def act(self, observations: Array) -> Array:
         """Return the actor's outputs [environments, outputs] for one observation per environment."""
 

@@ -22,9 +22,9 @@ from cleanrl_worker.learners.torch_backend import (
     StepMetrics,
     TorchAdam,
     TorchContext,
-    unpack_fields,
 )
 from cleanrl_worker.learners.torch_dense import ACTIVATIONS
+from cleanrl_worker.learners.torch_feeds import make_feed
 
 if TYPE_CHECKING:
     from cleanrl_worker.learners.protocols import ActorCriticSettings
@@ -68,7 +68,7 @@ class StackedNetworks:
     def __call__(self, *parts: Tensor) -> Tensor:
         """Return the outputs [networks, rows, outputs] for inputs [rows, inputs], which may be given in parts."""
         inputs = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        if inputs.device.type == "cpu":
+        if inputs.device.type == "cpu" or len(self.layers[0][0]) == 1:
             return self._forward_one_by_one(inputs)
         hidden = inputs.expand(len(self.layers[0][0]), -1, -1)
         for weight, bias in self.layers[:-1]:
@@ -76,10 +76,13 @@ class StackedNetworks:
         return torch.baddbmm(self.layers[-1][1], hidden, self.layers[-1][0])
 
     def _forward_one_by_one(self, inputs: Tensor) -> Tensor:
-        """Evaluate one network at a time: on a CPU a batched product of transposed matrices is three times slower."""
+        """Evaluate one network at a time: on a CPU a batched product of transposed matrices is three times slower.
+
+        On a GPU the product of a single network adds its bias by itself, if that is a vector.
+        """
         hidden = [inputs] * len(self.layers[0][0])
         for index, (weight, bias) in enumerate(self.layers):
-            parts = zip(bias.unbind(), hidden, weight.unbind(), strict=True)
+            parts = zip(bias[:, 0].unbind(), hidden, weight.unbind(), strict=True)
             hidden = [
                 torch.addmm(bias_vector, layer_input, weight_matrix)
                 for bias_vector, layer_input, weight_matrix in parts
@@ -186,11 +189,7 @@ class TorchActorCriticLearner:
         self.bias = torch.as_tensor(bias, dtype=torch.float32, device=device).reshape(-1)
         self._noise_shape = (rows, networks.action_size)
 
-        self._host_batch = compute.host_buffer(rows, replay.window_bytes, dtype=torch.uint8)
-        self.batch = replay.allocate_batch(rows, self._host_batch.numpy())
-        self._device_batch = self._host_batch.to(device)
-        self._fields = unpack_fields(self._device_batch, self.batch.layout)
-        self._step_finished = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
+        self._feed = make_feed(replay, rows, compute)
         self._steps: dict[tuple[bool, bool], GraphedStep] = {}
         critics = [f"qf{number + 1}" for number in range(len(networks.critics))]
         names = [*(f"{name}_loss" for name in critics), *(f"{name}_values" for name in critics), *POLICY_METRIC_NAMES]
@@ -201,6 +200,10 @@ class TorchActorCriticLearner:
             (replay.num_envs, networks.observation_size), torch.float32, networks.actor.outputs,
             lambda observations: self.actor(observations)[0], compute,
         )  # fmt: skip
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return self.compute.is_cuda
 
     def _update_actor(self, batch: TransitionTensors) -> None:
         """Update the actor and, for SAC, the temperature. Fills `_policy_metrics`."""
@@ -215,29 +218,23 @@ class TorchActorCriticLearner:
 
         It does not wait for the device, so `first_non_finite` reports metrics that are not finite.
         """
-        if self._step_finished is not None:
-            self._step_finished.synchronize()  # otherwise the sample would be overwritten while it is read
-        replay.sample(self.batch)
+        self._feed.prepare(replay)
         kind = (is_policy_due, is_target_due)
         if kind not in self._steps:
             self._steps[kind] = GraphedStep(
                 lambda: self._update_networks(*kind),
                 self._state_tensors,
                 self.compute,
-                self._copy_batch_to_device,
+                self._feed.copy_to_device,
                 self._metrics.check,
             )
         self._steps[kind]()
-        if self._step_finished is not None:
-            self._step_finished.record()
+        self._feed.record_launch()
         self._metrics.count_step()
         return True
 
-    def _copy_batch_to_device(self) -> None:
-        self._device_batch.copy_(self._host_batch, non_blocking=True)
-
     def _update_networks(self, is_policy_due: bool, is_target_due: bool) -> None:
-        fields = self._fields
+        fields = self._feed.fields
         batch = TransitionTensors(
             fields["observation"].float(),
             fields["action"],

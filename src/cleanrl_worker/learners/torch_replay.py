@@ -24,6 +24,7 @@ from cleanrl_worker.learners.torch_conv import (
     as_tensors,
     channels_last,
 )
+from cleanrl_worker.learners.torch_feeds import Feed
 
 Array = Any
 BATCH_COLUMNS = ("actions", "rewards", "terminals")
@@ -40,7 +41,7 @@ class FrameBuffer(Protocol):
     def sample(self, batch: Any) -> None: ...
 
 
-class ReplayFeed:
+class ReplayFeed(Feed):
     """Transfers samples to the device."""
 
     def __init__(
@@ -51,6 +52,7 @@ class ReplayFeed:
         compute: TorchContext,
         columns: Sequence[str] = BATCH_COLUMNS,
     ) -> None:
+        super().__init__(compute)
         self._columns = columns
         self._stack = replay.stack
         self._host_frames = compute.host_buffer(rows, frames_per_row, *replay.shape, dtype=torch.uint8)
@@ -60,12 +62,6 @@ class ReplayFeed:
         self._frames = self._host_frames.to(compute.device) if is_cuda else self._host_frames
         self._column_values = self._host_column_values.to(compute.device) if is_cuda else self._host_column_values
         self._is_cuda = is_cuda
-        self._step_finished: Any = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
-
-    def synchronize(self) -> None:
-        """Wait until the latest step has read its batch, so that the batch may be overwritten."""
-        if self._step_finished is not None:
-            self._step_finished.synchronize()
 
     def stage_columns(self) -> None:
         """Copy the columns of a filled batch to the transfer memory."""
@@ -78,11 +74,6 @@ class ReplayFeed:
         if self._is_cuda:
             self._frames.copy_(self._host_frames, non_blocking=True)
             self._column_values.copy_(self._host_column_values, non_blocking=True)
-
-    def record_launch(self) -> None:
-        """Record that the step has been launched."""
-        if self._step_finished is not None:
-            self._step_finished.record()
 
     def batch_tensors(self) -> SimpleNamespace:
         """Return the batch for a loss: observations with channels last, and the columns."""

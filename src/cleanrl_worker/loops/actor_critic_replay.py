@@ -88,16 +88,30 @@ def train(
             if not world.restore(run, resume):
                 learning_starts += global_step
         sample_actions = explore(agent)
+        updated_step = global_step
+        """The step before the latest update."""
+
+        def update() -> None:
+            nonlocal updated_step
+            updated_step = global_step
+            updates = global_step // num_envs
+            is_policy_due, is_target_due = updates % config.policy_frequency == 0, updates % target_frequency == 0
+            is_finite = learner.update(world.replay, is_policy_due, is_target_due)
+            if not is_finite:
+                checked_losses(is_finite)
+            if updates % REPORT_EVERY == 0:
+                sps = int((global_step - started_step) / (time.time() - started_at))
+                run.scalars(global_step, {**checked_losses(), "charts/SPS": sps})
 
         def checked_losses(is_finite: bool = True) -> dict[str, float]:
             """Return the metrics to report; end the training if one is not finite."""
-            base.check_async_losses(name, run, global_step, num_envs, learner)
+            base.check_async_losses(name, run, updated_step, num_envs, learner)
             metrics = {f"losses/{tag}": value for tag, value in learner.losses().items()}
             base.abort_if_not_finite(name, run, global_step, metrics, is_finite)
             return metrics
 
         def get_state(is_checkpoint: bool) -> TrainingState:
-            base.check_async_losses(name, run, global_step, num_envs, learner)
+            base.check_async_losses(name, run, updated_step, num_envs, learner)
             learner.sync_networks()
             arrays, facts = world.checkpoint_state(config.checkpoint_replay_mb if is_checkpoint else 0)
             moments, optimizer_facts = learner.optimizer_state()
@@ -117,13 +131,17 @@ def train(
         milestones.start(global_step)
         started_at, started_step = time.time(), global_step
         while global_step + num_envs <= total and not run.is_ending:
-            # Act and store: at first random actions, then samples of the policy.
+            # Act: at first randomly, then by samples of the policy.
             if global_step < config.learning_starts:
                 actions = rng.uniform(low, high, (num_envs, low.size))
             else:
                 actions = sample_actions(learner.act(world.observations), rng)
                 base.abort_if_actions_not_finite(name, run, actions, global_step, num_envs, learner)
             clipped_actions = np.clip(actions, low, high).astype(space.dtype)
+            # On a GPU, learn while the environments step; their actions are those of the policy before this update.
+            if learner.is_asynchronous and global_step > learning_starts:
+                update()
+            # Step, and store what happens.
             ends = world.step(clipped_actions.reshape(num_envs, *space.shape), clipped_actions, rewards)
             global_step += num_envs
             base.abort_if_rewards_not_finite(name, run, rewards[None], global_step - num_envs)
@@ -131,18 +149,9 @@ def train(
                 run.episode(env=end.env, step=global_step, episodic_return=end.episodic_return, length=end.length)
             run.update(global_step)
 
-            # Update.
-            updates = global_step // num_envs
             is_learning = global_step > learning_starts
-            if is_learning:
-                is_policy_due, is_target_due = updates % config.policy_frequency == 0, updates % target_frequency == 0
-                is_finite = learner.update(world.replay, is_policy_due, is_target_due)
-                if not is_finite:
-                    checked_losses(is_finite)
-                # Report.
-                if updates % REPORT_EVERY == 0:
-                    sps = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**checked_losses(), "charts/SPS": sps})
+            if is_learning and not learner.is_asynchronous:
+                update()
             if is_learning and run.checkpoint_due(global_step):
                 checked_losses()
             milestones.update(global_step)

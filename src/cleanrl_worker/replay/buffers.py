@@ -53,6 +53,9 @@ def _field_layout(kind: np.dtype[Any], offset: int) -> tuple[int, int, str]:
 class Replay(ReplayRing):
     """A replay buffer for vector observations: call `start`, then `add` after each step and `sample` at any time."""
 
+    relabels_samples = False
+    """Whether samples differ from what is stored."""
+
     def __init__(
         self,
         capacity: int,

@@ -74,6 +74,8 @@ def find_goals(algorithm: str, env: gymnasium.Env[Any, Any]) -> Goals:
 class HindsightReplay(Replay):
     """A replay buffer whose samples have other goals for a fraction `relabeled` of the transitions."""
 
+    relabels_samples = True
+
     def __init__(self, *args: Any, goals: Goals, relabeled: float, **options: Any) -> None:
         super().__init__(*args, **options)
         self._goals, self._relabeled = goals, relabeled

@@ -65,7 +65,10 @@ class ReplayRing:
         self._ring_rows = self.steps_per_env + 1 + history_rows
         # And one that repeats the first row, so that the last row is followed by its next observation.
         self._allocated_rows = self._ring_rows + 1
+        self._env_offsets = np.arange(num_envs) * self._allocated_rows
         self._step_count = 0
+        self.added_steps = 0
+        """Calls of `add` since `start` or `restore`."""
         self._head = 0
         """The row of the latest observation."""
         self._used_rows = 1
@@ -84,7 +87,22 @@ class ReplayRing:
         """The shape of one action."""
         return self._actions.shape[2:]
 
-    def _draw_uniform(self, batch: TransitionBatch) -> None:
+    @property
+    def index_count(self) -> int:
+        """The indices of transitions are below this number."""
+        return self.num_envs * self._allocated_rows
+
+    def stored_indices(self) -> Integers:
+        """Return the indices of all transitions."""
+        rows = np.arange(self._head - self._step_count, self._head) % self._ring_rows
+        return (self._env_offsets[:, None] + rows).ravel()
+
+    def newest_indices(self, into: Integers) -> None:
+        """Write the index of the newest transition of each environment."""
+        into[...] = self._env_offsets
+        into += (self._head - 1) % self._ring_rows
+
+    def draw(self, batch: TransitionBatch) -> None:
         """Draw the indices of transitions uniformly; a draw of 0 is the oldest transition."""
         uniform, count = batch._uniform, self._step_count
         self._rng.random(out=uniform)
@@ -102,7 +120,7 @@ class ReplayRing:
 
     def sample(self, batch: Any) -> None:
         """Sample uniformly with replacement into a batch of `allocate_batch`."""
-        self._draw_uniform(batch)
+        self.draw(batch)
         self.fill(batch)
 
     def fill(self, batch: Any) -> None:
@@ -111,7 +129,7 @@ class ReplayRing:
 
     def start(self, observations: Array) -> None:
         """Clear the buffer and store the first observation of each environment."""
-        self._step_count, self._head, self._used_rows = 0, 0, 1
+        self._step_count, self._head, self._used_rows, self.added_steps = 0, 0, 1, 0
         self._truncated_observations.clear()
         if self._blocks is not None:
             self._blocks.invalidate_all()
@@ -161,6 +179,7 @@ class ReplayRing:
         self._head = (head + 1) % self._ring_rows
         self._used_rows = max(self._used_rows, self._head + 1) if self._head else self._allocated_rows
         self._step_count = min(self._step_count + 1, self.steps_per_env)
+        self.added_steps += 1
         self._write_newest(observations)
         if self._blocks is not None:
             self._blocks.invalidate(head)
