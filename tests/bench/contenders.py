@@ -140,14 +140,15 @@ def run_command(command: Sequence[str], folder: Path, threads: int | None, **var
 class ScriptContender:
     """A runner beside this file, in a folder of its own that goes when the training is over."""
 
-    def __init__(self, name: str, python: str, runner: str, threads: int | None) -> None:
+    def __init__(self, name: str, python: str, runner: str, threads: int | None, uses_cuda: bool = False) -> None:
         self.name = name
         self._command = [python, str(HERE / runner)]
         self._threads = threads
+        self._device_flags = [] if uses_cuda else ["--no-cuda"]
 
     def train(self, training: Training) -> Result:
         with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as folder:
-            command = [*self._command, *self._arguments(training), "--no-cuda", *training.flags]
+            command = [*self._command, *self._arguments(training), *self._device_flags, *training.flags]
             _, wall_s = run_command(command, Path(folder), self._threads)
             return read_result(Path(folder), training, wall_s)
 
@@ -156,11 +157,11 @@ class ScriptContender:
 
 
 class CleanRlContender(ScriptContender):
-    def __init__(self, checkout: Path, python: str, threads: int | None = 1) -> None:
-        super().__init__("CleanRL", python, "cleanrl_runner.py", threads)
+    def __init__(self, checkout: Path, python: str, threads: int | None = 1, uses_cuda: bool = False) -> None:
+        super().__init__("CleanRL", python, "cleanrl_runner.py", threads, uses_cuda)
         self._scripts = checkout / "cleanrl"
         if not (self._scripts / "ppo.py").is_file():
-            raise SystemExit(f"{checkout} is no checkout of CleanRL (https://github.com/vwxyzjn/cleanrl).")
+            raise SystemExit(f"{checkout} is not a checkout of CleanRL (https://github.com/vwxyzjn/cleanrl).")
 
     def script(self, algo: str) -> str:
         return str(self._scripts / f"{algo}.py")
