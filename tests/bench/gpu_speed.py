@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="the interpreter with CleanRL's dependencies")
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--only", metavar="TEXT", action="append", help="only rows whose name contains this")
+    parser.add_argument("--compile", action="store_true", help="the rows with compiled updates instead of the others")
     chosen = parser.parse_args()
     theirs = None
     if chosen.cleanrl:
@@ -91,6 +92,8 @@ def main() -> None:
     rows = ["| | MOSAIC, steps/s | CleanRL, steps/s | ratio |", "|---|---|---|---|"]
     try:
         for workload in WORKLOADS:
+            if ("compile" in workload.training.settings) != chosen.compile:
+                continue
             if not chosen.only or any(text in workload.name for text in chosen.only):
                 try:
                     rows.append(measure(workload, ours, theirs, chosen.pairs))
