@@ -171,6 +171,7 @@ class FakeVectorReplay:
     """A replay buffer of vectors that repeats the same few batches."""
 
     num_envs = 1
+    relabels_samples = True
     window_bytes = 4 * (2 * OBSERVATION_SIZE + ACTION_SIZE + 2)
     layout: ClassVar[dict[str, tuple[int, int, str]]] = {
         "observation": (0, OBSERVATION_SIZE, "float32"),

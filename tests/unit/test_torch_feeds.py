@@ -33,7 +33,7 @@ def test_both_feeds_give_the_same_samples(envs: int, monkeypatch: pytest.MonkeyP
     def check_samples() -> None:
         for feed, buffer in ((host, buffers[0]), (device, buffers[1])):
             feed.prepare(buffer)
-            feed.copy_to_device()
+            feed.load()
             feed.record_launch()
         for name, values in host.fields.items():
             assert torch.equal(values, device.fields[name]), name

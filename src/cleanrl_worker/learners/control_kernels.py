@@ -12,7 +12,7 @@ Actions are a = scale · tanh(u) + bias, for the actor's output or sample u.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,8 +75,10 @@ class ActorCriticKernel:
         self._action_grads = np.empty((networks.action_size, rows), np.float32)
         self._metrics: dict[str, float] = {}
 
-    def act(self, observations: npt.NDArray[Any]) -> Array:
-        return self._actor_forward(observations).T
+    def act(self, observations: npt.NDArray[Any], meanwhile: Callable[[], None] = lambda: None) -> Array:
+        outputs = self._actor_forward(observations).T
+        meanwhile()
+        return outputs
 
     def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
         replay.sample(self.batch)

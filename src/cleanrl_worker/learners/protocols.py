@@ -101,8 +101,11 @@ class ActorCriticLearner(NonFiniteDetector, Protocol):
     def is_asynchronous(self) -> bool:
         """Whether an update goes on while the caller does something else."""
 
-    def act(self, observations: Array) -> Array:
-        """Return the actor's outputs [environments, outputs] for one observation per environment."""
+    def act(self, observations: Array, meanwhile: Callable[[], None] = ...) -> Array:
+        """Return the actor's outputs [environments, outputs] for one observation per environment.
+
+        `meanwhile` is called after the computation has started; it does not change what is returned.
+        """
 
     def update(self, replay: Any, is_policy_due: bool, is_target_due: bool) -> bool:
         """Update the critics on a new sample, and the policy and targets where due; False if a loss is not finite."""

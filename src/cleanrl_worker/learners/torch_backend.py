@@ -9,7 +9,9 @@ Needs torch (2.11 and up) and modules that need nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -103,7 +105,20 @@ class NonFiniteReport(NamedTuple):
 
 
 def _do_nothing() -> None:
-    pass
+    """Do nothing."""
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect garbage before, not during a capture: a graph of an earlier training that is deleted would break it."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class GraphedStep:
@@ -148,7 +163,7 @@ class GraphedStep:
                 self._run_parts()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _without_garbage_collection(), torch.cuda.graph(graph):
             self._run_parts()
         with torch.no_grad():
             for tensor, value in saved_values:
@@ -181,9 +196,7 @@ class InferenceStep:
         self._work = work
         # Created once: doing so at each step would take longer than the network does.
         self._host_inputs, self._host_outputs = host.numpy(), output_host.numpy()
-        self._synchronize: Callable[[], object] = (
-            torch.cuda.current_stream().synchronize if compute.is_cuda else _do_nothing
-        )
+        self._finished: Any = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
         self._is_single_row = shape[0] == 1 and not compute.is_cuda
         self._step = GraphedStep(self._run_network, state_tensors, compute, self._copy_inputs, self._copy_outputs)
 
@@ -199,15 +212,22 @@ class InferenceStep:
         for host, device in self._output_copies:
             host.copy_(device, non_blocking=True)
 
-    def __call__(self, observations: Any) -> Any:
-        """Return the outputs [rows, outputs] for `shape[0]` observations; the next call overwrites them."""
+    def __call__(self, observations: Any, meanwhile: Callable[[], None] = _do_nothing) -> Any:
+        """Return the outputs [rows, outputs] for `shape[0]` observations; the next call overwrites them.
+
+        `meanwhile` is called while a GPU computes them. What it launches there is not waited for.
+        """
         self._host_inputs[...] = observations
         threads = torch.get_num_threads()
         # One observation gains nothing from more threads, and next to another program they wait long for each other.
         torch.set_num_threads(1 if self._is_single_row else threads)
         self._step()
         torch.set_num_threads(threads)
-        self._synchronize()
+        if self._finished is not None:
+            self._finished.record()
+        meanwhile()
+        if self._finished is not None:
+            self._finished.synchronize()
         return self._host_outputs
 
 

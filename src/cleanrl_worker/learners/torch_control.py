@@ -225,7 +225,7 @@ class TorchActorCriticLearner:
                 lambda: self._update_networks(*kind),
                 self._state_tensors,
                 self.compute,
-                self._feed.copy_to_device,
+                self._feed.load,
                 self._metrics.check,
             )
         self._steps[kind]()

@@ -91,6 +91,11 @@ def train(
         updated_step = global_step
         """The step before the latest update."""
 
+        def update_behind() -> None:
+            """On a GPU, update behind the forward pass that gives the next actions: it runs while they are taken."""
+            if learner.is_asynchronous and global_step > learning_starts:
+                update()
+
         def update() -> None:
             nonlocal updated_step
             updated_step = global_step
@@ -135,12 +140,9 @@ def train(
             if global_step < config.learning_starts:
                 actions = rng.uniform(low, high, (num_envs, low.size))
             else:
-                actions = sample_actions(learner.act(world.observations), rng)
+                actions = sample_actions(learner.act(world.observations, update_behind), rng)
                 base.abort_if_actions_not_finite(name, run, actions, global_step, num_envs, learner)
             clipped_actions = np.clip(actions, low, high).astype(space.dtype)
-            # On a GPU, learn while the environments step; their actions are those of the policy before this update.
-            if learner.is_asynchronous and global_step > learning_starts:
-                update()
             # Step, and store what happens.
             ends = world.step(clipped_actions.reshape(num_envs, *space.shape), clipped_actions, rewards)
             global_step += num_envs
