@@ -225,7 +225,8 @@ class RolloutLearner(TorchLearner):
     def load_rollout(self, learning_rate: float, images: Array, **columns: Array) -> None:
         """Start an update on a rollout: images [rows, channels, 84, 84], `actions`, `returns` etc. [rows]."""
         self.adam.set_learning_rate(learning_rate)
-        self._batch.images.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
+        # To the device first: it reorders the bytes many times as fast as one thread does.
+        self._batch.images.copy_(torch.from_numpy(images).to(self.compute.device).permute(0, 2, 3, 1))
         for name, column in columns.items():
             self.compute.copy_to_device(getattr(self._batch, name), column)
         self._sums.zero_()
