@@ -57,6 +57,8 @@ SHORT_GAMES: Json = {"env_kwargs": {"max_num_frames_per_episode": 200}}
 STUDENT = "qdagger_dqn_atari_impalacnn"
 EPISODES = {"charts/episodic_return", "charts/episodic_length", SPEED}
 ROLLOUT: Json = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
+SMALL_LAYERS: Json = {"hidden_sizes": [16]}
+"""Behind convolutions, so that a checkpoint of a network for frames is small."""
 REPLAY: Json = {"buffer_size": 200, "batch_size": 8, "learning_starts": 60}
 FOLLOWED: Json = {**REPLAY, "target_network_frequency": 40}
 POLICY = {
@@ -96,19 +98,20 @@ CASES = {
     "td3_continuous_action": Case(PENDULUM, REPLAY, CRITICS),
     "ddpg_continuous_action": Case(PENDULUM, REPLAY, CRITIC),
     "tqc": Case(PENDULUM, {**REPLAY, "n_quantiles": 5}, CRITICS | ENTROPY),
-    "ppo_atari": Case(GAME, ROLLOUT, GRADIENT),
-    "ppo_atari_lstm": Case(GAME, ROLLOUT, GRADIENT),
-    "ppo_atari_multigpu": Case(GAME, {**ROLLOUT, "local_num_envs": 1}, GRADIENT),
-    "dqn_atari": Case(GAME, FOLLOWED, VALUE),
-    "c51_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, ATOMS),
-    "rainbow_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, VALUE | {"charts/beta"}),
-    "sac_atari": Case(GAME, FOLLOWED, CRITICS | ENTROPY),
+    "ppo_atari": Case(GAME, SMALL_LAYERS | ROLLOUT, GRADIENT),
+    "ppo_atari_lstm": Case(GAME, SMALL_LAYERS | ROLLOUT, GRADIENT),
+    "ppo_atari_multigpu": Case(GAME, SMALL_LAYERS | {**ROLLOUT, "local_num_envs": 1}, GRADIENT),
+    "dqn_atari": Case(GAME, SMALL_LAYERS | FOLLOWED, VALUE),
+    "c51_atari": Case(GAME, SMALL_LAYERS | {**FOLLOWED, "n_atoms": 11}, ATOMS),
+    "rainbow_atari": Case(GAME, SMALL_LAYERS | {**FOLLOWED, "n_atoms": 11}, VALUE | {"charts/beta"}),
+    "sac_atari": Case(GAME, SMALL_LAYERS | FOLLOWED, CRITICS | ENTROPY),
     # Held in its offline phase. It gets its teacher from the fixture.
     STUDENT: Case(
         GAME,
         {
             **FOLLOWED,
             **SHORT_GAMES,
+            **SMALL_LAYERS,
             "batch_size": 4,
             "teacher_steps": 140,
             "offline_steps": 60,
@@ -120,11 +123,11 @@ CASES = {
         | {f"charts/offline/{name}" for name in ("loss", "q_loss", "distill_loss")},
     ),
     # Games of envpool cannot be brought back.
-    "ppo_atari_envpool": Case(POOLED_GAME, ROLLOUT, GRADIENT | POOL, is_exact=False),
-    "pqn_atari_envpool": Case(POOLED_GAME, ROLLOUT, VALUE | POOL, is_exact=False),
+    "ppo_atari_envpool": Case(POOLED_GAME, SMALL_LAYERS | ROLLOUT, GRADIENT | POOL, is_exact=False),
+    "pqn_atari_envpool": Case(POOLED_GAME, SMALL_LAYERS | ROLLOUT, VALUE | POOL, is_exact=False),
     "ppo_rnd_envpool": Case(
         POOLED_GAME,
-        {**ROLLOUT, "num_iterations_obs_norm_init": 1},
+        {**ROLLOUT, **SMALL_LAYERS, "num_iterations_obs_norm_init": 1},
         POLICY | POOL | {"losses/fwd_loss"},
         is_exact=False,
     ),

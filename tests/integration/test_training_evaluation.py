@@ -34,7 +34,7 @@ _REPLAY = {"buffer_size": 300, "batch_size": 16, "learning_starts": 60}
 _PENDULUM = {**_REPLAY, "env_id": "Pendulum-v1", "total_timesteps": 160, "eval_every": 50, "num_eval_episodes": 1}
 _GAMES = {
     "env_id": "BreakoutNoFrameskip-v4", "env_kwargs": {"max_num_frames_per_episode": 80}, "num_eval_episodes": 1,
-    "total_timesteps": 96, "eval_every": 30, "cuda": False,
+    "total_timesteps": 96, "eval_every": 30, "cuda": False, "hidden_sizes": (16,),
 }  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {"num_steps": 16, "num_envs": 2}),
