@@ -18,7 +18,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn
-from cleanrl_worker.algorithms.settings import LEARNING, DistributionalConfig, EpsilonGreedyConfig, ValueReplayConfig
+from cleanrl_worker.algorithms.replay_settings import DistributionalConfig, ValueReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import NumpyAdam
 from cleanrl_worker.learners.protocols import TargetValueLearner

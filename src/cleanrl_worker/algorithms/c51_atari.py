@@ -19,7 +19,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn_atari
-from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, DistributionalConfig, EpsilonGreedyConfig
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig, DistributionalConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
 from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import CONV_NETWORK, ConvNetworkSizes, infer_sizes, parameter_count

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig, ValueReplayConfig
+from cleanrl_worker.algorithms.replay_settings import ValueReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import NumpyAdam
 from cleanrl_worker.learners.perceptron import Perceptron

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, EpsilonGreedyConfig
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
 from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (

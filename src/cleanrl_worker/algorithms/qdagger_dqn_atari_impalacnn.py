@@ -23,7 +23,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariValueConfig, EpsilonGreedyConfig
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, EpsilonGreedyConfig
 from cleanrl_worker.environments.atari import make_evaluation_env
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, AtariValueConfig, DistributionalConfig
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig, DistributionalConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT
 from cleanrl_worker.evaluation.policies import image_network
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (

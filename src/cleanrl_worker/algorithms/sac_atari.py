@@ -21,7 +21,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariConfig, ReplayConfig
+from cleanrl_worker.algorithms.replay_settings import ReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariConfig
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
 from cleanrl_worker.learners.architecture import MAX_LAYERS
 from cleanrl_worker.learners.conv_network import (
