@@ -347,7 +347,8 @@ def resolve_backend(config: AlgorithmConfig, architecture: Architecture | None =
     """Resolve `auto`: small networks are fastest in numpy, even if there is a GPU, as far as it can compute them."""
     if config.backend != "auto":
         return config.backend
-    return "numpy" if (architecture or config.architecture).has_kernels else "torch"
+    has_kernels = config.has_kernels and (architecture or config.architecture).has_kernels
+    return "numpy" if has_kernels else "torch"
 
 
 def sample_exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

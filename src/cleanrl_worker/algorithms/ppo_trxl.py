@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base, ppo
 from cleanrl_worker.algorithms.ppo_lstm import LstmPolicy
-from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING, NETWORK, RUN, PpoConfig
+from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, RUN, PpoConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
@@ -60,6 +60,7 @@ class Config(PpoConfig, defaults={
     }):  # fmt: skip
     """Settings of PPO with a Transformer-XL."""
 
+    has_kernels: ClassVar[bool] = False
     learning_rate: ClassVar[Any] = property(lambda config: config.init_lr)  # type: ignore[misc]
     anneal_lr: ClassVar[bool] = False  # type: ignore[misc]
     ent_coef: ClassVar[Any] = property(lambda config: config.init_ent_coef)  # type: ignore[misc]
@@ -91,8 +92,6 @@ class Config(PpoConfig, defaults={
     """How the agent knows at which step of the episode a memory is from; empty: not at all."""
     reconstruction_coef: float = Field(default=0.0, ge=0, le=100, json_schema_extra=LEARNING)
     """The weight of the loss of reconstructing an image from the features; 0: none."""
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
-    """The library that computes: torch."""
 
     @model_validator(mode="after")
     def _validate_heads(self) -> Self:
@@ -204,7 +203,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         return Agent(size, [outputs], config, shape)
 
     facts = base.check_choices(NAME, config, env, make_agent)
-    return {**facts, "backend": "torch", "encodes_images": find_image(env.observation_space) is not None}
+    return {**facts, "encodes_images": find_image(env.observation_space) is not None}
 
 
 def check_reconstruction(config: Config, image: Sequence[int] | None, env: gymnasium.Env[Any, Any]) -> None:
@@ -302,7 +301,7 @@ class Training(MemoryTraining):
         arrays, facts = super().own_state()
         memory = self.learner.latest_memories.cpu().numpy().copy()
         own = {"memory": memory, "memory.steps": self.inputs[-1, :, -1].copy(), "recent": np.array(self._recent)}
-        return {**arrays, **own}, {**facts, "backend": "torch"}
+        return {**arrays, **own}, facts
 
     def restore_own_state(self, resume: Checkpoint) -> None:
         super().restore_own_state(resume)

@@ -10,7 +10,7 @@ Paper: Dabney et al., "Distributional Reinforcement Learning with Quantile Regre
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn
-from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING
+from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.protocols import TargetValueLearner
 from cleanrl_worker.loops import value_replay
@@ -39,8 +39,8 @@ METRIC_NAMES = ("loss", "q_values")
 class Config(dqn.Config, defaults={"exp_name": NAME}):
     """Settings of deep Q-learning with quantile regression."""
 
-    backend: Literal["torch"] = Field(default="torch", json_schema_extra=COMPUTE)
-    """The library that computes: torch."""
+    has_kernels: ClassVar[bool] = False
+
     n_quantiles: int = Field(default=50, ge=1, le=10_000, json_schema_extra=LEARNING)
     """The number of quantiles of each action's return; 10 to 200 are usual."""
 

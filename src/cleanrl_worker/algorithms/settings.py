@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from cleanrl_worker.learners.architecture import MAX_LAYERS, MAX_UNITS, Activation, Architecture
 from mosaic.contracts.model import Contract
@@ -31,19 +32,28 @@ COMPUTE: Group = {"group": "compute"}
 ROLLOUT: Group = {"group": "rollout"}
 LEARNING: Group = {"group": "learning"}
 NETWORK: Group = {"group": "network"}
+TORCH_BACKEND = FieldInfo(
+    annotation=Literal["auto", "torch"],
+    default="auto",
+    description="The library that computes: torch.",
+    json_schema_extra=COMPUTE,
+)
+"""The setting `backend` of algorithms without numpy kernels."""
 
 
 class AlgorithmConfig(Contract):
     """The settings that every algorithm has."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
+    has_kernels: ClassVar[bool] = True
+    """Whether numpy computes its updates too; otherwise `backend` is `TORCH_BACKEND`."""
 
     def __init_subclass__(cls, defaults: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
 
     @classmethod
     def __pydantic_init_subclass__(cls, defaults: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        """Give inherited settings other defaults. Models are built on first use, so that this is in time."""
+        """Change inherited settings. Models are built on first use, so that this is in time."""
         super().__pydantic_init_subclass__(**kwargs)
         for name, default in (defaults or {}).items():
             if name not in cls.model_fields:
@@ -52,6 +62,8 @@ class AlgorithmConfig(Contract):
             field = copy.copy(cls.model_fields[name])
             field.default = default
             cls.model_fields[name] = field
+        if not cls.has_kernels and "numpy" in get_args(cls.model_fields["backend"].annotation):
+            cls.model_fields["backend"] = TORCH_BACKEND
 
     env_id: EnvId = Field(default=..., json_schema_extra=RUN)
     """The environment to train in, by its Gymnasium id."""
@@ -95,6 +107,13 @@ class AlgorithmConfig(Contract):
     network: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$", max_length=200, json_schema_extra=NETWORK)
     """A torch.nn.Module of your own as module:Class, instead of the hidden layers of each network."""
 
+    @field_validator("backend", mode="before")
+    @classmethod
+    def _refuse_numpy(cls, backend: Any) -> Any:
+        if backend == "numpy" and not cls.has_kernels:
+            raise ValueError("numpy has no kernels for this algorithm, so torch computes it. Leave it out.")
+        return backend
+
     @model_validator(mode="after")
     def _validate_backend(self) -> Self:
         if self.backend == "numpy" and not self.architecture.has_kernels:
@@ -124,12 +143,12 @@ class AlgorithmConfig(Contract):
 class AtariConfig(AlgorithmConfig):
     """Of algorithms for Atari games. Comes first among the bases, so that it replaces their environment."""
 
+    has_kernels: ClassVar[bool] = False
+
     env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=RUN)
     """The game to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=RUN)
     """Steps to train for, summed over all games; a step is four frames."""
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
-    """The library that computes: torch."""
     hidden_sizes: tuple[Units, ...] = Field(
         default=(512,), min_length=1, max_length=MAX_LAYERS, json_schema_extra=NETWORK
     )
