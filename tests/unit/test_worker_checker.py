@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.worker_runs import SMALL, small, train_here
 
-from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
+from cleanrl_worker.algorithms.run_checks import observation_warnings, step_warnings
 from cleanrl_worker.evaluation.saved_policies import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell import checker

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
-from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action
+from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action, run_checks
 from cleanrl_worker.algorithms.ppo import Agent
 from cleanrl_worker.algorithms.settings import AdvantageConfig
 from cleanrl_worker.environments.normalized import NormalizedEnvs
@@ -86,7 +86,7 @@ def make_learner(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_any_actions(NAME, config, env, Agent, ppo_continuous_action.Agent)
+    return run_checks.check_any_actions(NAME, config, env, Agent, ppo_continuous_action.Agent)
 
 
 class Training(PpoTraining):

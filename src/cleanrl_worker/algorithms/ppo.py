@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, run_checks
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
@@ -144,7 +144,7 @@ def clipped_loss(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_choices(NAME, config, env, Agent)
+    return run_checks.check_choices(NAME, config, env, Agent)
 
 
 def make_agent(config: Any, observation_size: int, outputs: int) -> base.FlatAgent:

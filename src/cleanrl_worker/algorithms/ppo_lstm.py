@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, field_validator
 
-from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action
+from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action, run_checks
 from cleanrl_worker.algorithms.ppo_continuous_action import NormalizedTraining, bounded_policy, normalized_encoder
 from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, PpoConfig
 from cleanrl_worker.environments.normalized import NormalizedEnvs
@@ -151,7 +151,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     make_agent = functools.partial(Agent, units=config.lstm_units)
     make_continuous_agent = functools.partial(make_agent, has_log_std=True)
-    return base.check_any_actions(NAME, config, env, make_agent, make_continuous_agent)
+    return run_checks.check_any_actions(NAME, config, env, make_agent, make_continuous_agent)
 
 
 class Training(MemoryTraining, NormalizedTraining):

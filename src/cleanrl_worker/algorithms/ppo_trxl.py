@@ -25,7 +25,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from cleanrl_worker.algorithms import base, ppo
+from cleanrl_worker.algorithms import base, ppo, run_checks
 from cleanrl_worker.algorithms.ppo_lstm import LstmPolicy
 from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, RUN, PpoConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
@@ -202,7 +202,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         check_reconstruction(config, shape.image, env)
         return Agent(size, [outputs], config, shape)
 
-    facts = base.check_choices(NAME, config, env, make_agent)
+    facts = run_checks.check_choices(NAME, config, env, make_agent)
     return {**facts, "encodes_images": find_image(env.observation_space) is not None}
 
 

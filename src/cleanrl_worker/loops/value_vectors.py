@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, run_checks
 from cleanrl_worker.evaluation.policies import GreedyPolicy
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import TargetValueLearner
@@ -75,7 +75,7 @@ def discrete_world(config: Any, run: Run, **shape: Any) -> ReplayWorld:
 
 def check_discrete(name: str, config: Any, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    count = base.count_discrete_actions(name, env)
+    count = run_checks.count_discrete_actions(name, env)
     sizes = check_vectors(name, config.buffer_size, env)
     return {**sizes, "actions": count, "backend": base.resolve_backend(config)}
 

@@ -51,7 +51,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         return VerdictSummary.model_validate(summary | check_evaluation(request))
     config, facts, env = launcher.check_training(request)
     settings = config.model_dump(mode="json")
-    from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
+    from cleanrl_worker.algorithms.run_checks import observation_warnings, step_warnings
 
     warnings = step_warnings(config)
     if not ALGORITHMS[request.algo].is_for_games:
