@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete
 from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base, ppo, run_checks
@@ -31,7 +31,7 @@ from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, RUN, PpoConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
-from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
 from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.loops.on_policy import MemoryTraining, open_environments
 from mosaic import envs
@@ -49,8 +49,6 @@ Array = npt.NDArray[Any]
 NAME = "ppo_trxl"
 ENDLESS_EPISODE_STEPS = 1024
 """The steps for which positions are encoded where episodes have no time limit."""
-MIN_IMAGE_SIDE_PX = 36
-"""The smallest side to which the convolutions can be applied."""
 NO_HIDDEN_LAYERS = Architecture((1,))
 
 
@@ -126,9 +124,9 @@ class EpisodeShape(NamedTuple):
 
 
 def find_image(space: gymnasium.Space[Any]) -> list[int] | None:
-    """Return height, width and channels of observations that the convolutions can encode."""
-    shape = space.shape if isinstance(space, Box) and space.dtype == np.uint8 else ()
-    return list(shape) if len(shape) == 3 and min(shape[:2]) >= MIN_IMAGE_SIDE_PX else None
+    """Return height, width and channels of images in this order, which the encoder reads; others are flattened."""
+    image = base.find_image(space)
+    return list(image) if image is not None and len(image) == 3 and find_sides(image) == (0, 1) else None
 
 
 class Agent(base.FlatAgent):
