@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import gymnasium
@@ -13,11 +13,12 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
-from cleanrl_worker.learners.conv_network import CONV_NETWORK
+from cleanrl_worker.learners.conv_network import CONV_LAYERS, CONV_NETWORK, ConvAgent, ConvNetworkSizes, infer_sizes
 from cleanrl_worker.learners.flat_network import FlatNetwork, select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
+from mosaic.envs.atari import FRAME_STACK
 from mosaic.envs.factory import family_of
 from mosaic.envs.spaces import describe_space, flat_size
 
@@ -104,6 +105,7 @@ class FlatAgent:
 
 
 AnyAgent = TypeVar("AnyAgent", bound=FlatAgent)
+AnyConvAgent = TypeVar("AnyConvAgent", bound=ConvAgent)
 
 
 def replay_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
@@ -118,6 +120,21 @@ def load_agent(
     """Return the agent of a checkpoint; `default` is the architecture of checkpoints from before it was a setting."""
     shape = checkpoint.facts["shape"]
     agent = make_agent(shape["observation_size"], shape["actions"], saved_architecture(checkpoint, default))
+    agent.load_state_dict(checkpoint.weights)
+    return agent
+
+
+def load_conv_agent(
+    name: str,
+    checkpoint: Checkpoint,
+    make_agent: Callable[[ConvNetworkSizes], AnyConvAgent],
+    default: Architecture = CONV_NETWORK,
+    convolutions: Sequence[str] = CONV_LAYERS,
+    frames: int = FRAME_STACK,
+) -> AnyConvAgent:
+    """Return the agent of a checkpoint of this algorithm, whose convolutions have these names."""
+    check_checkpoint_algorithm(name, checkpoint)
+    agent = make_agent(infer_sizes(checkpoint.weights, saved_architecture(checkpoint, default), convolutions, frames))
     agent.load_state_dict(checkpoint.weights)
     return agent
 

@@ -32,7 +32,6 @@ from cleanrl_worker.learners.conv_network import (
     CONV_NETWORK,
     ConvAgent,
     ConvNetworkSizes,
-    infer_sizes,
     layer_shapes,
     orthogonal_weights,
     trunk_shapes,
@@ -256,12 +255,11 @@ class LstmPolicy:
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    weights = checkpoint.weights
-    sizes = infer_sizes(weights, base.saved_architecture(checkpoint), frames=INPUT_FRAMES)
-    agent = Agent(len(weights["actor.bias"]), sizes, weights["lstm.weight_hh_l0"].shape[1])
-    agent.load_state_dict(weights)
-    return agent
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        weights = checkpoint.weights
+        return Agent(len(weights["actor.bias"]), sizes, weights["lstm.weight_hh_l0"].shape[1])
+
+    return base.load_conv_agent(NAME, checkpoint, make_saved, frames=INPUT_FRAMES)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

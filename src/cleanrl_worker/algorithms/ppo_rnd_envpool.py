@@ -43,7 +43,6 @@ from cleanrl_worker.learners.conv_network import (
     ConvNetworkSizes,
     Shapes,
     copy_checked,
-    infer_sizes,
     layer_shapes,
     orthogonal_weights,
     trunk_shapes,
@@ -345,13 +344,13 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
     state = checkpoint.weights
-    sizes = infer_sizes(state, base.saved_architecture(checkpoint, NETWORK))
-    features = len(state["target.7.bias"]) if "target.7.bias" in state else FEATURES
-    agent = Agent(len(state["actor.2.bias"]), sizes, features)
-    agent.load_state_dict(state)
-    return agent
+
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        features = len(state["target.7.bias"]) if "target.7.bias" in state else FEATURES
+        return Agent(len(state["actor.2.bias"]), sizes, features)
+
+    return base.load_conv_agent(NAME, checkpoint, make_saved, NETWORK)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import EnvpoolConfig, PqnConfig
 from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
-from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.evaluation.policies import greedy_image_policy
 from cleanrl_worker.learners import devices, value_kernels
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
@@ -31,7 +31,6 @@ from cleanrl_worker.learners.conv_network import (
     ConvAgent,
     ConvNetworkSizes,
     Shapes,
-    infer_sizes,
     layer_shapes,
     orthogonal_weights,
 )
@@ -205,12 +204,10 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    state = checkpoint.weights
-    sizes = infer_sizes(state, base.saved_architecture(checkpoint), ("network.0", "network.3", "network.6"))
-    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
-    agent.load_state_dict(state)
-    return agent
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        return Agent(checkpoint.facts["shape"]["actions"], sizes)
+
+    return base.load_conv_agent(NAME, checkpoint, make_saved, convolutions=("network.0", "network.3", "network.6"))
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
@@ -220,8 +217,8 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
-    values = image_network(functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint)))
-    return GreedyPolicy(values, checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
+    values = functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint))
+    return greedy_image_policy(checkpoint, values)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
