@@ -199,8 +199,7 @@ class Training(FramePpoTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs.from_config(config, run.frames, INPUT_FRAMES)
-    with closing(games):
+    with closing(AtariEnvs.from_config(config, run.frames, INPUT_FRAMES)) as games:
         agent = Agent(games.action_count, SIZES.with_architecture(config.architecture, INPUT_FRAMES), LSTM_UNITS)
         Training(config, run, games, agent).train(resume)
 

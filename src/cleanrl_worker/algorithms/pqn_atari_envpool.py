@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import EnvpoolConfig, PqnConfig
-from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
+from cleanrl_worker.environments.envpool_games import check_envpool_env, make_envpool_env, open_games
 from cleanrl_worker.evaluation.policies import greedy_image_policy
-from cleanrl_worker.learners import devices, value_kernels
+from cleanrl_worker.learners import value_kernels
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     CONV_NETWORK,
@@ -195,12 +195,9 @@ class Training(AverageReturn):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    task = find_task(config.env_id, STICKINESS)
-    games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
-    with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES.with_architecture(config.architecture))).train(
-            resume
-        )
+    with closing(open_games(config, STICKINESS, run.frames)) as games:
+        agent = Agent(games.action_count, SIZES.with_architecture(config.architecture))
+        Training(config, run, games, agent).train(resume)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.environments.atari import ATARI_FAMILY
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
+from cleanrl_worker.learners import devices
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
 from mosaic.envs import make
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
@@ -170,6 +171,12 @@ def check_envpool_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
 
 
 # --- several games
+
+
+def open_games(config: Any, repeat_action_probability: float, frames: LiveFrames | None) -> EnvpoolEnvs:
+    """Make the games of a training."""
+    task = find_task(config.env_id, repeat_action_probability)
+    return EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), frames)
 
 
 class _PoolMember(gymnasium.Env[Array, Any]):
