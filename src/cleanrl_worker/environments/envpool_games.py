@@ -231,7 +231,7 @@ class EnvpoolEnvs(VectorEnvs):
         self._latest_observations, _ = self._pool.reset()
         for index in range(len(self)):
             self._begin_game(index)
-        self._start_video()
+        self._pictures.start_video()
 
     def _begin_game(self, index: int) -> None:
         self._scores[index] = 0.0
@@ -248,7 +248,7 @@ class EnvpoolEnvs(VectorEnvs):
         endings = self._restart_ended(observations, ended, info, truncations) if ended.size else ()
         self._latest_observations = observations
         into[...] = observations
-        if clock >= self._next_frame_check_step:
+        if clock >= self._pictures.next_check_step:
             self._publish_frames(clock)
         return endings
 
@@ -263,7 +263,7 @@ class EnvpoolEnvs(VectorEnvs):
         is_over, is_truncated = info["terminated"][ended_indices].astype(bool), truncations[ended_indices]
         final_observations = observations[ended_indices]
         if ended_indices[0] == 0 and (is_over[0] or is_truncated[0]):
-            self._finish_video(self._make_episode_end(0, final_observations[0], is_over[0], is_truncated[0]))
+            self._finish_video()
         observations[ended_indices], _, _, _, after = self._pool.step(
             np.zeros(len(ended_indices), np.int32), ended_indices.astype(np.int32)
         )
@@ -276,8 +276,12 @@ class EnvpoolEnvs(VectorEnvs):
         for index in (ending.env for ending in endings if ending.is_full_episode):
             self._begin_game(index)
             if index == 0:
-                self._start_video()
+                self._pictures.start_video()
         return endings
+
+    def _finish_video(self) -> None:
+        length, score = self._episode_progress(0)
+        self._pictures.finish_video(score, length)
 
     def _make_episode_end(
         self, index: int, final_observation: Array, is_game_over: bool, is_truncated: bool

@@ -149,12 +149,12 @@ class ProcgenEnvs(EnvpoolEnvs):
             for index in ended_indices.tolist()
         ]
         if endings[0].env == 0:
-            self._finish_video(endings[0])
+            self._finish_video()
         observations[ended_indices], *_ = self._pool.step(
             np.zeros(len(ended_indices), np.int32), ended_indices.astype(np.int32)
         )
         for ending in endings:
             self._begin_game(ending.env)
         if endings[0].env == 0:
-            self._start_video()
+            self._pictures.start_video()
         return endings
