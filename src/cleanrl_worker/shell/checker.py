@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 from cleanrl_worker import describe
 from cleanrl_worker.evaluation.loading import check_evaluation
@@ -72,10 +70,6 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
     return VerdictSummary.model_validate(summary | training)
 
 
-def to_json(summary: VerdictSummary) -> dict[str, Any]:
-    return summary.model_dump(mode="json", exclude_unset=True, fallback=str)
-
-
 def format_summary(summary: VerdictSummary) -> str:
     """Format the summary for people."""
     lines = [
@@ -97,7 +91,7 @@ def format_summary(summary: VerdictSummary) -> str:
 
 
 def _check(request: CheckerRequest) -> Reply:
-    return {"summary": to_json(check_request(parse_request(request.config)))}
+    return {"summary": check_request(parse_request(request.config)).to_json()}
 
 
 def _list_environments(request: CheckerRequest) -> Reply:
@@ -134,7 +128,6 @@ REQUEST_HANDLERS: checker_loop.Handlers = {
     "checkpoint": _describe_checkpoint,
     "model": _export_model,
     "probe": lambda request: require_rendering(request.require("family")),
-    "ping": lambda _: {"pid": os.getpid()},
 }
 
 
