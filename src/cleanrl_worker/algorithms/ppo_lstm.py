@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
 from pydantic import Field, field_validator
 
 from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action, run_checks
@@ -32,7 +31,7 @@ from cleanrl_worker.learners.conv_network import Shapes, layer_shapes, orthogona
 from cleanrl_worker.learners.flat_network import NamedNetwork
 from cleanrl_worker.learners.ppo_kernels import PpoLosses, RolloutBatch
 from cleanrl_worker.learners.protocols import PpoSettings
-from cleanrl_worker.loops.on_policy import MemoryTraining, open_environments
+from cleanrl_worker.loops.on_policy import MemoryTraining, choose_training, open_environments
 
 if TYPE_CHECKING:
     import torch
@@ -246,10 +245,7 @@ class ContinuousTraining(Training, ppo_continuous_action.Training):
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     with open_environments(config, run, NormalizedEnvs) as environments:
-        space = environments.action_space
-        kind: Any = DiscreteTraining if isinstance(space, Discrete) else MultiTraining
-        if isinstance(space, Box):
-            kind = ContinuousTraining
+        kind = choose_training(environments.action_space, DiscreteTraining, MultiTraining, ContinuousTraining)
         kind(config, run, environments).train(resume)
 
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Discrete
 from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base, ppo, run_checks
@@ -33,7 +32,7 @@ from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
 from cleanrl_worker.learners.ppo_kernels import RolloutBatch
-from cleanrl_worker.loops.on_policy import MemoryTraining, open_environments
+from cleanrl_worker.loops.on_policy import MemoryTraining, choose_training, open_environments
 from mosaic import envs
 from mosaic.contracts.errors import refuse_key
 from mosaic.contracts.payload import EnvId
@@ -332,7 +331,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     shape = EpisodeShape.of(env)
     env.close()
     with open_environments(config, run, ParallelEnvs) as environments:
-        kind: Any = DiscreteTraining if isinstance(environments.action_space, Discrete) else MultiTraining
+        kind = choose_training(environments.action_space, DiscreteTraining, MultiTraining)
         kind(shape, config, run, environments).train(resume)
 
 

@@ -64,18 +64,15 @@ class EnvpoolTask(NamedTuple):
 
     def make_pool(self, seeds: Sequence[int], threads: int) -> Any:
         """Make a pool with one game per seed: an episode is a life, rewards are clipped to their sign."""
-        return import_envpool().make(
+        return make_pool(
+            import_envpool(),
             self.name,
-            env_type="gymnasium",
-            num_envs=len(seeds),
-            num_threads=min(threads, len(seeds)),
-            env_seed=[seed % 2**31 for seed in seeds],
+            seeds,
+            threads,
             max_episode_steps=MAX_GAME_STEPS,
             episodic_life=True,
             reward_clip=True,
             repeat_action_probability=self.repeat_action_probability,
-            # Costs nothing until a frame is rendered.
-            render_mode="rgb_array",
         )
 
 
@@ -89,6 +86,20 @@ def find_task(env_id: str, repeat_action_probability: float) -> EnvpoolTask:
             if f"{match[1]}-v5" in games:
                 return EnvpoolTask(f"{match[1]}-v5", repeat_action_probability if probability is None else probability)
     raise unknown_name_error("game", env_id, games, "envpool")
+
+
+def make_pool(envpool: Any, name: str, seeds: Sequence[int], threads: int, **options: Any) -> Any:
+    """Make a pool with one game per seed, with these options of the games."""
+    return envpool.make(
+        name,
+        env_type="gymnasium",
+        num_envs=len(seeds),
+        num_threads=min(threads, len(seeds)),
+        env_seed=[seed % 2**31 for seed in seeds],
+        # Costs nothing until a frame is rendered.
+        render_mode="rgb_array",
+        **options,
+    )
 
 
 def import_envpool(extra: str = ENVPOOL_EXTRA) -> Any:
