@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from bdi_worker import WORKER_NAME, describe
@@ -87,15 +86,11 @@ def _check_evaluation(request: WorkerRequest) -> dict[str, Any]:
     }
 
 
-def to_json(summary: VerdictSummary) -> dict[str, Any]:
-    return summary.model_dump(mode="json", exclude_unset=True, fallback=str)
-
-
 # --- the process
 
 
 def _check(request: CheckerRequest) -> Reply:
-    return {"summary": to_json(check_request(parse_request(request.config)))}
+    return {"summary": check_request(parse_request(request.config)).to_json()}
 
 
 def _list_environments(request: CheckerRequest) -> Reply:
@@ -132,7 +127,6 @@ REQUEST_HANDLERS: checker_loop.Handlers = {
     "algorithms": _list_algorithms,
     "checkpoint": _describe_checkpoint,
     "probe": lambda request: require_rendering(request.require("family")),
-    "ping": lambda _: {"pid": os.getpid()},
 }
 
 

@@ -19,6 +19,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 def main(argv: Sequence[str] | None = None) -> int:
     from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
+    from mosaic.workers.checker_loop import refuse_requests
 
     parser = argparse.ArgumentParser(prog="python -m bdi_worker.cli", description="MOSAIC's worker for BDI agents.")
     parser.add_argument("--config", metavar="PATH", help="a trainer payload or a bare worker config, as JSON")
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             from bdi_worker.checker import serve
         except (MissingExtra, ModuleNotFoundError) as error:
-            return _refuse_requests(error)
+            return refuse_requests("bdi", error, "mosaic-rl[train,bdi]")
         return serve()
     if args.config is None:
         parser.error("--config is missing: the path of a trainer payload or of a bare worker config.")
@@ -52,9 +53,9 @@ def _run(args: argparse.Namespace) -> int:
     from mosaic.run.worker_run import run_folder, write_rejection
 
     if args.dry_run:
-        from bdi_worker.checker import check_request, to_json
+        from bdi_worker.checker import check_request
 
-        print(json.dumps(to_json(check_request(read_request(args.config), args.config))))
+        print(json.dumps(check_request(read_request(args.config), args.config).to_json()))
         return 0
     try:
         request = read_request(args.config)
@@ -64,17 +65,6 @@ def _run(args: argparse.Namespace) -> int:
             write_rejection(WORKER_NAME, RunFolder(run_dir), str(error))
         raise
     job()
-    return 0
-
-
-def _refuse_requests(missing: Exception) -> int:
-    """Reply to every request that a package is missing, until stdin ends."""
-    message = str(missing)
-    if isinstance(missing, ModuleNotFoundError):
-        message = f"The worker 'bdi' needs {missing.name}, which is not installed: pip install 'mosaic-rl[train,bdi]'"
-    for line in sys.stdin:
-        reply = {"id": json.loads(line)["id"], "ok": False, "error": "MissingExtra", "message": message}
-        print(json.dumps(reply), flush=True)
     return 0
 
 

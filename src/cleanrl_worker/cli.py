@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return serve()
         except ModuleNotFoundError as error:
-            return _refuse_requests(error)
+            from mosaic.workers.checker_loop import refuse_requests
+
+            return refuse_requests("cleanrl", error, "mosaic-rl[train]")
     if args.config is None:
         parser.error("--config is missing: the path of a trainer payload or of a bare worker config.")
     from mosaic.contracts.errors import BadInput, MosaicError
@@ -70,18 +72,9 @@ def _parse_request(args: argparse.Namespace) -> Any:
     return parse_request(read_config_file(args.config), overrides)
 
 
-def _refuse_requests(missing: ModuleNotFoundError) -> int:
-    """Reply to every request that a package is missing, until stdin ends."""
-    message = f"The worker 'cleanrl' needs {missing.name}, which is not installed: pip install 'mosaic-rl[train]'"
-    for line in sys.stdin:
-        reply = {"id": json.loads(line)["id"], "ok": False, "error": "MissingExtra", "message": message}
-        print(json.dumps(reply), flush=True)
-    return 0
-
-
 def _run_dry_run(args: argparse.Namespace) -> int:
     from cleanrl_worker.shell import launcher
-    from cleanrl_worker.shell.checker import check_request, format_summary, to_json
+    from cleanrl_worker.shell.checker import check_request, format_summary
     from mosaic.contracts.folder import RUN_DIR_VARIABLE
     from mosaic.run.worker_run import run_folder
 
@@ -89,7 +82,7 @@ def _run_dry_run(args: argparse.Namespace) -> int:
     if not os.environ.get(RUN_DIR_VARIABLE):
         request = launcher.complete_request(request, run_folder(request.config.run_id or "<run>"))
     summary = check_request(request, args.config)
-    print(json.dumps(to_json(summary)) if args.emit_summary else format_summary(summary))
+    print(json.dumps(summary.to_json()) if args.emit_summary else format_summary(summary))
     return 0
 
 
@@ -100,7 +93,7 @@ def _run_worker(args: argparse.Namespace) -> int:
     from cleanrl_worker.shell.worker_config import WORKER_NAME
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
-    from mosaic.run.worker_run import run_folder, write_rejection
+    from mosaic.run.worker_run import TRAINING_CAPABILITIES, run_folder, write_rejection
 
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     try:
@@ -119,7 +112,7 @@ def _run_worker(args: argparse.Namespace) -> int:
     if args.grpc:
         from cleanrl_worker.shell.registration import schedule_registration
 
-        registration = schedule_registration(args.grpc_target, folder.run_id, launcher.CAPABILITIES)
+        registration = schedule_registration(args.grpc_target, folder.run_id, TRAINING_CAPABILITIES)
     run_job(folder, args.resume)
     if registration is not None:
         registration.cancel()

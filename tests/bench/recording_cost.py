@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cleanrl_worker.environments.vector import VectorEnvs
+from cleanrl_worker.environments.episode_log import EpisodeLog
 from cleanrl_worker.shell.launcher import build_job
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.arena import training_artifacts
@@ -54,8 +54,8 @@ class RecorderClock:
         self.spent_s = 0.0
         self._is_inside = False
         for owner, name in (
-            (VectorEnvs, "_record_episodes"),
-            (VectorEnvs, "_mark_episode_end"),
+            (EpisodeLog, "add_rollout"),
+            (EpisodeLog, "mark_end"),
             (BufferedRecorder, "flush"),
             (BufferedRecorder, "close"),
         ):

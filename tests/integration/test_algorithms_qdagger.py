@@ -23,6 +23,7 @@ from torch import nn
 pytest.importorskip("ale_py")
 
 from cleanrl_worker.algorithms import qdagger_dqn_atari_impalacnn as qdagger
+from cleanrl_worker.evaluation import teachers
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.learners.torch_conv import as_tensors
 from cleanrl_worker.replay.buffers import FrameReplay
@@ -104,7 +105,7 @@ def test_the_teacher_plays_then_the_student_learns_offline_then_it_plays(
     place: Path, teacher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = count_calls(monkeypatch, AtariEnv, "step")
-    monkeypatch.setattr(qdagger, "_measure_teacher", lambda *_: 1.0)
+    monkeypatch.setattr(teachers, "measure_teacher", lambda *_: 1.0)
     config = config_of(teacher)
     run = train_run(place / "run", qdagger.NAME, config)
     last = latest_checkpoint(place / "run")
@@ -183,8 +184,7 @@ def test_epsilon_falls_for_the_teacher_and_again_for_the_student() -> None:
 def test_less_is_distilled_the_closer_the_student_comes(
     returns: list[float], teacher_return: float, weight: float
 ) -> None:
-    world: Any = SimpleNamespace(facts={"student_returns": returns, "teacher_return": teacher_return})
-    assert qdagger.PhasedWorld.distillation(world) == weight
+    assert qdagger.distillation_weight(returns, teacher_return) == weight
 
 
 # --- network and loss

@@ -16,7 +16,7 @@ from tests.helpers.worker_runs import events, train_here
 
 from cleanrl_worker.evaluation.loading import load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from cleanrl_worker.shell.checker import check_request, format_summary, to_json
+from cleanrl_worker.shell.checker import check_request, format_summary
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.arena.actors import Seat, Turn, make_actor
 from mosaic.contracts.errors import BadInput
@@ -210,7 +210,7 @@ def test_unbounded_actions_fit_only_algorithms_without_bounds(highest: float) ->
                 "These fit: ppo_continuous_action, rpo_continuous_action, a2c, ppo_lstm."
             )
         for name in ("ppo_continuous_action", "rpo_continuous_action"):
-            assert to_json(check_request(parse_request(config_of(name, env_id))))["facts"]["actions"] == [2]
+            assert check_request(parse_request(config_of(name, env_id))).to_json()["facts"]["actions"] == [2]
 
 
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)

@@ -208,3 +208,13 @@ def test_learning_rate_and_entropy_bonus_fall_to_their_final_values() -> None:
         (0.5, 1.0), (pytest.approx(0.3), 0.5), (0.1, 0.0), (0.1, 0.0)
     ]  # fmt: skip
     assert config.model_copy(update={"anneal_steps": 0}).schedule(0) == (0.1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "image"),
+    [((36, 44, 1), [36, 44, 1]), ((84, 84, 3), [84, 84, 3]), ((35, 84, 3), None), ((3, 84, 84), None), ((84, 84), None),
+     ((4, 64, 48, 3), None)],
+)  # fmt: skip
+def test_images_of_height_width_and_channels_are_encoded_and_others_flattened(shape: Any, image: Any) -> None:
+    assert ppo_trxl.find_image(Box(0, 255, shape, np.uint8)) == image
+    assert ppo_trxl.find_image(Box(0, 255, shape, np.float32)) is None

@@ -404,7 +404,7 @@ def test_a_replay_buffer_that_does_not_fit_into_memory_is_refused(name: str) -> 
         ("dqn", {"tau": 0.0}, "greater than 0"),
         ("c51", {"v_min": 5.0, "v_max": 5.0}, "v_min = 5 must be below v_max = 5"),
         ("c51", {"n_atoms": 1}, "greater than or equal to 2"),
-        ("qrdqn", {"backend": "numpy"}, "should be 'torch'"),
+        ("qrdqn", {"backend": "numpy"}, "numpy has no kernels for this algorithm"),
         ("pqn", {"num_minibatches": 3}, "cannot be split into"),
         ("pqn", {"total_timesteps": 63}, "less than one rollout"),
     ],

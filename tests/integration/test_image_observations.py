@@ -13,7 +13,7 @@ import torch
 from tests.helpers import image_env  # noqa: F401 (registers Spot-v0)
 from tests.helpers.algorithm_cases import assert_same_checkpoint, latest_checkpoint, train_run
 
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, run_checks
 from cleanrl_worker.algorithms.ppo_continuous_action import Agent, loss
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.autograd_learners import PpoAutogradLearner, PpoByteLearner
@@ -75,8 +75,8 @@ def test_the_check_counts_bytes_of_images_and_names_the_backend() -> None:
     facts = load_algorithm("sac_continuous_action").check(config, env)
     assert (facts["backend"], facts["encodes_images"]) == ("torch", True)
     assert 1000 * 4800 <= facts["replay_bytes"] < 1000 * 4900
-    assert base.observation_warnings(env, facts["encodes_images"]) == []
-    assert "flattened" in base.observation_warnings(env)[0]
+    assert run_checks.observation_warnings(env, facts["encodes_images"]) == []
+    assert "flattened" in run_checks.observation_warnings(env)[0]
 
 
 @pytest.mark.parametrize("name", ["ppo_continuous_action", "sac_continuous_action"])

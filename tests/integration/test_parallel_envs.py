@@ -347,7 +347,7 @@ def test_environments_of_all_processes_are_watched(tmp_path: Path) -> None:
     with opened("CartPole-v1", 2, 4, frames=frames) as environments:
         assert lane_indices(lanes_folder(tmp_path)) == [0, 1, 2, 3]
         environments.start()
-        assert len(environments._taps) == 2
+        assert len(environments._pictures.taps) == 2
         view = LaneView(lanes_folder(tmp_path))
 
         def has_all_frames() -> bool:

@@ -26,7 +26,9 @@ def test_the_backend_depends_on_settings_machine_and_checkpoint(
     backend: devices.Backend, cuda: bool, before: str, is_gpu_there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "has_gpu", lambda: is_gpu_there)
-    config: Any = SimpleNamespace(backend=backend, cuda=cuda, architecture=Architecture((64, 64)), kernel_units=64)
+    config: Any = SimpleNamespace(
+        backend=backend, cuda=cuda, architecture=Architecture((64, 64)), has_kernels=True, kernel_units=64
+    )
     assert devices.choose_backend(config, before) == chosen
 
 

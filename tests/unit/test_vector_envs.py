@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformReward
 from tests.helpers.algorithm_cases import Corridor, register_env
 
-from cleanrl_worker.environments import vector as vector_envs
+from cleanrl_worker.environments import action_record
+from cleanrl_worker.environments.time_limits import strip_wrappers
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from mosaic.envs.reproducible import random_state_to_json
 
@@ -64,12 +65,12 @@ def test_steps_equal_those_of_gymnasiums_vector_environment(env_id: str) -> None
 
 def test_only_known_outer_wrappers_are_removed() -> None:
     env = gymnasium.make("CartPole-v1")
-    assert vector_envs.strip_wrappers(env) == (env.unwrapped, 500)
+    assert strip_wrappers(env) == (env.unwrapped, 500)
     bare = env.unwrapped
-    assert vector_envs.strip_wrappers(TimeLimit(TimeLimit(bare, 9), 5)) == (bare, 5)
+    assert strip_wrappers(TimeLimit(TimeLimit(bare, 9), 5)) == (bare, 5)
     second = TransformReward(TimeLimit(bare, 9), lambda reward: 2 * float(reward))
-    assert vector_envs.strip_wrappers(second) == (second, float("inf"))
-    assert vector_envs.strip_wrappers(TimeLimit(second, 7)) == (second, 7)
+    assert strip_wrappers(second) == (second, float("inf"))
+    assert strip_wrappers(TimeLimit(second, 7)) == (second, 7)
     env.close()
 
 
@@ -135,7 +136,7 @@ def test_an_environment_that_is_not_deterministic_is_reset_and_named() -> None:
 
 
 def test_an_episode_beyond_the_recorded_length_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_envs, "MAX_RECORDED_STEPS", 5)
+    monkeypatch.setattr(action_record, "MAX_RECORDED_STEPS", 5)
     with register_env(limit=None) as env_id:
         first, second = VectorEnvs(maker(env_id), 1, seed=3), VectorEnvs(maker(env_id), 1, seed=3)
         first.start()
@@ -178,7 +179,7 @@ def test_the_states_of_all_generators_go_through_json() -> None:
 def test_advancing_gives_the_steps_rewards_and_keeps_the_same_record(
     env_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_envs, "ACTION_CHUNK_STEPS", 16)
+    monkeypatch.setattr(action_record, "CHUNK_STEPS", 16)
     rolled, advanced, back = (VectorEnvs(maker(env_id), 2, seed=3) for _ in range(3))
     rolled.start()
     advanced.start()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.worker_runs import SMALL, small, train_here
 
-from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
+from cleanrl_worker.algorithms.run_checks import observation_warnings, step_warnings
 from cleanrl_worker.evaluation.saved_policies import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell import checker
@@ -213,7 +213,7 @@ def test_a_payload_is_accepted_as_a_config() -> None:
     assert summary["ok"] is False, "64 steps are less than one rollout"
     payload["metadata"]["worker"]["config"] = small()  # type: ignore[index]
     assert ask(ask="check", config=payload)["summary"]["tensorboard_dir"] is None
-    assert checker.to_json(checker.check_request(parse_request(payload)))["mode"] == "train"
+    assert checker.check_request(parse_request(payload)).to_json()["mode"] == "train"
 
 
 def test_images_for_an_algorithm_of_vectors_and_rounded_steps_are_warned_of() -> None:

@@ -12,6 +12,7 @@ from tests.helpers.cli_trainer import call
 from cleanrl_worker import registry
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import RolloutConfig
+from cleanrl_worker.learners.devices import choose_backend
 from cleanrl_worker.registry import ALGORITHMS, AlgorithmSpec
 from mosaic.submission.algorithm_schema import get_algorithm
 
@@ -42,6 +43,28 @@ def test_every_algorithm_offers_the_same_names_and_explains_itself(name: str) ->
 def test_every_default_is_valid_where_it_is_stated(name: str) -> None:
     config = registry.load_algorithm(name).Config
     assert config.model_validate(config().model_dump()) == config()
+
+
+TORCH_ONLY = [name for name in ALGORITHMS if not registry.load_algorithm(name).Config.has_kernels]
+
+
+@pytest.mark.parametrize("name", [name for name in TORCH_ONLY if name != "ppo_atari_multigpu"])
+def test_what_only_torch_computes_takes_auto_and_torch_and_refuses_numpy_with_the_reason(name: str) -> None:
+    kind = registry.load_algorithm(name).Config
+    assert kind().backend == "auto"
+    for backend in ("auto", "torch"):
+        assert base.resolve_backend(kind(backend=backend)) == "torch"
+    if hasattr(kind, "kernel_units"):
+        assert choose_backend(kind(cuda=False, hidden_sizes=(8,))) == "torch"
+    with pytest.raises(ValidationError, match="numpy has no kernels for this algorithm, so torch computes it"):
+        kind(backend="numpy")
+    (field,) = (field for field in get_algorithm(name).fields if field.name == "backend")
+    assert (field.default, field.constraints) == ("auto", {"choices": ["auto", "torch"]})
+
+
+def test_every_algorithm_for_frames_or_with_quantiles_or_memory_is_computed_by_torch_alone() -> None:
+    frames = {name for name, spec in ALGORITHMS.items() if spec.is_for_games}
+    assert set(TORCH_ONLY) == frames | {"qrdqn", "tqc", "ppo_lstm", "ppo_trxl"}
 
 
 def test_a_config_can_change_inherited_defaults_and_only_those() -> None:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 
-from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action
+from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action, run_checks
 from cleanrl_worker.algorithms.ppo import Agent
 from cleanrl_worker.algorithms.settings import AdvantageConfig
 from cleanrl_worker.environments.normalized import NormalizedEnvs
@@ -36,7 +36,13 @@ from cleanrl_worker.learners.ppo_kernels import (
     RolloutBatch,
 )
 from cleanrl_worker.learners.protocols import PpoLearner
-from cleanrl_worker.loops.on_policy import PpoTraining, explained_variance, make_ppo_learner, open_environments
+from cleanrl_worker.loops.on_policy import (
+    PpoTraining,
+    choose_training,
+    explained_variance,
+    make_ppo_learner,
+    open_environments,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +92,7 @@ def make_learner(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_any_actions(NAME, config, env, Agent, ppo_continuous_action.Agent)
+    return run_checks.check_any_actions(NAME, config, env, Agent, ppo_continuous_action.Agent)
 
 
 class Training(PpoTraining):
@@ -135,10 +141,7 @@ def make_environments(make_env: Callable[[], Any], *args: Any) -> VectorEnvs:
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     with open_environments(config, run, make_environments) as environments:
-        space = environments.action_space
-        kind: Any = DiscreteTraining if isinstance(space, Discrete) else MultiTraining
-        if isinstance(space, Box):
-            kind = ContinuousTraining
+        kind = choose_training(environments.action_space, DiscreteTraining, MultiTraining, ContinuousTraining)
         kind(config, run, environments).train(resume)
 
 

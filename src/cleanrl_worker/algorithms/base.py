@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import gymnasium
@@ -13,13 +13,14 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
-from cleanrl_worker.learners.conv_network import CONV_NETWORK
+from cleanrl_worker.learners.conv_network import CONV_LAYERS, CONV_NETWORK, ConvAgent, ConvNetworkSizes, infer_sizes
 from cleanrl_worker.learners.flat_network import FlatNetwork, select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
+from mosaic.envs.atari import FRAME_STACK
 from mosaic.envs.factory import family_of
-from mosaic.envs.spaces import describe_space, find_choices, flat_size, unsupported_parts
+from mosaic.envs.spaces import describe_space, flat_size
 
 if TYPE_CHECKING:
     import torch
@@ -104,6 +105,7 @@ class FlatAgent:
 
 
 AnyAgent = TypeVar("AnyAgent", bound=FlatAgent)
+AnyConvAgent = TypeVar("AnyConvAgent", bound=ConvAgent)
 
 
 def replay_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
@@ -118,6 +120,21 @@ def load_agent(
     """Return the agent of a checkpoint; `default` is the architecture of checkpoints from before it was a setting."""
     shape = checkpoint.facts["shape"]
     agent = make_agent(shape["observation_size"], shape["actions"], saved_architecture(checkpoint, default))
+    agent.load_state_dict(checkpoint.weights)
+    return agent
+
+
+def load_conv_agent(
+    name: str,
+    checkpoint: Checkpoint,
+    make_agent: Callable[[ConvNetworkSizes], AnyConvAgent],
+    default: Architecture = CONV_NETWORK,
+    convolutions: Sequence[str] = CONV_LAYERS,
+    frames: int = FRAME_STACK,
+) -> AnyConvAgent:
+    """Return the agent of a checkpoint of this algorithm, whose convolutions have these names."""
+    check_checkpoint_algorithm(name, checkpoint)
+    agent = make_agent(infer_sizes(checkpoint.weights, saved_architecture(checkpoint, default), convolutions, frames))
     agent.load_state_dict(checkpoint.weights)
     return agent
 
@@ -148,6 +165,25 @@ def with_image(config: AlgorithmConfig, space: gymnasium.Space[Any], resume: Che
     if config.backend == "numpy":
         raise refuse_key("backend", "numpy does not compute convolutions; leave backend out, or set it to torch.")
     return config.architecture._replace(image=image)
+
+
+def image_facts(architecture: Architecture) -> dict[str, Any]:
+    """Return what the check of a run reports where observations are images that are not flattened."""
+    return {} if architecture.image is None else {"encodes_images": True}
+
+
+def resolve_backend(config: AlgorithmConfig, architecture: Architecture | None = None) -> str:
+    """Resolve `auto`: small networks are fastest in numpy, even if there is a GPU, as far as it can compute them."""
+    if config.backend != "auto":
+        return config.backend
+    has_kernels = config.has_kernels and (architecture or config.architecture).has_kernels
+    return "numpy" if has_kernels else "torch"
+
+
+def sample_exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Sample exponentials whose logarithm is finite: without this, one in ten million would be 0."""
+    samples = rng.standard_exponential(shape, np.float32)
+    return np.maximum(samples, np.finfo(np.float32).tiny, out=samples)
 
 
 # --- compatibility of environments
@@ -217,143 +253,6 @@ def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
             f"{algorithm} flattens observations to a vector; that of {env_name(env)} would have {size:,} numbers, more "
             f"than the maximum of {MAX_OBSERVATION_SIZE:,}. Add a wrapper that gives smaller observations."
         )
-
-
-def count_discrete_actions(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
-    """Return the number of actions; raise if they are not discrete."""
-    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise unsupported_actions_error(algorithm, "a discrete action space", env)
-    return int(env.action_space.n)
-
-
-def check_discrete(
-    algorithm: str,
-    config: AlgorithmConfig,
-    env: gymnasium.Env[Any, Any],
-    make_agent: Callable[[int, int, Architecture], FlatAgent],
-) -> dict[str, Any]:
-    """Raise unless the algorithm fits an environment with discrete actions; return the sizes and backend of the run."""
-    count = count_discrete_actions(algorithm, env)
-    return {**_check_vectors(algorithm, config, env, count, make_agent), "actions": count}
-
-
-def check_choices(
-    algorithm: str,
-    config: AlgorithmConfig,
-    env: gymnasium.Env[Any, Any],
-    make_agent: Callable[[int, int, Architecture], FlatAgent],
-) -> dict[str, Any]:
-    """Do the same for discrete actions of which there may be several at once (MultiDiscrete, MultiBinary)."""
-    choices = find_choices(env.action_space)
-    if choices is None:
-        return check_discrete(algorithm, config, env, make_agent)
-    counts = choices.counts.ravel().tolist()
-    return {**_check_vectors(algorithm, config, env, sum(counts), make_agent), "actions": counts}
-
-
-def check_continuous(
-    algorithm: str,
-    config: AlgorithmConfig,
-    env: gymnasium.Env[Any, Any],
-    make_agent: Callable[[int, int, Architecture], FlatAgent],
-    architecture: Architecture | None = None,
-) -> dict[str, Any]:
-    """Raise unless the algorithm fits an environment with continuous actions; return the same.
-
-    `architecture` is that of the networks, where it is not that of the settings alone.
-    """
-    space: Any = env.action_space
-    if not is_continuous(space):
-        raise unsupported_actions_error(algorithm, "a continuous (Box) action space", env)
-    sizes = _check_vectors(algorithm, config, env, math.prod(space.shape), make_agent, architecture)
-    return {**sizes, "actions": list(space.shape)}
-
-
-def check_any_actions(
-    algorithm: str,
-    config: AlgorithmConfig,
-    env: gymnasium.Env[Any, Any],
-    make_agent: Callable[[int, int, Architecture], FlatAgent],
-    make_continuous_agent: Callable[[int, int, Architecture], FlatAgent],
-) -> dict[str, Any]:
-    """Do the same for an algorithm that fits discrete and continuous actions."""
-    space = env.action_space
-    if is_continuous(space):
-        return check_continuous(algorithm, config, env, make_continuous_agent)
-    if not isinstance(space, gymnasium.spaces.Discrete) and find_choices(space) is None:
-        raise unsupported_actions_error(algorithm, "a discrete or continuous (Box) action space", env)
-    return check_choices(algorithm, config, env, make_agent)
-
-
-def _check_vectors(
-    algorithm: str,
-    config: AlgorithmConfig,
-    env: gymnasium.Env[Any, Any],
-    actions: int,
-    make_agent: Callable[[int, int, Architecture], FlatAgent],
-    architecture: Architecture | None = None,
-) -> dict[str, Any]:
-    check_observations(algorithm, env)
-    size = ObservationEncoder.describe(env.observation_space)["size"]
-    return {
-        "observations": list(env.observation_space.shape or (size,)),
-        "actions": actions,
-        "parameters": make_agent(size, actions, architecture or config.architecture).network.size,
-        "backend": resolve_backend(config, architecture),
-        **image_facts(architecture or config.architecture),
-    }
-
-
-def image_facts(architecture: Architecture) -> dict[str, Any]:
-    """Return what the check of a run reports where observations are images that are not flattened."""
-    return {} if architecture.image is None else {"encodes_images": True}
-
-
-def observation_warnings(env: gymnasium.Env[Any, Any], encodes_images: bool = False) -> list[str]:
-    """Return warnings about observations that an algorithm for vectors, or also for images, cannot use well."""
-    warnings = []
-    parts = ", ".join(map(repr, unsupported_parts(env.observation_space)))
-    if parts:
-        warnings.append(
-            f"The agent will not see {parts} of {env_name(env)}'s observations: only numbers are supported."
-        )
-    space = env.observation_space
-    is_image = isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
-    is_atari = family_of(env) == "atari"
-    if (is_image or is_atari) and not encodes_images:
-        fitting = f" {suggest_algorithms(env)}" if is_atari else ""
-        warnings.append(
-            f"The images of {env_name(env)} are flattened to one long vector, which is hard to learn from.{fitting}"
-        )
-    return warnings
-
-
-def step_warnings(config: Any) -> list[str]:
-    """Return a warning where fewer steps than requested are trained: whole rollouts, or steps of all environments.
-
-    The defaults are CleanRL's, and not worth a warning.
-    """
-    total, has_rollouts = config.total_timesteps, hasattr(config, "num_iterations")
-    unit = config.batch_size if has_rollouts else getattr(config, "num_envs", 1)
-    is_default = total == type(config).model_fields["total_timesteps"].default
-    if is_default or total % unit == 0:
-        return []
-    what = f"{unit:,} steps of an update" if has_rollouts else f"{unit:,} environments"
-    trained = total - total % unit
-    return [f"total_timesteps: {total:,} is not a multiple of the {what}, so {trained:,} steps are trained."]
-
-
-def resolve_backend(config: AlgorithmConfig, architecture: Architecture | None = None) -> str:
-    """Resolve `auto`: small networks are fastest in numpy, even if there is a GPU, as far as it can compute them."""
-    if config.backend != "auto":
-        return config.backend
-    return "numpy" if (architecture or config.architecture).has_kernels else "torch"
-
-
-def sample_exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Sample exponentials whose logarithm is finite: without this, one in ten million would be 0."""
-    samples = rng.standard_exponential(shape, np.float32)
-    return np.maximum(samples, np.finfo(np.float32).tiny, out=samples)
 
 
 # --- values that are not finite

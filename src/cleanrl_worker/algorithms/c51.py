@@ -18,14 +18,13 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn
-from cleanrl_worker.algorithms.settings import LEARNING, DistributionalConfig, EpsilonGreedyConfig, ValueReplayConfig
+from cleanrl_worker.algorithms.replay_settings import DistributionalConfig, ValueReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import NumpyAdam
 from cleanrl_worker.learners.protocols import TargetValueLearner
 from cleanrl_worker.learners.value_kernels import DistributionKernel, softmax
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld
-from cleanrl_worker.loops.value_vectors import VectorValueLearner, check_discrete, discrete_world, load_greedy_policy
+from cleanrl_worker.loops import value_vectors
 
 if TYPE_CHECKING:
     import torch
@@ -127,21 +126,13 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_discrete(NAME, config, env)
-    size = base.ObservationEncoder.describe(env.observation_space)["size"]
-    return {**facts, "parameters": Agent(size, facts["actions"], config.architecture, **config.atoms).network.size}
+    return value_vectors.check(NAME, config, env, functools.partial(Agent, **config.atoms))
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-
-    def learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
-        count = int(world.action_space.n)
-        agent, target = (Agent(world.observation_size, count, config.architecture, **config.atoms) for _ in range(2))
-        return VectorValueLearner(config, agent, target, _learner, world, rng, resume)
-
-    with discrete_world(config, run, **config.atoms) as world:
-        value_replay.train(NAME, config, run, resume, world, learner)
+    make_agent = functools.partial(Agent, **config.atoms)
+    value_vectors.train(NAME, config, run, resume, make_agent, _learner, **config.atoms)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -153,7 +144,7 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return load_greedy_policy(_load_agent(checkpoint), checkpoint)
+    return value_vectors.load_greedy_policy(_load_agent(checkpoint), checkpoint)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:

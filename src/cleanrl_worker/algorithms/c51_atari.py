@@ -19,13 +19,13 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn_atari
-from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, DistributionalConfig, EpsilonGreedyConfig
-from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig, DistributionalConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
+from cleanrl_worker.evaluation.policies import greedy_image_policy
 from cleanrl_worker.learners.architecture import Architecture
-from cleanrl_worker.learners.conv_network import CONV_NETWORK, ConvNetworkSizes, infer_sizes, parameter_count
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
-from cleanrl_worker.loops.value_frames import FrameValueLearner
+from cleanrl_worker.learners.conv_network import CONV_NETWORK, ConvNetworkSizes
+from cleanrl_worker.loops import value_frames
+from cleanrl_worker.loops.replay_world import atari_world
 from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.envs.atari import FRAME_STACK
 
@@ -153,32 +153,27 @@ def _learner(
 # --- training
 
 
+def make_agent(config: Config, action_count: int) -> Agent:
+    return Agent(action_count, **config.atoms, sizes=SIZES.with_architecture(config.architecture))
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_atari(NAME, config, env)
-    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES.with_architecture(config.architecture))
-    return {**facts, "parameters": parameter_count(agent.shapes)}
+    return value_frames.check(NAME, config, env, make_agent)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-
-    def learner(world: ReplayWorld, rng: np.random.Generator) -> FrameValueLearner:
-        sizes = SIZES.with_architecture(config.architecture)
-        agent = Agent(int(world.action_space.n), **config.atoms, sizes=sizes)
-        return FrameValueLearner(config, agent, _learner, world, rng, resume)
-
     with atari_world(config, run, num_envs=config.num_envs, **config.atoms) as world:
-        value_replay.train(NAME, config, run, resume, world, learner)
+        value_frames.train(NAME, config, run, resume, world, make_agent, _learner)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    shape = checkpoint.facts["shape"]
-    sizes = infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint))
-    agent = Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        shape = checkpoint.facts["shape"]
+        return Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
+
+    return base.load_conv_agent(NAME, checkpoint, make_saved)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
@@ -187,13 +182,11 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
     from cleanrl_worker.learners.torch_conv import as_tensors
 
-    agent, facts = _load_agent(checkpoint), checkpoint.facts
+    agent = _load_agent(checkpoint)
     weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
     architecture = base.saved_architecture(checkpoint)
-    values = image_network(
-        functools.partial(q_values, weights, torch.as_tensor(agent.atoms), architecture=architecture)
-    )
-    return GreedyPolicy(values, facts["first_action"], facts["config"]["end_e"])
+    values = functools.partial(q_values, weights, torch.as_tensor(agent.atoms), architecture=architecture)
+    return greedy_image_policy(checkpoint, values)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, ActorCriticReplayConfig
+from cleanrl_worker.algorithms.replay_settings import ActorCriticReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT
 from cleanrl_worker.evaluation.policies import Sample
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.control_kernels import DeterministicKernel

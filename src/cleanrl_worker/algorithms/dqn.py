@@ -14,20 +14,18 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig, ValueReplayConfig
+from cleanrl_worker.algorithms.replay_settings import ValueReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import NumpyAdam
 from cleanrl_worker.learners.perceptron import Perceptron
 from cleanrl_worker.learners.protocols import TargetValueLearner
 from cleanrl_worker.learners.value_kernels import QKernel
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld
-from cleanrl_worker.loops.value_vectors import VectorValueLearner, check_discrete, discrete_world, load_greedy_policy
+from cleanrl_worker.loops import value_vectors
 
 if TYPE_CHECKING:
     import torch
@@ -94,22 +92,12 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_discrete(NAME, config, env)
-    size = base.ObservationEncoder.describe(env.observation_space)["size"]
-    return {**facts, "parameters": Agent(size, facts["actions"], config.architecture).network.size}
+    return value_vectors.check(NAME, config, env, Agent)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-
-    def learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
-        agent, target = (
-            Agent(world.observation_size, int(world.action_space.n), config.architecture) for _ in range(2)
-        )
-        return VectorValueLearner(config, agent, target, _learner, world, rng, resume)
-
-    with discrete_world(config, run) as world:
-        value_replay.train(NAME, config, run, resume, world, learner)
+    value_vectors.train(NAME, config, run, resume, Agent, _learner)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -119,7 +107,7 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return load_greedy_policy(_load_agent(checkpoint), checkpoint)
+    return value_vectors.load_greedy_policy(_load_agent(checkpoint), checkpoint)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

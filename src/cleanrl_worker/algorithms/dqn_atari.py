@@ -20,23 +20,21 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, AtariValueConfig, EpsilonGreedyConfig
-from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig
+from cleanrl_worker.algorithms.settings import LEARNING, EpsilonGreedyConfig
+from cleanrl_worker.evaluation.policies import greedy_image_policy
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     CONV_NETWORK,
     ConvAgent,
     ConvNetworkSizes,
     dense_layer,
-    infer_sizes,
     layer_shapes,
-    parameter_count,
     trunk_shapes,
     uniform_weights,
 )
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
-from cleanrl_worker.loops.value_frames import FrameValueLearner
+from cleanrl_worker.loops import value_frames
+from cleanrl_worker.loops.replay_world import atari_world
 from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
@@ -135,32 +133,23 @@ def _learner(
 # --- training
 
 
+def make_agent(config: Config, action_count: int) -> Agent:
+    return Agent(action_count, SIZES.with_architecture(config.architecture))
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_atari(NAME, config, env)
-    return {
-        **facts,
-        "parameters": parameter_count(Agent(facts["actions"], SIZES.with_architecture(config.architecture)).shapes),
-    }
+    return value_frames.check(NAME, config, env, make_agent)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-
-    def learner(world: ReplayWorld, rng: np.random.Generator) -> FrameValueLearner:
-        agent = Agent(int(world.action_space.n), SIZES.with_architecture(config.architecture))
-        return FrameValueLearner(config, agent, _learner, world, rng, resume)
-
     with atari_world(config, run, num_envs=config.num_envs) as world:
-        value_replay.train(NAME, config, run, resume, world, learner)
+        value_frames.train(NAME, config, run, resume, world, make_agent, _learner)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    sizes = infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint))
-    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    return base.load_conv_agent(NAME, checkpoint, lambda sizes: Agent(checkpoint.facts["shape"]["actions"], sizes))
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
@@ -170,9 +159,8 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(_load_agent(checkpoint).parameters, torch.device("cpu"), is_learned=False)
-    facts = checkpoint.facts
-    values = image_network(functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint)))
-    return GreedyPolicy(values, facts["first_action"], facts["config"]["end_e"])
+    values = functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint))
+    return greedy_image_policy(checkpoint, values)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

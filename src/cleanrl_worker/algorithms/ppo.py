@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, run_checks
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
@@ -33,7 +33,7 @@ from cleanrl_worker.learners.ppo_kernels import (
 )
 from cleanrl_worker.learners.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.learners.protocols import PpoLearner, PpoSettings
-from cleanrl_worker.loops.on_policy import PpoTraining, make_ppo_learner, open_environments
+from cleanrl_worker.loops.on_policy import PpoTraining, choose_training, make_ppo_learner, open_environments
 from mosaic.envs.spaces import find_choices
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def clipped_loss(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_choices(NAME, config, env, Agent)
+    return run_checks.check_choices(NAME, config, env, Agent)
 
 
 def make_agent(config: Any, observation_size: int, outputs: int) -> base.FlatAgent:
@@ -252,8 +252,8 @@ class MultiTraining(PpoTraining):
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     with open_environments(config, run, ParallelEnvs) as environments:
-        is_single = isinstance(environments.action_space, gymnasium.spaces.Discrete)
-        (Training if is_single else MultiTraining)(config, run, environments).train(resume)
+        kind = choose_training(environments.action_space, Training, MultiTraining)
+        kind(config, run, environments).train(resume)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

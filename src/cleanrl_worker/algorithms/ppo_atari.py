@@ -116,24 +116,23 @@ class Training(FramePpoTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs.from_config(config, run.frames)
-    with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES.with_architecture(config.architecture))).train(
-            resume
-        )
+    with closing(AtariEnvs.from_config(config, run.frames)) as games:
+        agent = Agent(games.action_count, SIZES.with_architecture(config.architecture))
+        Training(config, run, games, agent).train(resume)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    return image_policy(checkpoint)
+    return image_policy(NAME, checkpoint)
 
 
-def image_policy(checkpoint: Checkpoint) -> CategoricalPolicy:
+def image_policy(name: str, checkpoint: Checkpoint) -> CategoricalPolicy:
+    """Load the policy of a checkpoint of this algorithm or of one with the same network."""
     import torch
 
     from cleanrl_worker.learners.torch_conv import as_tensors
 
+    base.check_checkpoint_algorithm(name, checkpoint)
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
     network = image_network(
         functools.partial(outputs, weights, architecture=base.saved_architecture(checkpoint)), _channels(checkpoint)

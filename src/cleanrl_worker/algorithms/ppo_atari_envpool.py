@@ -20,8 +20,7 @@ import gymnasium
 from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.ppo_atari import SIZES, Agent, image_policy, loss, make_learner, state_dict_of
 from cleanrl_worker.algorithms.settings import EnvpoolConfig
-from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
-from cleanrl_worker.learners import devices
+from cleanrl_worker.environments.envpool_games import check_envpool_env, make_envpool_env, open_games
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, describe_run
 
 if TYPE_CHECKING:
@@ -51,15 +50,11 @@ class Training(AverageReturn, ppo_atari.Training):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    task = find_task(config.env_id, STICKINESS)
-    games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
-    with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES.with_architecture(config.architecture))).train(
-            resume
-        )
+    with closing(open_games(config, STICKINESS, run.frames)) as games:
+        agent = Agent(games.action_count, SIZES.with_architecture(config.architecture))
+        Training(config, run, games, agent).train(resume)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    return image_policy(checkpoint)
+    return image_policy(NAME, checkpoint)

@@ -32,7 +32,6 @@ from cleanrl_worker.learners.conv_network import (
     CONV_NETWORK,
     ConvAgent,
     ConvNetworkSizes,
-    infer_sizes,
     layer_shapes,
     orthogonal_weights,
     trunk_shapes,
@@ -200,8 +199,7 @@ class Training(FramePpoTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    games = AtariEnvs.from_config(config, run.frames, INPUT_FRAMES)
-    with closing(games):
+    with closing(AtariEnvs.from_config(config, run.frames, INPUT_FRAMES)) as games:
         agent = Agent(games.action_count, SIZES.with_architecture(config.architecture, INPUT_FRAMES), LSTM_UNITS)
         Training(config, run, games, agent).train(resume)
 
@@ -256,12 +254,11 @@ class LstmPolicy:
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    weights = checkpoint.weights
-    sizes = infer_sizes(weights, base.saved_architecture(checkpoint), frames=INPUT_FRAMES)
-    agent = Agent(len(weights["actor.bias"]), sizes, weights["lstm.weight_hh_l0"].shape[1])
-    agent.load_state_dict(weights)
-    return agent
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        weights = checkpoint.weights
+        return Agent(len(weights["actor.bias"]), sizes, weights["lstm.weight_hh_l0"].shape[1])
+
+    return base.load_conv_agent(NAME, checkpoint, make_saved, frames=INPUT_FRAMES)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

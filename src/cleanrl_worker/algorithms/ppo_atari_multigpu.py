@@ -257,5 +257,4 @@ def _part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    return image_policy(checkpoint)
+    return image_policy(NAME, checkpoint)

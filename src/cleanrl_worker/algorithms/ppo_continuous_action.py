@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, run_checks
 from cleanrl_worker.algorithms.ppo import NETWORK, clipped_loss
 from cleanrl_worker.algorithms.settings import PpoConfig
 from cleanrl_worker.environments.normalization import ObservationNormalizer, RewardNormalizer
@@ -96,7 +96,7 @@ def gaussian_terms(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_continuous(NAME, config, env, Agent, base.with_image(config, env.observation_space))
+    return run_checks.check_continuous(NAME, config, env, Agent, base.with_image(config, env.observation_space))
 
 
 def make_agent(config: Any, observation_size: int, outputs: int) -> base.FlatAgent:

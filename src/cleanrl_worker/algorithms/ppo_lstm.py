@@ -14,17 +14,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
 from pydantic import Field, field_validator
 
-from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action
+from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action, run_checks
 from cleanrl_worker.algorithms.ppo_continuous_action import NormalizedTraining, bounded_policy, normalized_encoder
-from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING, NETWORK, PpoConfig
+from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, PpoConfig
 from cleanrl_worker.environments.normalized import NormalizedEnvs
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.architecture import Architecture
@@ -32,7 +31,7 @@ from cleanrl_worker.learners.conv_network import Shapes, layer_shapes, orthogona
 from cleanrl_worker.learners.flat_network import NamedNetwork
 from cleanrl_worker.learners.ppo_kernels import PpoLosses, RolloutBatch
 from cleanrl_worker.learners.protocols import PpoSettings
-from cleanrl_worker.loops.on_policy import MemoryTraining, open_environments
+from cleanrl_worker.loops.on_policy import MemoryTraining, choose_training, open_environments
 
 if TYPE_CHECKING:
     import torch
@@ -52,12 +51,12 @@ class Config(PpoConfig, defaults={
     }):  # fmt: skip
     """Settings of PPO with an LSTM."""
 
+    has_kernels: ClassVar[bool] = False
+
     lstm_units: int = Field(default=64, ge=1, le=8192, json_schema_extra=NETWORK)
     """Units of the LSTM, which follows the hidden layers."""
     num_minibatches: int = Field(default=4, ge=1, json_schema_extra=LEARNING)
     """Minibatches per rollout, each with all steps of some environments; each is one gradient step."""
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
-    """The library that computes: torch."""
 
     @field_validator("network")
     @classmethod
@@ -151,7 +150,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     make_agent = functools.partial(Agent, units=config.lstm_units)
     make_continuous_agent = functools.partial(make_agent, has_log_std=True)
-    return {**base.check_any_actions(NAME, config, env, make_agent, make_continuous_agent), "backend": "torch"}
+    return run_checks.check_any_actions(NAME, config, env, make_agent, make_continuous_agent)
 
 
 class Training(MemoryTraining, NormalizedTraining):
@@ -212,7 +211,7 @@ class Training(MemoryTraining, NormalizedTraining):
 
     def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays, facts = super().own_state()
-        return {**arrays, "memory": self.inputs[-1, :, self._size :].copy()}, {**facts, "backend": "torch"}
+        return {**arrays, "memory": self.inputs[-1, :, self._size :].copy()}, facts
 
     def restore_own_state(self, resume: Checkpoint) -> None:
         super().restore_own_state(resume)
@@ -246,10 +245,7 @@ class ContinuousTraining(Training, ppo_continuous_action.Training):
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     with open_environments(config, run, NormalizedEnvs) as environments:
-        space = environments.action_space
-        kind: Any = DiscreteTraining if isinstance(space, Discrete) else MultiTraining
-        if isinstance(space, Box):
-            kind = ContinuousTraining
+        kind = choose_training(environments.action_space, DiscreteTraining, MultiTraining, ContinuousTraining)
         kind(config, run, environments).train(resume)
 
 

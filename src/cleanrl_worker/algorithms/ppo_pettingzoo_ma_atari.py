@@ -109,5 +109,4 @@ class PlayersPolicy:
 
 def load_policy(checkpoint: Checkpoint) -> PlayersPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    return PlayersPolicy(image_policy(checkpoint))
+    return PlayersPolicy(image_policy(NAME, checkpoint))

@@ -29,13 +29,13 @@ from cleanrl_worker.environments.envpool_games import (
     STICKY_ACTION_PROBABILITY,
     EnvpoolEnvs,
     check_envpool_env,
-    find_task,
     make_envpool_env,
+    open_games,
 )
 from cleanrl_worker.environments.normalization import FrameMoments, IntrinsicRewardScaler
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
-from cleanrl_worker.learners import devices, ppo_kernels
+from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     KERNEL_SIZES_AND_STRIDES,
@@ -43,7 +43,6 @@ from cleanrl_worker.learners.conv_network import (
     ConvNetworkSizes,
     Shapes,
     copy_checked,
-    infer_sizes,
     layer_shapes,
     orthogonal_weights,
     trunk_shapes,
@@ -337,21 +336,19 @@ class Training(AverageReturn, FramePpoTraining):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    task = find_task(config.env_id, STICKINESS)
-    games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
-    with closing(games):
+    with closing(open_games(config, STICKINESS, run.frames)) as games:
         agent = Agent(games.action_count, SIZES.with_architecture(config.architecture), FEATURES)
         Training(config, run, games, agent).train(resume)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
     state = checkpoint.weights
-    sizes = infer_sizes(state, base.saved_architecture(checkpoint, NETWORK))
-    features = len(state["target.7.bias"]) if "target.7.bias" in state else FEATURES
-    agent = Agent(len(state["actor.2.bias"]), sizes, features)
-    agent.load_state_dict(state)
-    return agent
+
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        features = len(state["target.7.bias"]) if "target.7.bias" in state else FEATURES
+        return Agent(len(state["actor.2.bias"]), sizes, features)
+
+    return base.load_conv_agent(NAME, checkpoint, make_saved, NETWORK)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

@@ -22,18 +22,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
-from cleanrl_worker.algorithms import base, ppo
+from cleanrl_worker.algorithms import base, ppo, run_checks
 from cleanrl_worker.algorithms.ppo_lstm import LstmPolicy
-from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING, NETWORK, RUN, PpoConfig
+from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, RUN, PpoConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
-from cleanrl_worker.learners.architecture import Architecture
+from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
 from cleanrl_worker.learners.ppo_kernels import RolloutBatch
-from cleanrl_worker.loops.on_policy import MemoryTraining, open_environments
+from cleanrl_worker.loops.on_policy import MemoryTraining, choose_training, open_environments
 from mosaic import envs
 from mosaic.contracts.errors import refuse_key
 from mosaic.contracts.payload import EnvId
@@ -49,8 +48,6 @@ Array = npt.NDArray[Any]
 NAME = "ppo_trxl"
 ENDLESS_EPISODE_STEPS = 1024
 """The steps for which positions are encoded where episodes have no time limit."""
-MIN_IMAGE_SIDE_PX = 36
-"""The smallest side to which the convolutions can be applied."""
 NO_HIDDEN_LAYERS = Architecture((1,))
 
 
@@ -60,6 +57,7 @@ class Config(PpoConfig, defaults={
     }):  # fmt: skip
     """Settings of PPO with a Transformer-XL."""
 
+    has_kernels: ClassVar[bool] = False
     learning_rate: ClassVar[Any] = property(lambda config: config.init_lr)  # type: ignore[misc]
     anneal_lr: ClassVar[bool] = False  # type: ignore[misc]
     ent_coef: ClassVar[Any] = property(lambda config: config.init_ent_coef)  # type: ignore[misc]
@@ -91,8 +89,6 @@ class Config(PpoConfig, defaults={
     """How the agent knows at which step of the episode a memory is from; empty: not at all."""
     reconstruction_coef: float = Field(default=0.0, ge=0, le=100, json_schema_extra=LEARNING)
     """The weight of the loss of reconstructing an image from the features; 0: none."""
-    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=COMPUTE)
-    """The library that computes: torch."""
 
     @model_validator(mode="after")
     def _validate_heads(self) -> Self:
@@ -127,9 +123,9 @@ class EpisodeShape(NamedTuple):
 
 
 def find_image(space: gymnasium.Space[Any]) -> list[int] | None:
-    """Return height, width and channels of observations that the convolutions can encode."""
-    shape = space.shape if isinstance(space, Box) and space.dtype == np.uint8 else ()
-    return list(shape) if len(shape) == 3 and min(shape[:2]) >= MIN_IMAGE_SIDE_PX else None
+    """Return height, width and channels of images in this order, which the encoder reads; others are flattened."""
+    image = base.find_image(space)
+    return list(image) if image is not None and len(image) == 3 and find_sides(image) == (0, 1) else None
 
 
 class Agent(base.FlatAgent):
@@ -203,8 +199,8 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         check_reconstruction(config, shape.image, env)
         return Agent(size, [outputs], config, shape)
 
-    facts = base.check_choices(NAME, config, env, make_agent)
-    return {**facts, "backend": "torch", "encodes_images": find_image(env.observation_space) is not None}
+    facts = run_checks.check_choices(NAME, config, env, make_agent)
+    return {**facts, "encodes_images": find_image(env.observation_space) is not None}
 
 
 def check_reconstruction(config: Config, image: Sequence[int] | None, env: gymnasium.Env[Any, Any]) -> None:
@@ -302,7 +298,7 @@ class Training(MemoryTraining):
         arrays, facts = super().own_state()
         memory = self.learner.latest_memories.cpu().numpy().copy()
         own = {"memory": memory, "memory.steps": self.inputs[-1, :, -1].copy(), "recent": np.array(self._recent)}
-        return {**arrays, **own}, {**facts, "backend": "torch"}
+        return {**arrays, **own}, facts
 
     def restore_own_state(self, resume: Checkpoint) -> None:
         super().restore_own_state(resume)
@@ -335,7 +331,7 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     shape = EpisodeShape.of(env)
     env.close()
     with open_environments(config, run, ParallelEnvs) as environments:
-        kind: Any = DiscreteTraining if isinstance(environments.action_space, Discrete) else MultiTraining
+        kind = choose_training(environments.action_space, DiscreteTraining, MultiTraining)
         kind(shape, config, run, environments).train(resume)
 
 

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, run_checks
 from cleanrl_worker.algorithms.settings import PqnConfig
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
@@ -81,7 +81,7 @@ def loss(module: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_discrete(NAME, config, env, Agent)
+    return run_checks.check_discrete(NAME, config, env, Agent)
 
 
 def _learner(config: Config, agent: Agent) -> ValueLearner:

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import EnvpoolConfig, PqnConfig
-from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
-from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
-from cleanrl_worker.learners import devices, value_kernels
+from cleanrl_worker.environments.envpool_games import check_envpool_env, make_envpool_env, open_games
+from cleanrl_worker.evaluation.policies import greedy_image_policy
+from cleanrl_worker.learners import value_kernels
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     CONV_NETWORK,
@@ -31,7 +31,6 @@ from cleanrl_worker.learners.conv_network import (
     ConvAgent,
     ConvNetworkSizes,
     Shapes,
-    infer_sizes,
     layer_shapes,
     orthogonal_weights,
 )
@@ -196,21 +195,16 @@ class Training(AverageReturn):
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    task = find_task(config.env_id, STICKINESS)
-    games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
-    with closing(games):
-        Training(config, run, games, Agent(games.action_count, SIZES.with_architecture(config.architecture))).train(
-            resume
-        )
+    with closing(open_games(config, STICKINESS, run.frames)) as games:
+        agent = Agent(games.action_count, SIZES.with_architecture(config.architecture))
+        Training(config, run, games, agent).train(resume)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    state = checkpoint.weights
-    sizes = infer_sizes(state, base.saved_architecture(checkpoint), ("network.0", "network.3", "network.6"))
-    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
-    agent.load_state_dict(state)
-    return agent
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        return Agent(checkpoint.facts["shape"]["actions"], sizes)
+
+    return base.load_conv_agent(NAME, checkpoint, make_saved, convolutions=("network.0", "network.3", "network.6"))
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
@@ -220,8 +214,8 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(state_dict_of(checkpoint), torch.device("cpu"), is_learned=False)
-    values = image_network(functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint)))
-    return GreedyPolicy(values, checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
+    values = functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint))
+    return greedy_image_policy(checkpoint, values)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

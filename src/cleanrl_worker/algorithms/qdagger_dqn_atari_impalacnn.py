@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,10 +22,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariValueConfig, EpsilonGreedyConfig
-from cleanrl_worker.environments.atari import make_evaluation_env
-from cleanrl_worker.environments.vector import EpisodeEnd
-from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, EpsilonGreedyConfig
+from cleanrl_worker.evaluation.policies import greedy_image_policy
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     FIRST_IMPALA_DENSE_LAYER,
@@ -35,12 +33,11 @@ from cleanrl_worker.learners.conv_network import (
     ConvNetworkSizes,
     dense_layer,
     impala_shapes,
-    infer_sizes,
-    parameter_count,
     uniform_weights,
 )
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world_of, check_atari
+from cleanrl_worker.loops import value_frames
+from cleanrl_worker.loops.replay_world import atari_world_of
+from cleanrl_worker.loops.teacher_phases import COMPARED_EPISODES, Phase, PhasedExploration, PhasedWorld
 from cleanrl_worker.loops.value_frames import FrameValueLearner
 from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.contracts.errors import refuse_key
@@ -56,13 +53,10 @@ if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
-Phase = Literal["teacher", "offline", "online"]
 NAME = "qdagger_dqn_atari_impalacnn"
 SIZES = ConvNetworkSizes((16, 32, 32), (256,))
 NETWORK = Architecture((256,), "relu")
 METRIC_NAMES = ("loss", "td_loss", "distill_loss", "q_values")
-COMPARED_EPISODES = 10
-"""The student's latest returns that are compared with the teacher's mean."""
 
 
 class Config(
@@ -176,6 +170,16 @@ def loss(
     return total, torch.stack([total, td_loss, distill_loss, chosen.mean()]).detach()
 
 
+def distillation_weight(student_returns: Sequence[float], teacher_return: float) -> float:
+    """Return the weight of the distillation loss: 1 - student's return / teacher's return, within what it means."""
+    if len(student_returns) < COMPARED_EPISODES:
+        return 1.0
+    if fmean(student_returns) >= teacher_return:
+        return 0.0
+    # A ratio to a teacher without a positive return says nothing.
+    return 1 - fmean(student_returns) / teacher_return if teacher_return > 0 else 1.0
+
+
 def _learner(
     config: Config, agent: Agent, target: Mapping[str, Array], replay: FrameReplay, teacher: Teacher
 ) -> tuple[TargetNetworkLearner, ImageInferenceStep, ImageInferenceStep, torch.Tensor]:
@@ -207,51 +211,13 @@ def _learner(
 # --- training
 
 
-@dataclass
-class PhasedWorld(ReplayWorld):
-    """The games of all phases, and the returns that decide how much is distilled."""
-
-    phase: Phase = "teacher"
-    steps_to_refill: int = 0
-    """The teacher's steps that the buffer lacks after a resume, because it was too large to save."""
-
-    def step(self, actions: Array, stored_actions: Array, rewards: Array) -> Sequence[EpisodeEnd]:
-        """Step each environment and store the transition; not offline. Only the student's episodes are returned."""
-        if self.phase == "offline":
-            return ()
-        episode_ends = super().step(actions, stored_actions, rewards)
-        if self.phase == "teacher":
-            return ()
-        returns = [float(end.episodic_return) for end in episode_ends if end.is_full_episode]
-        if returns:
-            self.facts["student_returns"] = (self.facts["student_returns"] + returns)[-COMPARED_EPISODES:]
-        return episode_ends
-
-    def distillation(self) -> float:
-        """Return the weight of the distillation loss: 1 - student's return / teacher's return, within what it means."""
-        returns, teacher_return = self.facts["student_returns"], self.facts["teacher_return"]
-        if len(returns) < COMPARED_EPISODES:
-            return 1.0
-        if fmean(returns) >= teacher_return:
-            return 0.0
-        # A ratio to a teacher without a positive return says nothing.
-        return 1 - fmean(returns) / teacher_return if teacher_return > 0 else 1.0
-
-    def restore(self, run: Run, resume: Checkpoint) -> bool:
-        self.facts["student_returns"] = resume.facts["student_returns"]
-        is_restored = super().restore(run, resume)
-        config, step = resume.facts["config"], resume.facts["global_step"]
-        if is_restored or step >= config["teacher_steps"] + config["offline_steps"]:
-            return is_restored
-        self.steps_to_refill = min(step, config["teacher_steps"])
-        return True
-
-
 class QDaggerLearner(FrameValueLearner):
     """Learns offline, step by step, and then online as deep Q-learning does."""
 
-    def __init__(self, config: Config, agent: Agent, teacher: Teacher, world: PhasedWorld, *rest: Any) -> None:
-        super().__init__(config, agent, functools.partial(_learner, teacher=teacher), world, *rest)
+    def __init__(
+        self, teacher: Teacher, config: Config, agent: Agent, make_core: Any, world: PhasedWorld, *rest: Any
+    ) -> None:
+        super().__init__(config, agent, make_core, world, *rest)
         self.teacher_values, self._coefficient = self.more
         self._teacher, self._world, self._step = teacher, world, 0
         self._weight = 1.0
@@ -271,7 +237,8 @@ class QDaggerLearner(FrameValueLearner):
         self._step = step
         if step <= self.config.online_start:
             return True
-        weight = self._world.distillation()
+        facts = self._world.facts
+        weight = distillation_weight(facts["student_returns"], facts["teacher_return"])
         if weight != self._weight:
             self._weight = weight
             self._coefficient.fill_(weight)
@@ -305,155 +272,53 @@ class QDaggerLearner(FrameValueLearner):
         return weights, {**arrays, **self._teacher.arrays}, count
 
 
-class PhasedExploration(value_replay.EpsilonGreedy):
-    """Acts epsilon-greedily, by the teacher's values and then by the student's; between them, trains offline."""
-
-    def __init__(
-        self,
-        world: PhasedWorld,
-        run: Run,
-        config: Config,
-        learner: QDaggerLearner,
-        action_count: int,
-        rng: np.random.Generator,
-    ) -> None:
-        super().__init__(config, learner, action_count, rng)
-        self._world, self._learner = world, learner
-        if world.steps_to_refill:
-            self._refill(run)
-
-    def begin(self, steps: Array) -> None:
-        super().begin(steps)
-        self._steps = steps.tolist()
-
-    def choose(self, t: int, observations: Array) -> Array:
-        step, world = self._steps[t], self._world
-        world.phase = self._config.phase(step)
-        if world.phase == "offline":
-            self._learner.train_offline(step)
-            return np.asarray(self._choices[t])
-        if world.phase == "teacher":
-            self._values = self._learner.teacher_values
-        else:
-            self._values = self._learner.values
-            if step - self._config.num_envs < self._config.online_start:
-                # The student's games and buffer are its own.
-                world.start()
-        return super().choose(t, observations)
-
-    def _refill(self, run: Run) -> None:
-        """Let the teacher fill the buffer again that was not saved."""
-        world, num_envs = self._world, self._config.num_envs
-        rewards, first_action = np.zeros(num_envs), int(world.action_space.start)
-        for step in range(0, world.steps_to_refill, num_envs):
-            self.begin(np.array([step]))
-            choices = self.choose(0, world.observations)
-            world.step(choices + first_action, choices.reshape(world.stored_action_shape), rewards)
-            run.update(run.global_step)
-            if run.is_ending:
-                return
+def make_agent(config: Config, action_count: int) -> Agent:
+    return Agent(action_count, SIZES.with_architecture(config.architecture))
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_atari(NAME, config, env)
-    sizes = SIZES.with_architecture(config.architecture)
-    return {**facts, "parameters": parameter_count(Agent(facts["actions"], sizes).shapes)}
+    return value_frames.check(NAME, config, env, make_agent)
 
 
 def check_teacher(config: Config) -> dict[str, Any]:
     """Raise if there is no teacher for this game, or no step after its phases; otherwise return what it is."""
+    from cleanrl_worker.evaluation.teachers import find_teacher
+
     if config.total_timesteps <= config.online_start:
         raise refuse_key(
             "total_timesteps",
             f"{config.total_timesteps:,} steps end before the student plays: teacher_steps = {config.teacher_steps:,} "
             f"and offline_steps = {config.offline_steps:,} come first. Raise it, or lower these.",
         )
-    teacher, path = _load_teacher(config)
+    teacher, path = find_teacher(NAME, config)
     return {"teacher": path, "teacher_algo": teacher.algo}
-
-
-def _load_teacher(config: Config) -> tuple[Teacher, str]:
-    from cleanrl_worker.evaluation.teachers import load_teacher
-
-    if config.teacher_policy_hf_repo is not None:
-        raise refuse_key(
-            "teacher_policy_hf_repo",
-            f"a training downloads nothing. Pull the teacher first (mosaic pull {config.teacher_policy_hf_repo}) and "
-            "give the run that this creates as teacher_policy.",
-        )
-    if config.teacher_policy is None:
-        raise refuse_key(
-            "teacher_policy",
-            f"missing. {NAME} learns from a trained policy: give a run of dqn_atari on {config.env_id}, by its id, or "
-            "the path of a checkpoint or .cleanrl_model. Without one, train dqn_atari.",
-        )
-    env = make_evaluation_env(config.env_id, **config.env_settings)
-    try:
-        teacher, saved = load_teacher(config.teacher_policy, config.teacher_model_exp_name, config.env_id, env)
-    finally:
-        env.close()
-    return teacher, str(saved.path)
-
-
-def _measure_teacher(config: Config, run: Run, teacher: Teacher) -> float | None:
-    """Return the teacher's mean return, as it plays with the final epsilon; None if the run was stopped meanwhile."""
-    import torch
-
-    from cleanrl_worker.evaluation.during_training import preserve_random_states
-    from mosaic.arena import evaluate
-    from mosaic.arena.evaluation_batches import first_evaluation_seed
-
-    def should_continue(_: int) -> bool:
-        run.update(run.global_step)
-        return not run.stop_requested
-
-    first_seed = first_evaluation_seed(config.seed)
-    policy = GreedyPolicy(image_network(teacher.network(torch.device("cpu"))), 0, config.end_e)
-    with preserve_random_states():
-        episodes = evaluate(
-            policy,
-            functools.partial(make_evaluation_env, config.env_id, **config.env_settings),
-            range(first_seed, first_seed + config.teacher_eval_episodes),
-            deterministic=False,
-            on_step=should_continue,
-        )
-    if len(episodes) < config.teacher_eval_episodes:
-        return None
-    mean = fmean(episode.episodic_return for episode in episodes)
-    run.scalar("charts/teacher/avg_episodic_return", mean, 0)
-    return mean
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-    from cleanrl_worker.evaluation.teachers import Teacher
+    from cleanrl_worker.evaluation.teachers import Teacher, find_teacher, measure_teacher
 
     if resume is None:
-        (teacher, _), teacher_return = _load_teacher(config), None
+        (teacher, _), teacher_return = find_teacher(NAME, config), None
     else:
         base.check_checkpoint_algorithm(NAME, resume)
         teacher, teacher_return = Teacher.of_student(resume), resume.facts["teacher_return"]
     if teacher_return is None:
-        teacher_return = _measure_teacher(config, run, teacher)
-
-    def learner(world: Any, rng: np.random.Generator) -> QDaggerLearner:
-        agent = Agent(int(world.action_space.n), SIZES.with_architecture(config.architecture))
-        return QDaggerLearner(config, agent, teacher, world, rng, resume)
-
+        teacher_return = measure_teacher(config, run, teacher)
+    make_core, kind = functools.partial(_learner, teacher=teacher), functools.partial(QDaggerLearner, teacher)
     with atari_world_of(PhasedWorld, config, run, num_envs=config.num_envs) as world:
         world.facts |= {"teacher": teacher.facts, "teacher_return": teacher_return, "student_returns": []}
         explore = functools.partial(PhasedExploration, world, run)
-        value_replay.train(NAME, config, run, resume, world, learner, explore)
+        value_frames.train(NAME, config, run, resume, world, make_agent, make_core, kind, explore)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        return Agent(checkpoint.facts["shape"]["actions"], sizes)
+
     convolutions = [f"{name}.conv" for name in IMPALA_LAYERS]
-    sizes = infer_sizes(checkpoint.weights, base.saved_architecture(checkpoint, NETWORK), convolutions)
-    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
-    agent.load_state_dict(checkpoint.weights)
-    return agent
+    return base.load_conv_agent(NAME, checkpoint, make_saved, NETWORK, convolutions)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
@@ -463,9 +328,8 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     from cleanrl_worker.learners.torch_conv import as_tensors
 
     weights = as_tensors(_load_agent(checkpoint).parameters, torch.device("cpu"), is_learned=False)
-    facts, architecture = checkpoint.facts, base.saved_architecture(checkpoint, NETWORK)
-    values = image_network(functools.partial(q_values, weights, architecture=architecture))
-    return GreedyPolicy(values, facts["first_action"], facts["config"]["end_e"])
+    values = functools.partial(q_values, weights, architecture=base.saved_architecture(checkpoint, NETWORK))
+    return greedy_image_policy(checkpoint, values)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -10,7 +10,7 @@ Paper: Dabney et al., "Distributional Reinforcement Learning with Quantile Regre
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,12 +18,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base, dqn
-from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING
+from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.protocols import TargetValueLearner
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld
-from cleanrl_worker.loops.value_vectors import VectorValueLearner, check_discrete, discrete_world, load_greedy_policy
+from cleanrl_worker.loops import value_vectors
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +37,8 @@ METRIC_NAMES = ("loss", "q_values")
 class Config(dqn.Config, defaults={"exp_name": NAME}):
     """Settings of deep Q-learning with quantile regression."""
 
-    backend: Literal["torch"] = Field(default="torch", json_schema_extra=COMPUTE)
-    """The library that computes: torch."""
+    has_kernels: ClassVar[bool] = False
+
     n_quantiles: int = Field(default=50, ge=1, le=10_000, json_schema_extra=LEARNING)
     """The number of quantiles of each action's return; 10 to 200 are usual."""
 
@@ -87,21 +85,13 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_discrete(NAME, config, env)
-    size = base.ObservationEncoder.describe(env.observation_space)["size"]
-    agent = Agent(size, facts["actions"], config.architecture, config.n_quantiles)
-    return {**facts, "parameters": agent.network.size}
+    return value_vectors.check(NAME, config, env, functools.partial(Agent, n_quantiles=config.n_quantiles))
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-
-    def learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
-        sizes = world.observation_size, int(world.action_space.n), config.architecture, config.n_quantiles
-        return VectorValueLearner(config, Agent(*sizes), Agent(*sizes), _learner, world, rng, resume)
-
-    with discrete_world(config, run, n_quantiles=config.n_quantiles) as world:
-        value_replay.train(NAME, config, run, resume, world, learner)
+    make_agent = functools.partial(Agent, n_quantiles=config.n_quantiles)
+    value_vectors.train(NAME, config, run, resume, make_agent, _learner, n_quantiles=config.n_quantiles)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -112,7 +102,7 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """Load the policy of a checkpoint of this algorithm."""
-    return load_greedy_policy(_load_agent(checkpoint), checkpoint)
+    return value_vectors.load_greedy_policy(_load_agent(checkpoint), checkpoint)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -21,23 +21,22 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, AtariValueConfig, DistributionalConfig
+from cleanrl_worker.algorithms.replay_settings import AtariValueConfig, DistributionalConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT
 from cleanrl_worker.evaluation.policies import image_network
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.conv_network import (
     CONV_LAYERS,
     CONV_NETWORK,
     KERNEL_SIZES_AND_STRIDES,
+    ConvAgent,
     ConvNetworkSizes,
-    copy_checked,
     dense_layer,
-    infer_sizes,
-    parameter_count,
     trunk_shapes,
     uniform_weights,
 )
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
+from cleanrl_worker.loops import value_frames
+from cleanrl_worker.loops.replay_world import atari_world
 from cleanrl_worker.loops.value_frames import FrameValueLearner
 from cleanrl_worker.replay.prioritized import PrioritizedReplay
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
@@ -93,7 +92,7 @@ class Config(
         return min(1.0, initial + step * (1 - initial) / self.total_timesteps)
 
 
-class Agent:
+class Agent(ConvAgent):
     """Three convolutions and two heads of noisy layers: value and advantages, as logits of each atom."""
 
     def __init__(
@@ -115,11 +114,10 @@ class Agent:
             for index, layer in enumerate(itertools.pairwise((inputs, *sizes.hidden, outputs))):
                 self.noisy[f"{head}.{2 * index}"] = layer[::-1]
         self._conv_shapes = conv_shapes
-        self.shapes = dict(conv_shapes)
+        super().__init__(dict(conv_shapes))
         for name, weight in self.noisy.items():
             for part, shape in (("weight", weight), ("bias", weight[:1])):
                 self.shapes |= {f"{name}.{part}_mu": shape, f"{name}.{part}_sigma": shape}
-        self.parameters: dict[str, Array] = {}
         self.noise = np.zeros(sum(map(sum, self.noisy.values())), np.float32)
         """The noise of each noisy layer's outputs and inputs, concatenated."""
 
@@ -149,9 +147,6 @@ class Agent:
                 f"{name}.bias_epsilon": output_noise.copy(),
             }
         return state
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = copy_checked(self.shapes, state)
 
 
 # --- in torch
@@ -307,27 +302,23 @@ class NoisyExploration:
         return np.asarray(self._values(observations).argmax(1))
 
 
+def make_agent(config: Config, action_count: int) -> Agent:
+    return Agent(action_count, **config.atoms, sizes=SIZES.with_architecture(config.architecture))
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_atari(NAME, config, env, PrioritizedReplay)
-    agent = Agent(facts["actions"], **config.atoms, sizes=SIZES.with_architecture(config.architecture))
-    return {**facts, "parameters": parameter_count(agent.shapes)}
+    return value_frames.check(NAME, config, env, make_agent, PrioritizedReplay)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-
-    def learner(world: ReplayWorld, rng: np.random.Generator) -> RainbowLearner:
-        sizes = SIZES.with_architecture(config.architecture)
-        agent = Agent(int(world.action_space.n), **config.atoms, sizes=sizes)
-        return RainbowLearner(config, agent, _learner, world, rng, resume)
-
     replay = functools.partial(
         PrioritizedReplay, n_step=config.n_step, gamma=config.gamma, alpha=config.prioritized_replay_alpha,
         beta=config.beta(0), epsilon=config.prioritized_replay_eps,
     )  # fmt: skip
     with atari_world(config, run, replay, num_envs=config.num_envs, **config.atoms) as world:
-        value_replay.train(NAME, config, run, resume, world, learner, NoisyExploration)
+        value_frames.train(NAME, config, run, resume, world, make_agent, _learner, RainbowLearner, NoisyExploration)
 
 
 class NoisyPolicy:
@@ -355,11 +346,11 @@ class NoisyPolicy:
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    shape, weights = checkpoint.facts["shape"], checkpoint.weights
-    sizes = infer_sizes(weights, base.saved_architecture(checkpoint))
-    agent = Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
-    agent.load_state_dict(weights)
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        shape = checkpoint.facts["shape"]
+        return Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
+
+    agent = base.load_conv_agent(NAME, checkpoint, make_saved)
     agent.noise[...] = checkpoint.arrays["noise"]
     return agent
 

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from pydantic import Field
 
-from cleanrl_worker.algorithms import base, ppo_continuous_action
+from cleanrl_worker.algorithms import base, ppo_continuous_action, run_checks
 from cleanrl_worker.algorithms.ppo_continuous_action import (
     Agent,
     environment_maker,
@@ -47,7 +47,7 @@ class Config(ppo_continuous_action.Config, defaults={"total_timesteps": 8_000_00
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    return base.check_continuous(NAME, config, env, Agent, base.with_image(config, env.observation_space))
+    return run_checks.check_continuous(NAME, config, env, Agent, base.with_image(config, env.observation_space))
 
 
 class Training(ppo_continuous_action.Training):

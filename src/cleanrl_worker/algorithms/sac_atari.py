@@ -21,22 +21,21 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariConfig, ReplayConfig
+from cleanrl_worker.algorithms.replay_settings import ReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AtariConfig
 from cleanrl_worker.evaluation.policies import CategoricalPolicy, image_network
 from cleanrl_worker.learners.architecture import MAX_LAYERS
 from cleanrl_worker.learners.conv_network import (
+    ConvAgent,
     ConvNetworkSizes,
-    Shapes,
     copy_checked,
     dense_layer,
-    infer_sizes,
     layer_shapes,
-    parameter_count,
     trunk_shapes,
 )
 from cleanrl_worker.learners.flat_network import select_by_prefix
-from cleanrl_worker.loops import value_replay
-from cleanrl_worker.loops.replay_world import ReplayWorld, atari_world, check_atari
+from cleanrl_worker.loops import value_frames
+from cleanrl_worker.loops.replay_world import atari_world
 from cleanrl_worker.loops.value_frames import FrameValueLearner
 from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
@@ -98,7 +97,7 @@ class Config(
         return min(self.buffer_size, self.total_timesteps)
 
 
-class Agent:
+class Agent(ConvAgent):
     """An actor and two critics, each with three convolutions, fully connected layers and one output per action."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
@@ -107,9 +106,8 @@ class Agent:
             **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
             **layer_shapes("head", action_count, sizes.hidden[-1]),
         }
-        self.shapes: Shapes = {f"{network}.{name}": shape for network in HEADS for name, shape in one.items()}
+        super().__init__({f"{network}.{name}": shape for network in HEADS for name, shape in one.items()})
         self.shapes["log_alpha"] = (1,)
-        self.parameters: dict[str, Array] = {}
 
     def initialize(self, rng: np.random.Generator) -> None:
         """Initialize with He-normal weights and zero biases."""
@@ -217,31 +215,28 @@ class SampledActions:
         return np.array([scores.argmax()])
 
 
+def make_agent(config: Config, action_count: int) -> Agent:
+    return Agent(action_count, SIZES.with_architecture(config.architecture))
+
+
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    facts = check_atari(NAME, config, env)
-    agent = Agent(facts["actions"], SIZES.with_architecture(config.architecture))
-    return {**facts, "parameters": parameter_count(agent.shapes) - 1}
+    facts = value_frames.check(NAME, config, env, make_agent)
+    return {**facts, "parameters": facts["parameters"] - 1}
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
-
-    def learner(world: ReplayWorld, rng: np.random.Generator) -> SacLearner:
-        agent = Agent(int(world.action_space.n), SIZES.with_architecture(config.architecture))
-        return SacLearner(config, agent, _learner, world, rng, resume)
-
     with atari_world(config, run, autotune=config.autotune) as world:
-        value_replay.train(NAME, config, run, resume, world, learner, SampledActions)
+        value_frames.train(NAME, config, run, resume, world, make_agent, _learner, SacLearner, SampledActions)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
-    base.check_checkpoint_algorithm(NAME, checkpoint)
-    weights = checkpoint.weights
-    sizes = infer_sizes(weights, base.saved_architecture(checkpoint), ("actor.conv.0", "actor.conv.2", "actor.conv.4"))
-    agent = Agent(checkpoint.facts["shape"]["actions"], sizes)
-    agent.load_state_dict(weights)
-    return agent
+    def make_saved(sizes: ConvNetworkSizes) -> Agent:
+        return Agent(checkpoint.facts["shape"]["actions"], sizes)
+
+    convolutions = ("actor.conv.0", "actor.conv.2", "actor.conv.4")
+    return base.load_conv_agent(NAME, checkpoint, make_saved, convolutions=convolutions)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:

@@ -21,7 +21,8 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.ddpg_continuous_action import critic_loss
-from cleanrl_worker.algorithms.settings import LEARNING, ActorCriticReplayConfig
+from cleanrl_worker.algorithms.replay_settings import ActorCriticReplayConfig
+from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.evaluation.policies import Sample
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.control_kernels import LOG_EPSILON, LOG_STD_MAX, LOG_STD_MIN, SacKernel

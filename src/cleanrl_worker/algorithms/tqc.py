@@ -11,7 +11,7 @@ Critics", arXiv:2005.04269 (2020).
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms import sac_continuous_action as sac
-from cleanrl_worker.algorithms.settings import COMPUTE, LEARNING
+from cleanrl_worker.algorithms.settings import LEARNING
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops import actor_critic_replay
@@ -42,8 +42,8 @@ class Config(
 ):
     """Settings of truncated quantile critics; the defaults are those of SB3-Contrib."""
 
-    backend: Literal["torch"] = Field(default="torch", json_schema_extra=COMPUTE)
-    """The library that computes: torch."""
+    has_kernels: ClassVar[bool] = False
+
     n_critics: int = Field(default=2, ge=1, le=100, json_schema_extra=LEARNING)
     """The number of critics; 2 to 5 are usual."""
     n_quantiles: int = Field(default=25, ge=1, le=10_000, json_schema_extra=LEARNING)

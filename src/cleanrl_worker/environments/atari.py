@@ -107,7 +107,7 @@ class AtariShare(VectorEnvs):
                 self._reset(index, self.seed + index)
                 continue
             restore_random_state(game, fact["now"])
-            self._episode_parts[index] = None  # the snapshot has no actions
+            self._episode_log.skip(index)  # the snapshot has no actions
             self._latest_observations[index] = arrays[f"env.{number}.pictures"]
             self._episode_numbers[index] = fact["episode"]
         return problems

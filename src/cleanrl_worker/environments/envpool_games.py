@@ -19,6 +19,7 @@ import numpy.typing as npt
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.environments.atari import ATARI_FAMILY
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
+from cleanrl_worker.learners import devices
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
 from mosaic.envs import make
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
@@ -63,18 +64,15 @@ class EnvpoolTask(NamedTuple):
 
     def make_pool(self, seeds: Sequence[int], threads: int) -> Any:
         """Make a pool with one game per seed: an episode is a life, rewards are clipped to their sign."""
-        return import_envpool().make(
+        return make_pool(
+            import_envpool(),
             self.name,
-            env_type="gymnasium",
-            num_envs=len(seeds),
-            num_threads=min(threads, len(seeds)),
-            env_seed=[seed % 2**31 for seed in seeds],
+            seeds,
+            threads,
             max_episode_steps=MAX_GAME_STEPS,
             episodic_life=True,
             reward_clip=True,
             repeat_action_probability=self.repeat_action_probability,
-            # Costs nothing until a frame is rendered.
-            render_mode="rgb_array",
         )
 
 
@@ -88,6 +86,20 @@ def find_task(env_id: str, repeat_action_probability: float) -> EnvpoolTask:
             if f"{match[1]}-v5" in games:
                 return EnvpoolTask(f"{match[1]}-v5", repeat_action_probability if probability is None else probability)
     raise unknown_name_error("game", env_id, games, "envpool")
+
+
+def make_pool(envpool: Any, name: str, seeds: Sequence[int], threads: int, **options: Any) -> Any:
+    """Make a pool with one game per seed, with these options of the games."""
+    return envpool.make(
+        name,
+        env_type="gymnasium",
+        num_envs=len(seeds),
+        num_threads=min(threads, len(seeds)),
+        env_seed=[seed % 2**31 for seed in seeds],
+        # Costs nothing until a frame is rendered.
+        render_mode="rgb_array",
+        **options,
+    )
 
 
 def import_envpool(extra: str = ENVPOOL_EXTRA) -> Any:
@@ -172,6 +184,12 @@ def check_envpool_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
 # --- several games
 
 
+def open_games(config: Any, repeat_action_probability: float, frames: LiveFrames | None) -> EnvpoolEnvs:
+    """Make the games of a training."""
+    task = find_task(config.env_id, repeat_action_probability)
+    return EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), frames)
+
+
 class _PoolMember(gymnasium.Env[Array, Any]):
     """One game of a pool, for rendering."""
 
@@ -224,7 +242,7 @@ class EnvpoolEnvs(VectorEnvs):
         self._latest_observations, _ = self._pool.reset()
         for index in range(len(self)):
             self._begin_game(index)
-        self._start_video()
+        self._pictures.start_video()
 
     def _begin_game(self, index: int) -> None:
         self._scores[index] = 0.0
@@ -241,7 +259,7 @@ class EnvpoolEnvs(VectorEnvs):
         endings = self._restart_ended(observations, ended, info, truncations) if ended.size else ()
         self._latest_observations = observations
         into[...] = observations
-        if clock >= self._next_frame_check_step:
+        if clock >= self._pictures.next_check_step:
             self._publish_frames(clock)
         return endings
 
@@ -256,7 +274,7 @@ class EnvpoolEnvs(VectorEnvs):
         is_over, is_truncated = info["terminated"][ended_indices].astype(bool), truncations[ended_indices]
         final_observations = observations[ended_indices]
         if ended_indices[0] == 0 and (is_over[0] or is_truncated[0]):
-            self._finish_video(self._make_episode_end(0, final_observations[0], is_over[0], is_truncated[0]))
+            self._finish_video()
         observations[ended_indices], _, _, _, after = self._pool.step(
             np.zeros(len(ended_indices), np.int32), ended_indices.astype(np.int32)
         )
@@ -269,8 +287,12 @@ class EnvpoolEnvs(VectorEnvs):
         for index in (ending.env for ending in endings if ending.is_full_episode):
             self._begin_game(index)
             if index == 0:
-                self._start_video()
+                self._pictures.start_video()
         return endings
+
+    def _finish_video(self) -> None:
+        length, score = self._episode_progress(0)
+        self._pictures.finish_video(score, length)
 
     def _make_episode_end(
         self, index: int, final_observation: Array, is_game_over: bool, is_truncated: bool

@@ -205,9 +205,8 @@ class ParallelEnvs(VectorEnvs):
             if self._shared_frames is not None:
                 for warning in reply.outbox.warnings:
                     self._shared_frames.warn_once(warning)
-                if self._recorder is not None:
-                    for episode in reply.outbox.episodes:
-                        self._recorder.add(*episode)
+                for episode in reply.outbox.episodes:
+                    self._episode_log.recorder.add(*episode)
             if reply.error is not None:
                 raise reply.error
         return [reply.result for reply in replies]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, EnvpoolGame, import_envpool
+from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, EnvpoolGame, import_envpool, make_pool
 from cleanrl_worker.environments.vector import EpisodeEnd
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
 from mosaic.envs import make
@@ -52,17 +52,7 @@ class ProcgenTask(NamedTuple):
 
     def make_pool(self, seeds: Sequence[int], threads: int) -> Any:
         """Make a pool with one game per seed."""
-        return _import_games().make(
-            self.name,
-            env_type="gymnasium",
-            num_envs=len(seeds),
-            num_threads=min(threads, len(seeds)),
-            env_seed=[seed % 2**31 for seed in seeds],
-            num_levels=0,
-            start_level=0,
-            # Costs nothing until a frame is rendered.
-            render_mode="rgb_array",
-        )
+        return make_pool(_import_games(), self.name, seeds, threads, num_levels=0, start_level=0)
 
 
 def find_procgen_task(env_id: str) -> ProcgenTask:
@@ -149,12 +139,12 @@ class ProcgenEnvs(EnvpoolEnvs):
             for index in ended_indices.tolist()
         ]
         if endings[0].env == 0:
-            self._finish_video(endings[0])
+            self._finish_video()
         observations[ended_indices], *_ = self._pool.step(
             np.zeros(len(ended_indices), np.int32), ended_indices.astype(np.int32)
         )
         for ending in endings:
             self._begin_game(ending.env)
         if endings[0].env == 0:
-            self._start_video()
+            self._pictures.start_video()
         return endings

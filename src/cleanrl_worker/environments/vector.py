@@ -8,16 +8,18 @@ stepped by compiled code where it is installed, with equal results.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from cleanrl_worker.environments.action_record import MAX_RECORDED_STEPS, ActionChunk, ActionRecord
 from cleanrl_worker.environments.classic_control import CompiledStep, find_compiled_step
+from cleanrl_worker.environments.env_pictures import EnvPictures, EpisodeProgress
+from cleanrl_worker.environments.episode_log import EndedEpisode, EpisodeLog
+from cleanrl_worker.environments.time_limits import strip_wrappers
 from mosaic.envs.reproducible import random_state, restore_random_state
 from mosaic.envs.spaces import flat_size, make_flattener
 from mosaic.envs.wrappers import WrappedEnv
@@ -25,15 +27,6 @@ from mosaic.run.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
 GymEnv = gymnasium.Env[Any, Any]
-
-MAX_RECORDED_STEPS = 100_000
-"""Recorded actions per episode; a longer episode cannot be resumed exactly."""
-FRAME_CHECK_INTERVAL_S = {False: 0.02, True: 0.002}
-"""The approximate interval between checks whether a frame is due, without (False) and with (True) a viewer."""
-MAX_FRAME_CHECK_STRIDE = 1024
-ACTION_CHUNK_STEPS = 256
-"""Steps of `advance` whose actions are collected before they are recorded."""
-_REMOVABLE_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
 
 
 class EpisodeEnd(NamedTuple):
@@ -55,16 +48,6 @@ class ObservationLayout(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: type[np.generic]
-
-
-class EndedEpisode(NamedTuple):
-    """An episode that ended in this rollout, with what it started from."""
-
-    end: int
-    """The number of steps of the rollout until its end."""
-    seed: int | None
-    random_state: dict[str, Any] | None
-    is_terminal: bool
 
 
 class VectorEnvs:
@@ -109,33 +92,16 @@ class VectorEnvs:
         """The index of the current episode's first reward in this rollout."""
         self._earlier_returns = [0.0] * num_envs
         """The return of the current episode in earlier rollouts."""
-        self._began_in_rollout = [True] * num_envs
-        """Whether the current episode started in this rollout."""
         self._seeds: list[int | None] = [None] * num_envs
         """The seed of the current episode's reset, if it is the first."""
         self._random_states_before_reset: list[Any] = [None] * num_envs
         """The random state of the environment before the current episode's reset."""
-        self._actions: list[list[Array] | None] = [[] for _ in envs]
-        """The actions since that reset; None if there are too many."""
         self._episode_numbers = [0] * num_envs
         """The number of each environment's current episode, from 1."""
-        self._action_chunk: Array | None = None
-        """Actions [ACTION_CHUNK_STEPS, environments, …] of `advance` that are not recorded yet."""
-        self._action_chunk_size = 0
+        self._action_record, self._action_chunk = ActionRecord(num_envs), ActionChunk()
         self._compiled = find_compiled_step(self._envs)
-        self._taps = [] if frames is None else frames.tap_all(self._envs)
-        self._camera = None if frames is None else frames.camera
-        self._recorder = None if frames is None else frames.recorder
-        self._ended_episodes: list[list[EndedEpisode]] = [[] for _ in envs]
-        """Those of each environment that ended in this rollout, if they are recorded."""
-        self._episode_parts: list[list[tuple[Array, Array]] | None] = [[] for _ in envs]
-        """Actions and rewards of the current episode in earlier rollouts, if they are recorded; None: unknown."""
-        self._is_recording_video = False
-        """Whether the current episode of the first environment is recorded as a video."""
-        self._next_frame_check_step = 0.0 if self._taps else float("inf")
-        """The step at which to check next whether a frame is due: other steps cost only this comparison."""
-        self._last_frame_check_s = 0.0
-        self._frame_check_stride = 1
+        self._pictures = EnvPictures(self._envs, frames, self._describe_episode)
+        self._episode_log = EpisodeLog(None if frames is None else frames.recorder, num_envs)
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -166,8 +132,7 @@ class VectorEnvs:
         return any(env.has_statistics for env in self._wrapped)
 
     def close(self) -> None:
-        for tap in self._taps:
-            tap.close()
+        self._pictures.close()
         for env in self._envs:
             env.close()
 
@@ -178,8 +143,8 @@ class VectorEnvs:
         self._flush_action_chunk()
         for index in range(len(self._envs)):
             self._reset(index, self.seed + index)
-            self._episode_parts[index] = []
-        self._start_video()
+            self._episode_log.start(index)
+        self._pictures.start_video()
 
     def observe(self, into: Array) -> None:
         """Write the latest observations, flattened, to the rows of `into`."""
@@ -201,7 +166,7 @@ class VectorEnvs:
                 self._sync_envs()
                 self._compiled = None
             episode_ends = self._step_envs(actions, into)
-        if step_count >= self._next_frame_check_step:
+        if step_count >= self._pictures.next_check_step:
             self._publish_frames(step_count)
         return episode_ends
 
@@ -247,13 +212,9 @@ class VectorEnvs:
 
         Actions are recorded here, so that no `finish_rollout` is needed. Discrete actions are passed as Python ints.
         """
-        if self._action_chunk is None:
-            self._action_chunk = np.zeros((ACTION_CHUNK_STEPS, *actions.shape), actions.dtype)
-        elif self._action_chunk_size == ACTION_CHUNK_STEPS:
+        if self._action_chunk.is_full:
             self._flush_action_chunk()
-        step_actions = self._action_chunk[self._action_chunk_size]
-        step_actions[...] = actions
-        self._action_chunk_size += 1
+        step_actions = self._action_chunk.add(actions)
         episode_ends = self.step(step_actions.tolist() if step_actions.ndim == 1 else step_actions, into)
         self.read_rewards(rewards)
         return episode_ends
@@ -266,31 +227,19 @@ class VectorEnvs:
             into[index] = env.learner_rewards[-1]
 
     def _flush_action_chunk(self) -> None:
-        if self._action_chunk is not None and self._action_chunk_size:
-            self.finish_rollout(self._action_chunk[: self._action_chunk_size])
-            self._action_chunk_size = 0
+        actions = self._action_chunk.take()
+        if actions is not None:
+            self.finish_rollout(actions)
 
     def _publish_frames(self, step_count: int) -> None:
         """Publish frames of the environments for which one is due."""
         self._sync_envs()
-        if self._camera is not None and self._is_recording_video:
-            if step_count > self._episode_starts[0]:
-                self._camera.capture_frame(self._episode_numbers[0] - 1)
-            if not self._taps:
-                return
-        now = time.monotonic()
-        interval_s = FRAME_CHECK_INTERVAL_S[any(tap.lane.is_watched for tap in self._taps)]
-        since_s, self._last_frame_check_s = now - self._last_frame_check_s, now
-        if since_s > 2 * interval_s:
-            self._frame_check_stride = max(1, int(self._frame_check_stride * interval_s / since_s))
-        elif since_s < interval_s / 2:
-            self._frame_check_stride = min(MAX_FRAME_CHECK_STRIDE, 2 * self._frame_check_stride)
-        self._next_frame_check_step = 0.0 if self._is_recording_video else step_count + self._frame_check_stride
-        for index, tap in enumerate(self._taps):
-            if tap.is_due():
-                length, episodic_return = self._episode_progress(index)
-                reward = self._rewards[index][-1] if length and self._rewards[index] else 0.0
-                tap.publish_frame(self._episode_numbers[index], length, reward, episodic_return)
+        self._pictures.publish(step_count, has_stepped=step_count > self._episode_starts[0])
+
+    def _describe_episode(self, index: int) -> EpisodeProgress:
+        length, episodic_return = self._episode_progress(index)
+        reward = self._rewards[index][-1] if length and self._rewards[index] else 0.0
+        return EpisodeProgress(self._episode_numbers[index], length, reward, episodic_return)
 
     def _episode_progress(self, index: int) -> tuple[int, float]:
         """Return the length and the return of the current episode so far."""
@@ -305,47 +254,16 @@ class VectorEnvs:
             index, final_observation, is_terminal, episodic_return, self._step_count - self._episode_starts[index]
         )
         if index == 0:
-            self._finish_video(episode_end)
+            self._pictures.finish_video(episode_end.episodic_return, episode_end.length)
         self._mark_episode_end(index, is_terminal)
         self._reset(index)
         if index == 0:
-            self._start_video()
+            self._pictures.start_video()
         return episode_end
 
     def _mark_episode_end(self, index: int, is_terminal: bool) -> None:
-        if self._recorder is not None:
-            seed, state = self._seeds[index], self._random_states_before_reset[index]
-            self._ended_episodes[index].append(EndedEpisode(len(self._rewards[index]), seed, state, is_terminal))
-
-    def _record_episodes(self, index: int, actions: Array, rewards: npt.NDArray[np.float64]) -> None:
-        """Pass on the episodes that ended in this rollout, and keep the part of the current one."""
-        if self._recorder is None:
-            return
-        # Copies: an algorithm uses the array of actions again, and may change the rewards that it gets.
-        actions, rewards = actions.copy(), rewards.copy()
-        begin, parts = 0, self._episode_parts[index]
-        for end, seed, state, is_terminal in self._ended_episodes[index]:
-            if parts is not None:
-                own_actions, own_rewards = zip(*parts, (actions[begin:end], rewards[begin:end]), strict=True)
-                self._recorder.add(seed, state, own_actions, own_rewards, is_terminal)
-            parts, begin = [], end
-        self._ended_episodes[index].clear()
-        if parts is not None and begin < len(rewards):
-            parts.append((actions[begin:], rewards[begin:]))
-        self._episode_parts[index] = parts
-
-    def _start_video(self) -> None:
-        if self._camera is not None:
-            self._is_recording_video = self._camera.start_episode(self._episode_numbers[0] - 1, self._envs[0])
-            if self._is_recording_video:
-                self._next_frame_check_step = 0.0
-
-    def _finish_video(self, episode_end: EpisodeEnd) -> None:
-        if self._camera is not None and self._is_recording_video:
-            self._camera.capture_frame(self._episode_numbers[0] - 1)
-            self._camera.finish_episode(self._episode_numbers[0] - 1, episode_end.episodic_return, episode_end.length)
-            self._is_recording_video = False
-            self._next_frame_check_step = 0.0 if self._taps else float("inf")
+        seed, state = self._seeds[index], self._random_states_before_reset[index]
+        self._episode_log.mark_end(index, EndedEpisode(len(self._rewards[index]), seed, state, is_terminal))
 
     def _reset(self, index: int, seed: int | None = None) -> None:
         self._seeds[index] = seed
@@ -360,25 +278,19 @@ class VectorEnvs:
         self._deadlines[index] = self._step_count + self._time_limits[index]
         self._first_reward[index] = len(self._rewards[index])
         self._earlier_returns[index] = 0.0
-        self._began_in_rollout[index] = True
+        self._action_record.start(index)
 
     def finish_rollout(self, actions: Array) -> npt.NDArray[np.float64]:
         """End a rollout with these actions [steps, environments, …]; return its rewards [steps, environments]."""
         rewards = np.array(self._rewards, np.float64).T
         for index, env_rewards in enumerate(self._rewards):
             first = self._first_reward[index]
-            recorded = self._actions[index]
-            if self._began_in_rollout[index]:
-                recorded = self._actions[index] = []
-            if recorded is not None:
-                recorded.append(actions[first:, index].copy())
-                if self._step_count - self._episode_starts[index] > MAX_RECORDED_STEPS:
-                    self._actions[index] = None
+            length = self._step_count - self._episode_starts[index]
+            self._action_record.add_rollout(index, actions[first:, index], length)
             # Sum in the order of the steps: how an episode is split into rollouts must not change its return.
             self._earlier_returns[index] = float(sum(env_rewards[first:], self._earlier_returns[index]))
-            self._record_episodes(index, actions[:, index], rewards[:, index])
+            self._episode_log.add_rollout(index, actions[:, index], rewards[:, index])
             self._first_reward[index] = 0
-            self._began_in_rollout[index] = False
             env_rewards.clear()
         if self._wrapped:
             return np.array([env.take_learner_rewards() for env in self._wrapped], np.float64).T
@@ -390,14 +302,13 @@ class VectorEnvs:
         """Return arrays and JSON facts (one object per environment) from which `restore` restores the environments."""
         self._flush_action_chunk()
         self._sync_envs()
-        if self._recorder is not None:
-            self._recorder.flush()
+        self._episode_log.flush()
         arrays: dict[str, Array] = self._wrapped[0].statistics() if self._wrapped else {}
         facts: list[dict[str, Any]] = []
-        for index, recorded in enumerate(self._actions):
-            prefix = f"env.{self._first_index + index}"
-            if recorded:
-                arrays[f"{prefix}.actions"] = np.concatenate(recorded)
+        for index in range(len(self._envs)):
+            prefix, actions = f"env.{self._first_index + index}", self._action_record.actions_of(index)
+            if actions is not None:
+                arrays[f"{prefix}.actions"] = actions
             arrays[f"{prefix}.observation"] = np.array(self._flatten_observation(self._latest_observations[index]))
             facts.append(
                 {
@@ -430,8 +341,7 @@ class VectorEnvs:
                 self._deadlines[index] = self._episode_starts[index] + self._time_limits[index]
                 self._earlier_returns[index] = fact["return"]
                 self._episode_numbers[index] = fact.get("episode", 1)
-                self._actions[index] = [] if actions is None else [actions]
-                self._began_in_rollout[index] = False
+                self._action_record.restore(index, actions)
             else:
                 problems.append(f"environment {number}: {problem}")
                 self._reset(index)
@@ -461,7 +371,7 @@ class VectorEnvs:
         else:
             self._seeds[index] = seed
         observation = self._latest_observations[index]
-        rewards = []
+        rewards: list[Any] = []
         for action in () if actions is None else actions:
             observation, reward, _, _, _ = env.step(action)
             rewards.append(reward)
@@ -476,21 +386,5 @@ class VectorEnvs:
         if replayed.tobytes() != expected_observation.tobytes() or random_state(core) != fact["now"]:
             restore_random_state(core, fact["now"])
             return "replaying its actions led to a different observation; it is not deterministic"
-        self._ended_episodes[index].clear()
-        self._episode_parts[index] = [] if actions is None else [(actions, np.array(rewards, np.float64))]
+        self._episode_log.resume(index, actions, rewards)
         return None
-
-
-def strip_wrappers(env: GymEnv) -> tuple[GymEnv, float]:
-    """Remove the wrappers that Gymnasium puts around every environment; return it and its time limit in steps.
-
-    Only wrappers outside of any other wrapper are removed: another wrapper may rely on those inside of it.
-    """
-    limit = float("inf")
-    while isinstance(env, gymnasium.Wrapper):
-        if type(env) is TimeLimit:
-            limit = min(limit, env._max_episode_steps)
-        elif type(env) not in _REMOVABLE_WRAPPERS:
-            break
-        env = env.env
-    return env, limit

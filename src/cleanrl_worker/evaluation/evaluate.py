@@ -5,24 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cleanrl_worker.evaluation.loading import LoadedPolicy, load_for_evaluation
-from cleanrl_worker.shell import launcher
-from cleanrl_worker.shell.worker_config import WorkerRequest
+from cleanrl_worker.shell.launcher import ConsoleRun
+from cleanrl_worker.shell.worker_config import WORKER_NAME, WorkerRequest
 from mosaic.arena.evaluation_batches import EvaluationBatches, play_batches
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.run import Run
-from mosaic.run.worker_run import make_live_frames
+from mosaic.run.worker_run import open_evaluation
 
 EPISODES_AFTER_TRAINING = 10
-CAPABILITIES = ("inbox", "pause")
 
 
 def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFolder) -> None:
     """Run one batch, or batches until stopped."""
-    with launcher.open_run(request, folder, capabilities=CAPABILITIES) as run:
-        run.hello()
-        run.frames = make_live_frames(request.payload, run, loaded.env_id)
+    with open_evaluation(ConsoleRun, WORKER_NAME, request, folder, loaded.env_id) as run:
         play_batches(request.payload, loaded, run)
 
 

@@ -14,6 +14,8 @@ from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mosaic.run import Checkpoint
+
 Array = npt.NDArray[Any]
 Outputs = Callable[[Array], Array]
 """A network: observations to one row of outputs each."""
@@ -93,3 +95,9 @@ def image_network(
             return np.asarray(network(channels_last(torch.as_tensor(observations))).numpy())
 
     return outputs
+
+
+def greedy_image_policy(checkpoint: Checkpoint, values: Callable[[Tensor], Tensor]) -> GreedyPolicy:
+    """Return the policy of a network that gives the value of each action."""
+    facts = checkpoint.facts
+    return GreedyPolicy(image_network(values), facts["first_action"], facts["config"]["end_e"])

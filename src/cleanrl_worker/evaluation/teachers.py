@@ -5,25 +5,28 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from cleanrl_worker.environments.atari import make_evaluation_env
 from cleanrl_worker.evaluation.loading import build_policy, checkpoint_from_weights, try_one_action
+from cleanrl_worker.evaluation.policies import GreedyPolicy, image_network
 from cleanrl_worker.evaluation.saved_policies import SavedPolicy, find_policy
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.registry import load_algorithm
-from mosaic.contracts.errors import BadInput, problems_of
+from mosaic.contracts.errors import BadInput, problems_of, refuse_key
 from mosaic.contracts.folder import Workspace
 from mosaic.envs.factory import ensure_registered
 
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint
+    from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 PREFIX = "teacher."
@@ -63,6 +66,28 @@ class Teacher(NamedTuple):
         return cls(facts["algo"], architecture, select_by_prefix(PREFIX, checkpoint.arrays))
 
 
+def find_teacher(student: str, config: Any) -> tuple[Teacher, str]:
+    """Return the teacher that a student's settings name, and its path; raise if there is none for its game."""
+    if config.teacher_policy_hf_repo is not None:
+        raise refuse_key(
+            "teacher_policy_hf_repo",
+            f"a training downloads nothing. Pull the teacher first (mosaic pull {config.teacher_policy_hf_repo}) and "
+            "give the run that this creates as teacher_policy.",
+        )
+    if config.teacher_policy is None:
+        raise refuse_key(
+            "teacher_policy",
+            f"missing. {student} learns from a trained policy: give a run of dqn_atari on {config.env_id}, by its id, "
+            "or the path of a checkpoint or .cleanrl_model. Without one, train dqn_atari.",
+        )
+    env = make_evaluation_env(config.env_id, **config.env_settings)
+    try:
+        teacher, saved = load_teacher(config.teacher_policy, config.teacher_model_exp_name, config.env_id, env)
+    finally:
+        env.close()
+    return teacher, str(saved.path)
+
+
 @problems_of("teacher_policy")
 def load_teacher(reference: str, default_algo: str, env_id: str, env: Any) -> tuple[Teacher, SavedPolicy]:
     """Load the policy of a run, a checkpoint or a model file; raise if it was not trained for this game.
@@ -85,6 +110,35 @@ def load_teacher(reference: str, default_algo: str, env_id: str, env: Any) -> tu
     module = load_algorithm(algo)
     architecture = Architecture.from_settings(checkpoint.facts["config"], module.NETWORK)
     return Teacher(algo, architecture, module.state_dict_of(checkpoint)), saved
+
+
+def measure_teacher(config: Any, run: Run, teacher: Teacher) -> float | None:
+    """Return the teacher's mean return, as it plays with the final epsilon; None if the run was stopped meanwhile."""
+    import torch
+
+    from cleanrl_worker.evaluation.during_training import preserve_random_states
+    from mosaic.arena import evaluate
+    from mosaic.arena.evaluation_batches import first_evaluation_seed
+
+    def should_continue(_: int) -> bool:
+        run.update(run.global_step)
+        return not run.stop_requested
+
+    first_seed = first_evaluation_seed(config.seed)
+    policy = GreedyPolicy(image_network(teacher.network(torch.device("cpu"))), 0, config.end_e)
+    with preserve_random_states():
+        episodes = evaluate(
+            policy,
+            functools.partial(make_evaluation_env, config.env_id, **config.env_settings),
+            range(first_seed, first_seed + config.teacher_eval_episodes),
+            deterministic=False,
+            on_step=should_continue,
+        )
+    if len(episodes) < config.teacher_eval_episodes:
+        return None
+    mean = fmean(episode.episodic_return for episode in episodes)
+    run.scalar("charts/teacher/avg_episodic_return", mean, 0)
+    return mean
 
 
 def _resolve(reference: str) -> str:

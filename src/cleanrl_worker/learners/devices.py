@@ -19,6 +19,8 @@ class BackendSettings(Protocol):
     @property
     def architecture(self) -> Architecture: ...
     @property
+    def has_kernels(self) -> bool: ...
+    @property
     def kernel_units(self) -> int:
         """Units of the widest layer for which numpy is at least 1.2 times as fast as torch on a CPU."""
 
@@ -40,6 +42,8 @@ def choose_backend(
     """Choose for an actor and critics: on a CPU numpy up to a width, else torch. A resumed run keeps its backend."""
     if config.backend != "auto":
         return config.backend
+    if not config.has_kernels:
+        return "torch"
     if previous_backend in ("numpy", "torch"):
         return "torch" if previous_backend == "torch" else "numpy"
     architecture = architecture or config.architecture

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig, RolloutConfig
@@ -304,6 +306,13 @@ class MemoryTraining(PpoTraining):
     def __call__(self, observations: Array, out: Array) -> None:
         """Act by the inputs of the current step."""
         raise NotImplementedError
+
+
+def choose_training(space: gymnasium.Space[Any], discrete: Any, several: Any, continuous: Any = None) -> Any:
+    """Return the kind of training for these actions: discrete, several of these at once, or continuous."""
+    if isinstance(space, Box):
+        return continuous
+    return discrete if isinstance(space, Discrete) else several
 
 
 def explained_variance(batch: RolloutBatch) -> dict[str, float]:

@@ -1,21 +1,26 @@
-"""The learner of value_replay.py for Atari games: weights by name, and a torch core that trains and acts with them."""
+"""value_replay.py for Atari games: a learner with weights by name, and a torch core that trains and acts with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.learners.conv_network import copy_checked, initialize_bodies
+from cleanrl_worker.learners.conv_network import ConvAgent, copy_checked, initialize_bodies, parameter_count
 from cleanrl_worker.learners.flat_network import select_by_prefix
-from cleanrl_worker.loops.replay_world import ReplayWorld
+from cleanrl_worker.loops import value_replay
+from cleanrl_worker.loops.replay_world import ReplayWorld, check_atari
+from cleanrl_worker.replay.buffers import FrameReplay
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint
+    from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
+MakeAgent = Callable[[Any, int], ConvAgent]
+"""Makes an agent from config and number of actions."""
 
 
 class FrameValueLearner:
@@ -66,3 +71,34 @@ class FrameValueLearner:
         self.core.synchronize(replay)
         self.agent.parameters = self.core.arrays()
         return self.agent.state_dict(), self.core.optimizer_state(), self.core.adam.count
+
+
+def check(
+    name: str,
+    config: Any,
+    env: gymnasium.Env[Any, Any],
+    make_agent: MakeAgent,
+    replay: type[FrameReplay] = FrameReplay,
+) -> dict[str, Any]:
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
+    facts = check_atari(name, config, env, replay)
+    return {**facts, "parameters": parameter_count(make_agent(config, facts["actions"]).shapes)}
+
+
+def train(
+    name: str,
+    config: Any,
+    run: Run,
+    resume: Checkpoint | None,
+    world: ReplayWorld,
+    make_agent: MakeAgent,
+    make_core: Callable[..., tuple[Any, ...]],
+    kind: Callable[..., FrameValueLearner] = FrameValueLearner,
+    explore: value_replay.Explore = value_replay.EpsilonGreedy,
+) -> None:
+    """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint."""
+
+    def make_learner(world: ReplayWorld, rng: np.random.Generator) -> FrameValueLearner:
+        return kind(config, make_agent(config, int(world.action_space.n)), make_core, world, rng, resume)
+
+    value_replay.train(name, config, run, resume, world, make_learner, explore)

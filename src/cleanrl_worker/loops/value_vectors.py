@@ -1,4 +1,4 @@
-"""The learner of value_replay.py for vector observations: a network, its target network, and a numpy or torch core."""
+"""value_replay.py for vectors: a learner with a network, its target network, and a numpy or torch core."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.algorithms import base
+from cleanrl_worker.algorithms import base, run_checks
 from cleanrl_worker.evaluation.policies import GreedyPolicy
+from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import TargetValueLearner
+from cleanrl_worker.loops import value_replay
 from cleanrl_worker.loops.replay_world import ReplayWorld, check_vectors, vector_world
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
+MakeAgent = Callable[[int, int, Architecture], Any]
+"""Makes an agent from the sizes of observations and actions, and the hidden part of its network."""
 
 
 class VectorValueLearner:
@@ -66,18 +70,37 @@ class VectorValueLearner:
         return self._agent.state_dict(), arrays, self._core.count
 
 
-def discrete_world(config: Any, run: Run, **shape: Any) -> ReplayWorld:
-    world = vector_world(config, run, config.buffer_size)
-    world.shape |= shape
-    world.facts["backend"] = base.resolve_backend(config)
-    return world
+def train(
+    name: str,
+    config: Any,
+    run: Run,
+    resume: Checkpoint | None,
+    make_agent: MakeAgent,
+    make_core: Callable[[Any, Any, Any], TargetValueLearner],
+    **shape: Any,
+) -> None:
+    """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint.
+
+    `shape` is what else must not change when a run is resumed.
+    """
+
+    def make_learner(world: ReplayWorld, rng: np.random.Generator) -> VectorValueLearner:
+        sizes = world.observation_size, int(world.action_space.n), config.architecture
+        return VectorValueLearner(config, make_agent(*sizes), make_agent(*sizes), make_core, world, rng, resume)
+
+    with vector_world(config, run, config.buffer_size) as world:
+        world.shape |= shape
+        world.facts["backend"] = base.resolve_backend(config)
+        value_replay.train(name, config, run, resume, world, make_learner)
 
 
-def check_discrete(name: str, config: Any, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+def check(name: str, config: Any, env: gymnasium.Env[Any, Any], make_agent: MakeAgent) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
-    count = base.count_discrete_actions(name, env)
+    count = run_checks.count_discrete_actions(name, env)
     sizes = check_vectors(name, config.buffer_size, env)
-    return {**sizes, "actions": count, "backend": base.resolve_backend(config)}
+    size = base.ObservationEncoder.describe(env.observation_space)["size"]
+    parameters = make_agent(size, count, config.architecture).network.size
+    return {**sizes, "actions": count, "backend": base.resolve_backend(config), "parameters": parameters}
 
 
 def load_greedy_policy(agent: Any, checkpoint: Checkpoint) -> GreedyPolicy:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 from cleanrl_worker import describe
 from cleanrl_worker.evaluation.loading import check_evaluation
@@ -51,7 +49,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         return VerdictSummary.model_validate(summary | check_evaluation(request))
     config, facts, env = launcher.check_training(request)
     settings = config.model_dump(mode="json")
-    from cleanrl_worker.algorithms.base import observation_warnings, step_warnings
+    from cleanrl_worker.algorithms.run_checks import observation_warnings, step_warnings
 
     warnings = step_warnings(config)
     if not ALGORITHMS[request.algo].is_for_games:
@@ -70,10 +68,6 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         "warnings": warnings,
     }
     return VerdictSummary.model_validate(summary | training)
-
-
-def to_json(summary: VerdictSummary) -> dict[str, Any]:
-    return summary.model_dump(mode="json", exclude_unset=True, fallback=str)
 
 
 def format_summary(summary: VerdictSummary) -> str:
@@ -97,7 +91,7 @@ def format_summary(summary: VerdictSummary) -> str:
 
 
 def _check(request: CheckerRequest) -> Reply:
-    return {"summary": to_json(check_request(parse_request(request.config)))}
+    return {"summary": check_request(parse_request(request.config)).to_json()}
 
 
 def _list_environments(request: CheckerRequest) -> Reply:
@@ -134,7 +128,6 @@ REQUEST_HANDLERS: checker_loop.Handlers = {
     "checkpoint": _describe_checkpoint,
     "model": _export_model,
     "probe": lambda request: require_rendering(request.require("family")),
-    "ping": lambda _: {"pid": os.getpid()},
 }
 
 

@@ -13,20 +13,17 @@ from typing import Any
 
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
-from mosaic import __version__
 from mosaic.common.files import write_json
-from mosaic.contracts.errors import CheckpointDamaged, problems_of, refuse_key
+from mosaic.contracts.errors import problems_of, refuse_key
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_name
-from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.wrappers import parse_wrapper
 from mosaic.envs import make
 from mosaic.envs.wrappers import WrappedEnv, try_wrapped
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
-from mosaic.run.worker_run import finish_with_errors, make_live_frames, tensorboard_folder
+from mosaic.run.worker_run import open_training, require_checkpoint
 from mosaic.secrets import redact_secrets
 
 CONSOLE_INTERVAL_S = 1.0
-CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
 
 
 class ConsoleRun(Run):
@@ -76,31 +73,14 @@ def write_config(request: WorkerRequest, folder: RunFolder) -> None:
 
 
 @contextlib.contextmanager
-def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> Iterator[ConsoleRun]:
-    """Open the run. An error that the user can act on ends it with that reason."""
-    with (
-        ConsoleRun(
-            folder,
-            worker=WORKER_NAME,
-            version=__version__,
-            tensorboard=tensorboard_folder(request.payload, folder),
-            names=request.names,
-            **options,
-        ) as run,
-        finish_with_errors(run),
-    ):
-        yield run
-
-
-@contextlib.contextmanager
-def record_training(request: WorkerRequest, run: Run, config: Any, resumed: Checkpoint | None) -> Iterator[None]:
+def _record_training(request: WorkerRequest, run: Run, config: Any, resumed: Checkpoint | None) -> Iterator[None]:
     """Store videos and episodes, if requested."""
     if not request.artifacts.video.capture and not request.artifacts.record_episodes:
         yield
         return
     from mosaic.arena.recording import RecordingHeader
     from mosaic.arena.simulation import library_versions
-    from mosaic.arena.training_artifacts import record_training_episodes, record_training_videos
+    from mosaic.arena.training_artifacts import record_training
     from mosaic.envs.factory import find_family
 
     entry = ALGORITHMS[request.algo]
@@ -110,11 +90,7 @@ def record_training(request: WorkerRequest, run: Run, config: Any, resumed: Chec
         preprocessing="team" if entry.has_several_agents else "atari_training" if entry.is_for_atari else "none",
         versions=library_versions(find_family(config.env_id)),
     )
-    resumed_from = None if resumed is None else resumed.step
-    with (
-        record_training_videos(request.payload, run),
-        record_training_episodes(request.payload, run, header, resumed_from),
-    ):
+    with record_training(request.payload, run, header, resumed):
         yield
 
 
@@ -196,25 +172,10 @@ def build_job(request: WorkerRequest) -> Job:
 def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: bool) -> None:
     """Train until done or stopped."""
     module = load_algorithm(request.algo)
-    resumed = last_good_checkpoint(folder) if is_resume else None
-    if is_resume and resumed is None:
-        # From the beginning it would lose the curve that it has.
-        reason = f"There is no intact checkpoint to resume from in {folder.checkpoints}"
-        raise CheckpointDamaged(f"{reason}. Train it again from the beginning: mosaic resubmit {folder.run_id}")
+    resumed = require_checkpoint(folder) if is_resume else None
     config = _choose_env_processes(request, config, resumed)
-    with open_run(
-        request,
-        folder,
-        capabilities=CAPABILITIES,
-        total_timesteps=config.total_timesteps,
-        keep_checkpoints=request.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
-        checkpoint_every=config.checkpoint_interval,
-    ) as run:
-        run.hello(resumed)
-        if resumed is None:
-            run.hyperparameters(config.model_dump())
-        run.frames = make_live_frames(request.payload, run, config.env_id)
-        with record_training(request, run, config, resumed):
+    with open_training(ConsoleRun, WORKER_NAME, request, folder, config, resumed) as run:
+        with _record_training(request, run, config, resumed):
             module.train(config, run, resumed)
         run.print_progress()
         if request.saves_model:

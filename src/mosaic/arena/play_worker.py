@@ -222,7 +222,6 @@ REQUEST_HANDLERS: checker_loop.Handlers = {
     "check": check,
     "environments": _list_environments,
     "environment": _describe_environment,
-    "ping": lambda _: {"pid": os.getpid()},
 }
 
 

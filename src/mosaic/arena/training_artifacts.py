@@ -10,12 +10,19 @@ from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.training_recorder import TrainingRecorder
 from mosaic.arena.video_recorder import VideoRecorder, is_cubic
 from mosaic.contracts.payload import Payload
-from mosaic.run import Run
+from mosaic.run import Checkpoint, Run
 from mosaic.run.live_frames import LiveFrames
 
 
 @contextmanager
-def record_training_videos(payload: Payload, run: Run) -> Iterator[None]:
+def record_training(payload: Payload, run: Run, header: RecordingHeader, resumed: Checkpoint | None) -> Iterator[None]:
+    """Store what is requested."""
+    with _record_videos(payload, run), _record_episodes(payload, run, header, resumed):
+        yield
+
+
+@contextmanager
+def _record_videos(payload: Payload, run: Run) -> Iterator[None]:
     """Record videos of the first environment on CleanRL's schedule, if requested."""
     if not payload.artifacts.video.capture:
         yield
@@ -37,15 +44,13 @@ def record_training_videos(payload: Payload, run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def record_training_episodes(
-    payload: Payload, run: Run, header: RecordingHeader, resumed_from: int | None
-) -> Iterator[None]:
+def _record_episodes(payload: Payload, run: Run, header: RecordingHeader, resumed: Checkpoint | None) -> Iterator[None]:
     """Store every episode, if requested. What an earlier attempt recorded after its checkpoint is dropped."""
     if not payload.artifacts.record_episodes:
         yield
         return
     recorder = TrainingRecorder(run, header)
-    recorder.open(resumed_from or 0)
+    recorder.open(0 if resumed is None else resumed.step)
     run.frames = run.frames or LiveFrames(run.folder, 0, run.warn)
     run.frames.recorder = recorder
     try:

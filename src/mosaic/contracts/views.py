@@ -206,6 +206,10 @@ class VerdictSummary(View):
     eval_batch_size: int | None = None
     warnings: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what the worker has set."""
+        return self.model_dump(mode="json", exclude_unset=True, fallback=str)
+
 
 class Verdict(View):
     """A worker's answer to a dry run. A refusal is raised instead."""

@@ -6,14 +6,42 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from mosaic import __version__
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder, Workspace
+from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.payload import Payload
 from mosaic.envs.factory import render_help
+from mosaic.run.checkpoints import Checkpoint, last_good_checkpoint
 from mosaic.run.handle import Run
 from mosaic.run.live_frames import LiveFrames
+
+TRAINING_CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
+EVALUATION_CAPABILITIES = ("inbox", "pause")
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+class DecodedRequest(Protocol):
+    """A worker's request: its payload, and the names that its config gives to the worker process and to the agent."""
+
+    @property
+    def payload(self) -> Payload: ...
+    @property
+    def names(self) -> dict[str, str]: ...
+
+
+class TrainingSettings(Protocol):
+    """The settings that every training has."""
+
+    @property
+    def env_id(self) -> str: ...
+    @property
+    def total_timesteps(self) -> int: ...
+    @property
+    def checkpoint_interval(self) -> int: ...
+    def model_dump(self) -> dict[str, Any]: ...
 
 
 def run_folder(run_id: str) -> RunFolder:
@@ -42,6 +70,68 @@ def make_live_frames(payload: Payload, run: Run, env_id: str) -> LiveFrames | No
         return None
     limit = 1 if video.mode == "single" else video.grid_limit
     return LiveFrames(run.folder, limit, run.warn, render_help(env_id))
+
+
+def require_checkpoint(folder: RunFolder) -> Checkpoint:
+    """Return the checkpoint from which a run resumes."""
+    checkpoint = last_good_checkpoint(folder)
+    if checkpoint is None:
+        # From the beginning it would lose the curve that it has.
+        reason = f"There is no intact checkpoint to resume from in {folder.checkpoints}"
+        raise CheckpointDamaged(f"{reason}. Train it again from the beginning: mosaic resubmit {folder.run_id}")
+    return checkpoint
+
+
+@contextmanager
+def open_training(
+    kind: type[AnyRun],
+    worker: str,
+    request: DecodedRequest,
+    folder: RunFolder,
+    settings: TrainingSettings,
+    resumed: Checkpoint | None,
+) -> Iterator[AnyRun]:
+    """Open and announce the run of a training. An error that the user can act on ends it with that reason."""
+    with _open_run(
+        kind,
+        worker,
+        request,
+        folder,
+        capabilities=TRAINING_CAPABILITIES,
+        total_timesteps=settings.total_timesteps,
+        keep_checkpoints=request.payload.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
+        checkpoint_every=settings.checkpoint_interval,
+    ) as run:
+        run.hello(resumed)
+        if resumed is None:
+            run.hyperparameters(settings.model_dump())
+        run.frames = make_live_frames(request.payload, run, settings.env_id)
+        yield run
+
+
+@contextmanager
+def open_evaluation(
+    kind: type[AnyRun], worker: str, request: DecodedRequest, folder: RunFolder, env_id: str
+) -> Iterator[AnyRun]:
+    """Do the same for an evaluation."""
+    with _open_run(kind, worker, request, folder, capabilities=EVALUATION_CAPABILITIES) as run:
+        run.hello()
+        run.frames = make_live_frames(request.payload, run, env_id)
+        yield run
+
+
+@contextmanager
+def _open_run(
+    kind: type[AnyRun], worker: str, request: DecodedRequest, folder: RunFolder, **options: Any
+) -> Iterator[AnyRun]:
+    tensorboard = tensorboard_folder(request.payload, folder)
+    with (
+        kind(
+            folder, worker=worker, version=__version__, tensorboard=tensorboard, names=request.names, **options
+        ) as run,
+        finish_with_errors(run),
+    ):
+        yield run
 
 
 @contextmanager

@@ -69,6 +69,17 @@ def serve(handlers: Handlers, warm_up: Callable[[], None] | None = None) -> int:
     return 0
 
 
+def refuse_requests(worker: str, missing: ImportError | MosaicError, extras: str) -> int:
+    """Reply to every request that a package is missing, until stdin is closed."""
+    message = str(missing)
+    if isinstance(missing, ImportError):
+        message = f"The worker {worker!r} needs {missing.name}, which is not installed: pip install '{extras}'"
+    for line in sys.stdin:
+        reply = {"id": json.loads(line)["id"], "ok": False, "error": "MissingExtra", "message": message}
+        print(json.dumps(reply), flush=True)
+    return 0
+
+
 def answer_line(line: bytes, handlers: Handlers) -> Reply:
     """Return the reply to one line, whatever it contains."""
     try:
@@ -78,6 +89,7 @@ def answer_line(line: bytes, handlers: Handlers) -> Reply:
     if not isinstance(data, dict):
         return {"id": None, "ok": False, "error": "BadInput", "message": "A request must be a JSON object."}
     request_id = data.get("id")
+    handlers = {**handlers, "ping": lambda _: {"pid": os.getpid()}}
     try:
         request = parse_contract(CheckerRequest, data, "The request was")
         if request.ask not in handlers:
