@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
+from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
@@ -153,7 +154,7 @@ def events(path: Path, kind: str) -> list[dict[str, Any]]:
 
 def write_teacher(path: Path, actions: int) -> str:
     """Write a model file of dqn_atari with new weights, to learn from; return its path."""
-    agent = load_algorithm("dqn_atari").Agent(actions)
+    agent = load_algorithm("dqn_atari").Agent(actions, ConvNetworkSizes((4, 4, 4), (512,)))
     agent.initialize(np.random.default_rng(5))
     path.parent.mkdir(parents=True, exist_ok=True)
     save_state_dict(path, agent.state_dict())

@@ -129,6 +129,9 @@ class ReplayRing:
 
     def start(self, observations: Array) -> None:
         """Clear the buffer and store the first observation of each environment."""
+        # The latest row has no transition yet: what it held before must not differ between equal runs.
+        for part in (self._actions, self._rewards, self._terminals, self._truncations):
+            part[:, : self._used_rows] = 0
         self._step_count, self._head, self._used_rows, self.added_steps = 0, 0, 1, 0
         self._truncated_observations.clear()
         if self._blocks is not None:
