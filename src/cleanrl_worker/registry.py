@@ -109,6 +109,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "pqn_atari_envpool": ATARI_ENVPOOL,
     "ppo_rnd_envpool": ATARI_ENVPOOL,
     "ppo_procgen": PROCGEN,
+    "ppg_procgen": PROCGEN,
     "ppo_pettingzoo": PETTINGZOO,
     "ppo_pettingzoo_ma_atari": replace(ATARI, has_several_agents=True, extra="ma_atari"),
 }

@@ -239,12 +239,14 @@ class ContinuousSubject(Subject):
 class AtariRolloutSubject(Subject):
     """PPO on frames, with and without an LSTM."""
 
+    shape = (4, 84, 84)
+
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
         from cleanrl_worker.learners.torch_backend import TorchContext
 
         module, config = load_algorithm(name, **settings)
         self._is_recurrent = name.endswith("lstm")
-        shape = (1 if self._is_recurrent else 4, 84, 84)
+        shape = (1, 84, 84) if self._is_recurrent else self.shape
         agent = module.Agent(4)
         agent.initialize(np.random.default_rng(1))
         if saved is not None:
@@ -286,6 +288,44 @@ class AtariRolloutSubject(Subject):
             "arrays": self.learner.optimizer_state(),
             "count": self.learner.adam.count,
         }
+
+
+class ProcgenSubject(AtariRolloutSubject):
+    """PPO on Procgen's frames."""
+
+    shape = (3, 64, 64)
+
+
+class PhasicSubject(ProcgenSubject):
+    """PPG: every other call is a gradient step of the auxiliary phase, on the rollouts of one update."""
+
+    def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        super().__init__(name, saved, **{"n_iteration": 1, "n_aux_grad_accum": 2, **settings})
+        _, config = load_algorithm(name, n_iteration=1)
+        if saved is not None:
+            self.learner.auxiliary_head.restore(saved["arrays"], saved["auxiliary_count"])
+        rng = np.random.default_rng(4)
+        images = rng.integers(0, 256, (config.num_steps, config.num_envs, *self.shape), np.uint8)
+        self.learner.store_rollouts(0, images, sample_normal(config.num_steps, config.num_envs))
+        self._rollouts = rng.permutation(config.phase_rollouts).reshape(-1, 2, config.num_aux_rollouts)
+        # From random numbers instead of the policy, which a resumed subject no longer has.
+        self.learner._stored.logits[...] = sample_normal(*self.learner._stored.logits.shape)
+
+    def update(self, index: int) -> None:
+        if index % 2:
+            self.learner.update_auxiliary(self._rollouts[index % len(self._rollouts)])
+        else:
+            super().update(index)
+
+    def mutable_tensors(self) -> list[Any]:
+        return [*super().mutable_tensors(), *self.learner._auxiliary_state_tensors()]
+
+    def set_learning_rate_factor(self, factor: float) -> None:
+        super().set_learning_rate_factor(factor)
+        self.learner.auxiliary_head.adam.set_learning_rate(self._rate * factor)
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        return {**super().checkpoint_state(), "auxiliary_count": self.learner.auxiliary_head.adam.count}
 
 
 class EnvpoolSubject(AtariRolloutSubject):
@@ -404,6 +444,8 @@ SUBJECTS: dict[str, Callable[..., Subject]] = {
     **dict.fromkeys(("dqn", "c51", "pqn"), QValueSubject),
     **dict.fromkeys(("sac_continuous_action", "td3_continuous_action", "ddpg_continuous_action"), ContinuousSubject),
     **dict.fromkeys(("ppo_atari", "ppo_atari_lstm", "ppo_atari_envpool"), AtariRolloutSubject),
+    "ppo_procgen": ProcgenSubject,
+    "ppg_procgen": PhasicSubject,
     **dict.fromkeys(("pqn_atari_envpool", "ppo_rnd_envpool"), EnvpoolSubject),
     **dict.fromkeys(("dqn_atari", "c51_atari", "rainbow_atari", "sac_atari"), AtariReplaySubject),
 }

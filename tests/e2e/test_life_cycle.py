@@ -132,6 +132,13 @@ CASES = {
         is_exact=False,
     ),
     "ppo_procgen": Case("starpilot", ROLLOUT, GRADIENT, is_exact=False),
+    # A phase of two rollouts ends with each 64 steps. It is held in the third.
+    "ppg_procgen": Case(
+        "starpilot",
+        {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "n_iteration": 2, "e_auxiliary": 1},
+        GRADIENT | {f"losses/aux/{name}" for name in ("kl_loss", "aux_value_loss", "real_value_loss")},
+        is_exact=False,
+    ),
     "ppo_pettingzoo": Case(
         "pettingzoo/simple_spread_v3",
         {**ROLLOUT, "env_kwargs": {"N": 2, "max_cycles": 15}},

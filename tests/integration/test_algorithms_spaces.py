@@ -42,9 +42,9 @@ VECTOR_ALGORITHMS = [
     name for name, entry in ALGORITHMS.items() if not entry.is_for_games and not entry.has_several_agents
 ]
 TINY = {
-    "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1, "buffer_size": 40, "learning_starts": 16,
+    "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1, "n_iteration": 2, "buffer_size": 40,
     "batch_size": 4, "train_frequency": 4, "target_network_frequency": 8, "checkpoint_every": 16, "anneal_lr": False,
-    "trxl_dim": 8,
+    "learning_starts": 16, "trxl_dim": 8,
 }  # fmt: skip
 
 

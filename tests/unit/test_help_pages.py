@@ -12,7 +12,7 @@ from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 
 EACH = pytest.mark.parametrize("name", ALGORITHMS)
 FAMILIES = {"classic control", "Box2D", "Atari", "MuJoCo", "MiniGrid", "Procgen"}
-_ALGORITHM = re.compile(r"(?:a2c|ppo|rpo|dqn|c51|pqn|qrdqn|tqc|sac|td3|ddpg|rainbow|qdagger)(?:_[a-z_]+)?")
+_ALGORITHM = re.compile(r"(?:a2c|ppo|ppg|rpo|dqn|c51|pqn|qrdqn|tqc|sac|td3|ddpg|rainbow|qdagger)(?:_[a-z_]+)?")
 
 
 def page_of(name: str) -> str:

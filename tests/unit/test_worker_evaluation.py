@@ -300,7 +300,7 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
         for name, value in {
             "local_num_envs" if has_processes else "num_envs": 2, "num_steps": 16, "num_minibatches": 2,
             "buffer_size": 64, "learning_starts": 32,
-            "batch_size": 8, "num_iterations_obs_norm_init": 1, "trxl_dim": 8,
+            "batch_size": 8, "num_iterations_obs_norm_init": 1, "trxl_dim": 8, "n_iteration": 2,
         }.items()
         if name in known
     }  # fmt: skip

@@ -134,15 +134,15 @@ def observation_warnings(env: gymnasium.Env[Any, Any], encodes_images: bool = Fa
 
 
 def step_warnings(config: Any) -> list[str]:
-    """Return a warning where fewer steps than requested are trained: whole rollouts, or steps of all environments.
+    """Return a warning where fewer steps than requested are trained: whole updates, or steps of all environments.
 
     The defaults are CleanRL's, and not worth a warning.
     """
     total, has_rollouts = config.total_timesteps, hasattr(config, "num_iterations")
-    unit = config.batch_size if has_rollouts else getattr(config, "num_envs", 1)
+    unit = config.cycle_steps if has_rollouts else getattr(config, "num_envs", 1)
     is_default = total == type(config).model_fields["total_timesteps"].default
     if is_default or total % unit == 0:
         return []
-    what = f"{unit:,} steps of an update" if has_rollouts else f"{unit:,} environments"
+    what = f"{unit:,} steps of {config.cycle_name}" if has_rollouts else f"{unit:,} environments"
     trained = total - total % unit
     return [f"total_timesteps: {total:,} is not a multiple of the {what}, so {trained:,} steps are trained."]

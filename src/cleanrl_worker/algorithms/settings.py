@@ -210,6 +210,8 @@ class RolloutConfig(AlgorithmConfig):
     """The discount factor of future rewards."""
     max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=LEARNING)
     """The maximum norm of a gradient; a larger one is clipped."""
+    cycle_name: ClassVar[str] = "an update"
+    """What a training consists of: it ends only after a whole one."""
 
     @model_validator(mode="after")
     def _validate_rollout(self) -> Self:
@@ -232,6 +234,16 @@ class RolloutConfig(AlgorithmConfig):
     def minibatch_size(self) -> int:
         """Rows per gradient step."""
         return self.batch_size
+
+    @property
+    def cycle_steps(self) -> int:
+        """Environment steps of what `cycle_name` names."""
+        return self.batch_size
+
+    @property
+    def trained_timesteps(self) -> int:
+        """`total_timesteps` without those of an incomplete cycle."""
+        return self.total_timesteps // self.cycle_steps * self.cycle_steps
 
     @property
     def num_iterations(self) -> int:

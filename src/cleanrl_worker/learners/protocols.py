@@ -158,6 +158,17 @@ class FramePpoSettings(PpoSettings, NetworkSettings, Protocol): ...
 class PpoRolloutSettings(FramePpoSettings, RolloutSettings, Protocol): ...
 
 
+class PpgSettings(PpoRolloutSettings, Protocol):
+    num_steps: int
+    beta_clone: float
+    num_aux_rollouts: int
+    n_aux_grad_accum: int
+
+    @property
+    def phase_rollouts(self) -> int:
+        """Rollouts of single games in a policy phase."""
+
+
 class PqnSettings(RolloutSettings, NetworkSettings, Protocol): ...
 
 

@@ -306,10 +306,7 @@ class TorchAdam:
         return norm
 
     def _compute_gradients(self, loss: Tensor, is_last: bool) -> None:
-        gradients = torch.autograd.grad(loss, self.parameters, retain_graph=not is_last)
-        for part, gradient in zip(self.parameters, gradients, strict=True):
-            # The fused step walks through memory linearly, so a gradient needs the memory layout of its parameter.
-            part.grad = gradient if gradient.stride() == part.stride() else torch.empty_like(part).copy_(gradient)
+        _set_gradients(self.parameters, torch.autograd.grad(loss, self.parameters, retain_graph=not is_last))
 
     @torch.no_grad()
     def _apply_gradients(self) -> None:
@@ -348,6 +345,30 @@ class TorchAdam:
     def count(self, count: int) -> None:
         for step in self._steps:
             step.fill_(count)
+
+
+def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    for part, gradient in zip(parameters, gradients, strict=True):
+        # The fused step walks through memory linearly, so a gradient needs the memory layout of its parameter.
+        part.grad = gradient if gradient.stride() == part.stride() else torch.empty_like(part).copy_(gradient)
+
+
+def clipped_joint_step(optimizers: Sequence[TorchAdam], losses: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Do one step of several optimizers on the sum of the losses, with their gradients clipped to one norm.
+
+    Return that norm before clipping. A loss is requested after the gradient of the previous one was computed, so that
+    only one of them takes memory at a time.
+    """
+    parameters = [part for optimizer in optimizers for part in optimizer.parameters]
+    sums: Sequence[Tensor] = ()
+    for loss in losses:
+        gradients = torch.autograd.grad(loss, parameters)
+        sums = [one + other for one, other in zip(sums, gradients, strict=True)] if sums else gradients
+    _set_gradients(parameters, sums)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)
+    for optimizer in optimizers:
+        optimizer._apply_gradients()
+    return norm
 
 
 class TorchRAdam(TorchAdam):

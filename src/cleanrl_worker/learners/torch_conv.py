@@ -273,6 +273,7 @@ class PpoImageLearner(RolloutLearner):
         settings: RolloutSettings,
         compute: TorchContext,
         optimizer: Callable[..., TorchAdam] = TorchAdam,
+        epsilon: float = ADAM_EPSILON,
     ) -> None:
         outputs = len(arrays["actor.bias"]) + 1
         super().__init__(
@@ -285,7 +286,7 @@ class PpoImageLearner(RolloutLearner):
             PPO_METRIC_NAMES,
             settings,
             compute,
-            ADAM_EPSILON,
+            epsilon,
             optimizer,
         )
 

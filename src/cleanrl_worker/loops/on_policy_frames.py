@@ -135,6 +135,10 @@ class FrameTraining:
     def update_minibatch(self, rows: Array) -> None:
         self.learner.update(rows)
 
+    def can_resume_here(self) -> bool:
+        """Return whether a checkpoint after this update would contain everything that resuming needs."""
+        return True
+
     def is_update_over(self) -> bool:
         """Return whether to skip the remaining epochs."""
         return False
@@ -162,7 +166,7 @@ class FrameTraining:
 
     def train(self, resume: Checkpoint | None) -> None:
         """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint."""
-        config, run, games, total = self.config, self.run, self.games, self.config.batch_size
+        config, run, games = self.config, self.run, self.games
         if resume is None:
             self.agent.initialize(self.rng)
             initialize_bodies(self.agent, config.architecture, games.shape, self.rng)
@@ -171,7 +175,7 @@ class FrameTraining:
         else:
             base.check_resumable(self.name, self._shape(), resume)
             self.iteration, self.global_step = resume.facts["iteration"], resume.facts["global_step"]
-            if self.global_step + total > config.total_timesteps:
+            if self.global_step >= config.trained_timesteps:
                 return
             self.agent.load_state_dict(resume.weights)
             self._start_learner()
@@ -187,7 +191,7 @@ class FrameTraining:
         milestones = Milestones(self.name, config, run, resume, lambda _: latest_state)
         milestones.start(self.global_step)
         started_at, started_step = time.time(), self.global_step
-        while self.global_step + total <= config.total_timesteps and not run.is_ending:
+        while self.global_step < config.trained_timesteps and not run.is_ending:
             self.iteration += 1
             if config.anneal_lr:
                 self.learning_rate = config.learning_rate * (1 - (self.iteration - 1) / config.num_iterations)
@@ -208,8 +212,9 @@ class FrameTraining:
             sps = int((self.global_step - started_step) / (time.time() - started_at))
             charts = {"charts/learning_rate": self.learning_rate, **losses, "charts/SPS": sps}
             run.scalars(self.global_step, charts)
-            latest_state = self._state()
-            milestones.update(self.global_step)
+            if self.can_resume_here():
+                latest_state = self._state()
+                milestones.update(self.global_step)
         milestones.finish(latest_state.facts["global_step"])
 
     def _collect_rollout(self) -> Array | None:
@@ -246,7 +251,7 @@ class FrameTraining:
 
     def update(self) -> bool:
         """Run the epochs of an update; return False if the run was stopped before their end."""
-        is_end = self.global_step + self.config.batch_size > self.config.total_timesteps
+        is_end = self.global_step >= self.config.trained_timesteps
         for _ in range(self.config.update_epochs):
             for rows in self.minibatches():
                 self.update_minibatch(rows)

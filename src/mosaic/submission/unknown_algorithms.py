@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from mosaic.contracts.errors import UnknownName, unknown_name_error
 
 _NEAREST = {
-    ("ppo", "ppo_continuous_action"): "acer acktr appo npg ppg trpo",
+    ("ppo", "ppo_continuous_action"): "acer acktr appo npg trpo",
+    ("ppg_procgen", "ppo"): "ppg phasicpolicygradient",
     ("a2c", "ppo"): "a3c impala pg reinforce vpg",
     ("dqn", "pqn"): "apex ddqn doubledqn duelingdqn qlearning r2d2 sarsa",
     ("qrdqn", "c51"): "fqf iqn",

@@ -26,6 +26,13 @@ SETTING_LABELS = {
     "checkpoint_every": "Every",
     "eval_every": "Evaluate every",
     "norm_adv": "Normalize advantages",
+    "adv_norm_fullbatch": "Normalize advantages",
+    "n_iteration": "Updates per phase",
+    "e_policy": "Policy epochs",
+    "v_value": "Value epochs",
+    "e_auxiliary": "Auxiliary epochs",
+    "num_aux_rollouts": "Rollouts per auxiliary minibatch",
+    "n_aux_grad_accum": "Minibatches per auxiliary step",
     "torch_deterministic": "Deterministic",
 }
 """For settings of algorithms; options have their own."""
