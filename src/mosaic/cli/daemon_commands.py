@@ -19,7 +19,7 @@ from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress
-    from mosaic.contracts.views import DaemonStatus
+    from mosaic.contracts.views import DaemonStatus, SlotUsage
 
 STOP_TIMEOUT_S = 10.0
 CANCEL_TIMEOUT_S = 60.0
@@ -92,20 +92,35 @@ def status(context: CliContext) -> None:
 
 def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
     runs = ", ".join(f"{number} {stage}" for stage, number in status.runs.items() if number)
-    slots = status.slots
     return [
         ("daemon", f"pid {status.pid} at {status.address}"),
         ("started", f"{formatting.format_timestamp(status.started_at)} ({formatting.format_ago(status.started_at)})"),
         ("version", status.version),
         ("workspace", status.workspace),
         ("runs", runs or "none"),
-        ("busy", f"{slots.busy} of {slots.runs} slots; {slots.cpus} CPUs, {slots.gpus} GPUs"),
+        *slot_rows(status.slots),
         ("state", "draining: no further run is started" if status.is_draining else None),
         ("paused", status.paused),
         ("disk", status.full_disk),
         ("index", status.rebuilt_index),
         ("log", status.log),
     ]
+
+
+def slot_rows(slots: SlotUsage) -> list[tuple[str, str | None]]:
+    """How many slots are busy, and which runs hold the CPUs and each GPU."""
+    short = formatting.short_ids([holder.run_id for holder in slots.holders])
+    cpus = [f"{short[holder.run_id]} {holder.cpus}" for holder in slots.holders]
+    used = f"{slots.busy_cpus} of {slots.cpus} busy" + (f": {', '.join(cpus)}" if cpus else "")
+    rows: list[tuple[str, str | None]] = [("busy", f"{slots.busy} of {slots.runs} slots"), ("CPUs", used)]
+    for index, name in enumerate(slots.gpu_names):
+        holders = [
+            short[holder.run_id] + (f" {holder.gpu_share:.0%}" if holder.gpu_share < 1 else "")
+            for holder in slots.holders
+            if index in holder.gpus
+        ]
+        rows.append((f"GPU {index}", f"{name}: {', '.join(holders) or 'free'}"))
+    return rows
 
 
 @command("continue")

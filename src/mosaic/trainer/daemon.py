@@ -27,14 +27,15 @@ from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.states import RunRecord
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
-from mosaic.contracts.views import DaemonStatus, SlotUsage
+from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
 from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
 from mosaic.trainer.executor import LocalExecutor
-from mosaic.trainer.gpus import count_gpus
+from mosaic.trainer.gpus import list_gpus
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.rpc_calls import CallThreads, DecodingInterceptor
@@ -225,7 +226,7 @@ class Daemon:
 
     def status(self) -> DaemonStatus:
         active = list(self._records.active.values())
-        busy = sum(record.holds_slot and not record.is_attached for record in active)
+        holding = [record for record in active if record.holds_slot and not record.is_attached]
         return DaemonStatus(
             pid=os.getpid(),
             address=self._address,
@@ -235,10 +236,12 @@ class Daemon:
             runs=self._records.index.count_by_status(),
             slots=SlotUsage(
                 runs=self._slots.runs,
-                busy=busy,
+                busy=len(holding),
                 queued=sum(not record.holds_slot for record in active),
                 cpus=self._slots.cpus,
                 gpus=self._slots.gpus,
+                gpu_names=self._slots.gpu_names,
+                holders=tuple(_describe_holder(record) for record in holding),
             ),
             is_draining=self._is_draining,
             paused=self.supervisor.failure_breaker.pause_reason,
@@ -281,6 +284,17 @@ class Daemon:
         self._request_shutdown()
 
 
+def _describe_holder(record: RunRecord) -> SlotHolder:
+    return SlotHolder(
+        run_id=record.run_id,
+        cpus=record.cpus,
+        gpus=record.attempts[-1].gpus if record.attempts else (),
+        gpu_share=min(1.0, record.gpus or 1.0),
+        algo=record.algo,
+        env_id=record.env_id,
+    )
+
+
 def _adjust_reserve(workspace: Workspace) -> None:
     """Keep some space for a daemon that starts on a full disk: its address, its log and the index's temporary files."""
     if describe_full_disk(workspace.root):
@@ -315,7 +329,8 @@ def detect_slots(max_runs: int | None = None) -> Slots:
     """As many runs as there are cores by default; a run may request several cores or GPUs."""
     cpus = count_cpus()
     runs = max_runs or cpus
-    return Slots(runs=runs, cpus=max(cpus, runs), gpus=count_gpus())
+    gpu_names = list_gpus()
+    return Slots(runs=runs, cpus=max(cpus, runs), gpus=len(gpu_names), gpu_names=gpu_names)
 
 
 def count_cpus() -> int:
