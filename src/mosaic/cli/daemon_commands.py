@@ -46,12 +46,22 @@ def _daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(min=0),
             help="End after this time without runs or callers; inf: never.",
         ),
+        click.option(
+            "--metrics-port",
+            metavar="PORT",
+            type=click.IntRange(0, 65535),
+            help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0: any free port.",
+        ),
     ):
         function = option(function)
     return function
 
 
 def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
+    if options["metrics_port"] is not None:
+        from mosaic.trainer.metrics_server import require_metrics_extra
+
+        require_metrics_extra()
     given = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items() if value is not None}
     return [text for pair in given.items() for text in pair]
 
@@ -101,6 +111,7 @@ def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
         *slot_rows(status.slots),
         ("state", "draining: no further run is started" if status.is_draining else None),
         ("paused", status.paused),
+        ("metrics", f"http://{status.metrics_address}/metrics" if status.metrics_address else None),
         ("disk", status.full_disk),
         ("index", status.rebuilt_index),
         ("log", status.log),

@@ -128,6 +128,8 @@ class DaemonStatus(View):
     """A sentence with the bytes that are free, if the workspace's disk is full."""
     rebuilt_index: str | None = None
     """Why this daemon had to rebuild the index, and where the damaged file is; null where it had not to."""
+    metrics_address: str | None = None
+    """Where metrics for Prometheus are served; null: nowhere."""
     log: str = ""
 
 

@@ -36,6 +36,7 @@ from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.gpus import list_gpus
+from mosaic.trainer.metrics_server import MetricsServer, MetricsSnapshot
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.rpc_calls import CallThreads, DecodingInterceptor
@@ -69,12 +70,15 @@ class Daemon:
         port: int = PORT,
         idle_s: float = IDLE_TIMEOUT_S,
         script_umask: int = 0o022,
+        metrics_port: int | None = None,
     ) -> None:
         self._workspace = workspace
         self._slots = slots
         self._port = port
         self._idle_s = idle_s
         self._script_umask = script_umask
+        self._metrics_port = metrics_port
+        self._metrics: MetricsServer | None = None
         self._token = secrets.token_hex(32)
         self._is_draining = False
         self._is_ready = False
@@ -139,6 +143,8 @@ class Daemon:
         add_TrainerServicer_to_server(servicer, server)
         await _add_standard_services(server)
         self._started_at = time.time()
+        if self._metrics_port is not None:
+            self._metrics = MetricsServer(self._metrics_port, self._take_snapshot)
         self._loop = asyncio.get_running_loop()
         self._shutdown_requested = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -161,6 +167,8 @@ class Daemon:
                 self._check_shutdown(servicer)
         finally:
             self._withdraw()
+            if self._metrics is not None:
+                self._metrics.close()
             servicer.is_closing = True
             self.supervisor.stop()
             feed.close()
@@ -247,8 +255,14 @@ class Daemon:
             paused=self.supervisor.failure_breaker.pause_reason,
             full_disk=describe_full_disk(self._workspace.root),
             rebuilt_index=self._records.rebuilt_index,
+            metrics_address=None if self._metrics is None else self._metrics.address,
             log=str(self._workspace.daemon_log),
         )
+
+    def _take_snapshot(self) -> MetricsSnapshot:
+        running = [record.run_id for record in list(self._records.active.values()) if record.holds_slot]
+        speeds = {run_id: self._records.index.get_progress(run_id).sps or 0.0 for run_id in running}
+        return MetricsSnapshot(self.status(), speeds)
 
     def set_cap(self, runs: int) -> None:
         """Sets how many runs may be active at a time. Active runs continue, even above the limit."""
