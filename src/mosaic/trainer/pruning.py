@@ -130,7 +130,7 @@ class Pruner:
 
     def _find_user(self, run_id: str) -> RunRecord | None:
         """Return an active run whose config names this one: it evaluates, plays or continues its policy."""
-        active = self._records.active
+        active = dict(self._records.active)  # other threads change it
         for other_id in self._uses.keys() - active.keys():
             del self._uses[other_id]
         for other_id in active.keys() - self._uses.keys():
