@@ -129,8 +129,8 @@ def test_shares_fill_a_gpu_up_to_its_whole_before_another_is_used() -> None:
     shares = (0.5, 0.25, 0.3, 0.25, 0.7, 0.1)
     taken = [pool.take(run(f"S{number}", gpus=share)) for number, share in enumerate(shares)]
     assert taken == [(0,), (0,), (1,), (0,), (1,), None]
-    tenths = GpuPool(1, [])
-    assert [tenths.take(run(f"T{number}", gpus=0.1)) for number in range(11)] == [*[(0,)] * 10, None]
+    rounded_up = GpuPool(1, [])
+    assert [rounded_up.take(run(f"T{share}", gpus=share)) for share in (0.05, 0.55, 0.3, 0.1)] == [(0,)] * 4
 
 
 def test_a_share_and_a_whole_gpu_exclude_each_other() -> None:
@@ -160,6 +160,8 @@ def test_a_resumed_run_gets_its_gpu_back_where_it_is_free() -> None:
     assert GpuPool(2, []).take(resumed) == (1,)
     assert GpuPool(2, [run("X", gpus=1, gpu=1)]).take(resumed) == (0,)
     assert GpuPool(1, []).take(resumed) == (0,), "the machine has fewer now"
+    share = run("B", gpus=0.5, attempts=[attempt])
+    assert GpuPool(2, [run("X", gpus=0.5, gpu=0)]).take(share) == (1,), "though the other one has room, too"
     assert GpuPool(3, []).take(run("A", gpus=2, attempts=[attempt])) == (1, 0)
 
 

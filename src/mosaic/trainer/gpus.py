@@ -25,7 +25,7 @@ DEFAULT_RUNS_PER_GPU = 8
 """Runs of a group that share a GPU if MPS is installed."""
 CONTROL_TIMEOUT_S = 20.0
 SHARE_TOLERANCE = 1e-6
-"""Ten times 0.1 is a whole."""
+"""Sums such as 0.05 + 0.55 + 0.3 + 0.1 are a whole, though they may be rounded up."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class GpuPool:
     def reserve(self, record: RunRecord) -> None:
         """Assign nothing of what this run waits for to the runs that are asked for after it."""
         for gpu in self._eligible_gpus(record):
-            self._holders[gpu].append(record.model_copy(update={"runs_per_gpu": 1, "gpus": 1}))
+            self._holders[gpu].append(record.model_copy(update={"runs_per_gpu": 1}))
 
     @property
     def busy_count(self) -> int:
@@ -92,8 +92,7 @@ class GpuPool:
         """Return those that a run may get, first those of its last attempt."""
         if record.gpu is not None:
             return [record.gpu] if record.gpu < len(self._holders) else []
-        before = record.attempts[-1].gpus if record.attempts else ()
-        return sorted(range(len(self._holders)), key=lambda gpu: gpu not in before)
+        return sorted(range(len(self._holders)), key=lambda gpu: gpu not in _last_gpus(record))
 
     def _find(self, record: RunRecord) -> tuple[int, ...] | None:
         gpus = self._eligible_gpus(record)
@@ -102,12 +101,16 @@ class GpuPool:
             fitting = [gpu for gpu in gpus if self._holders[gpu] and _fits_beside(self._holders[gpu], record)]
             # The fullest that has room, so that others stay free for runs that need a whole one.
             fullest = sorted(fitting, key=lambda gpu: -_shares(self._holders[gpu]))
-            chosen = (fullest or free)[:1]
-            return tuple(chosen) or None
+            chosen = sorted((*fullest, *free), key=lambda gpu: gpu not in _last_gpus(record))
+            return tuple(chosen[:1]) or None
         if len(free) >= record.gpus:
             return tuple(free[: int(record.gpus)])
         shared = [gpu for gpu in gpus if record.gpus == 1 and _has_room(self._holders[gpu], record)]
         return (min(shared, key=lambda gpu: len(self._holders[gpu])),) if shared else None
+
+
+def _last_gpus(record: RunRecord) -> tuple[int, ...]:
+    return record.attempts[-1].gpus if record.attempts else ()
 
 
 def _shares(holders: Iterable[RunRecord]) -> float:
@@ -115,8 +118,8 @@ def _shares(holders: Iterable[RunRecord]) -> float:
 
 
 def _fits_beside(holders: list[RunRecord], record: RunRecord) -> bool:
-    """Whether all of these hold shares only, and enough is left."""
-    return all(other.gpus < 1 for other in holders) and _shares(holders) + record.gpus <= 1 + SHARE_TOLERANCE
+    """Whether enough is left of the GPU; of one that a run holds as a whole, nothing is."""
+    return _shares(holders) + record.gpus <= 1 + SHARE_TOLERANCE
 
 
 def _has_room(holders: list[RunRecord], record: RunRecord) -> bool:
