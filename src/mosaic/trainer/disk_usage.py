@@ -22,7 +22,7 @@ BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the file system's own."""
 REPORT_S = 0.25
 """How often what was found so far is reported."""
-MIN_ARCHIVE_BYTES = 1 << 16
+MIN_ARCHIVE_BYTES = 1 << 18
 """Smaller archives of arrays are not searched for a replay buffer: there may be ten thousands."""
 _FOLDER = RunFolder("run")
 _KINDS = {
