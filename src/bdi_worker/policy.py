@@ -21,6 +21,7 @@ from mosaic.arena.evaluate import BATCH_SIZE
 from mosaic.arena.evaluation_batches import EvaluatedPolicy, first_evaluation_seed
 from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.simulation import library_versions
+from mosaic.common.checkpoint_files import list_steps
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, WrongWorker, problems_of, refuse_key
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import parse_contract
@@ -28,7 +29,6 @@ from mosaic.envs import make
 from mosaic.envs.factory import find_family
 from mosaic.envs.reproducible import random_state_to_json
 from mosaic.run import Checkpoint, Run, last_good_checkpoint, load_checkpoint
-from mosaic.run.checkpoints import list_steps
 from mosaic.workers import ActingPolicy
 
 Array = npt.NDArray[Any]

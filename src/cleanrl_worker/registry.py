@@ -28,6 +28,8 @@ class AlgorithmSpec:
     """Whether continuous actions must have bounds."""
     threads: int = 1
     """The useful number of threads on a CPU. Small networks are slower with more than one."""
+    gpus: int = 0
+    """GPUs that its runs hold by default. Small networks are faster on a CPU."""
     model_parts: tuple[str, ...] = ()
     """The names of the state dicts where CleanRL saves a tuple of them as the model. The first one acts."""
     missing_state: str = ""
@@ -71,11 +73,12 @@ ONE_CRITIC = AlgorithmSpec(
     sees_images=True,
     needs_bounds=True,
     threads=WIDE_NETWORK_THREADS,
+    gpus=1,
     model_parts=("actor", "qf1"),
 )
 TWO_CRITICS = replace(ONE_CRITIC, model_parts=("actor", "qf1", "qf2"))
 QUANTILE_CRITICS = replace(ONE_CRITIC, model_parts=("actor",))
-ATARI = AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True, threads=WIDE_NETWORK_THREADS)
+ATARI = AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True, threads=WIDE_NETWORK_THREADS, gpus=1)
 ATARI_CHECKPOINT_ONLY = replace(ATARI, missing_state="the rest of its checkpoint")
 ATARI_ENVPOOL = replace(ATARI, extra="envpool")
 PROCGEN = replace(ATARI, is_for_atari=False, is_for_procgen=True, extra="procgen")
@@ -95,7 +98,7 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "a2c": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_lstm": AlgorithmSpec((*_CHOICES, "Box"), _FLATTENABLE_SPACES, missing_state="the rest of its checkpoint"),
     "ppo_trxl": AlgorithmSpec(
-        _CHOICES, _FLATTENABLE_SPACES, threads=WIDE_NETWORK_THREADS, missing_state="the rest of its checkpoint"
+        _CHOICES, _FLATTENABLE_SPACES, threads=WIDE_NETWORK_THREADS, gpus=1, missing_state="the rest of its checkpoint"
     ),
     "ppo_atari": ATARI,
     "ppo_atari_lstm": ATARI,

@@ -18,11 +18,12 @@ from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from mosaic.client import TrainerClient
+from mosaic.common.checkpoint_files import is_intact, list_steps
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
 from mosaic.run import Checkpoint, last_good_checkpoint
-from mosaic.run.checkpoints import is_intact, list_steps, recover_interrupted_writes, write
+from mosaic.run.checkpoints import recover_interrupted_writes, write
 
 CHILD = Path(__file__).parents[1] / "helpers" / "run_child.py"
 KILLS = count_kills(12)

@@ -9,10 +9,10 @@ from tests.helpers.daemons import ended
 from tests.helpers.worker_runs import small, train_here
 
 from mosaic.client import TrainerClient
+from mosaic.common.checkpoint_files import list_steps
 from mosaic.contracts.errors import CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import last_good_checkpoint, load_checkpoint
-from mosaic.run.checkpoints import list_steps
 
 
 def flip_weights(folder: RunFolder) -> None:

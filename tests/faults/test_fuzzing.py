@@ -22,6 +22,7 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.fuzzing import NUMBERS, TEXTS, VALUES, changed, damaged
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
+from mosaic.common import checkpoint_files
 from mosaic.common.auth_proof import TOKEN_KEY
 from mosaic.common.console_parser import ConsoleParser
 from mosaic.contracts import trainer_pb2 as pb
@@ -29,7 +30,7 @@ from mosaic.contracts.errors import BadInput, CheckpointDamaged, NoDaemon
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, RunRecord, Stage
-from mosaic.run import Run, checkpoints, last_good_checkpoint, load_checkpoint
+from mosaic.run import Run, last_good_checkpoint, load_checkpoint
 from mosaic.run.inbox import Inbox
 from mosaic.store import Index
 from mosaic.trainer.checkers import Checkers
@@ -255,29 +256,29 @@ def checkpoint(tmp_path: Path) -> Path:
 def sign(manifest: Any, path: Path) -> None:
     """Give a changed checkpoint a manifest whose digests are right, as its author could."""
     for name, entry in manifest["files"].items() if isinstance(manifest.get("files"), dict) else ():
-        if isinstance(entry, dict) and name in (checkpoints.WEIGHTS, checkpoints.STATE):
-            entry["size_bytes"], entry["sha256"] = checkpoints._fingerprint(path / name)
-    manifest["sha256"] = checkpoints._manifest_digest(manifest)
-    (path / checkpoints.MANIFEST).write_text(checkpoints._manifest_text(manifest))
+        if isinstance(entry, dict) and name in (checkpoint_files.WEIGHTS, checkpoint_files.STATE):
+            entry["size_bytes"], entry["sha256"] = checkpoint_files.fingerprint(path / name)
+    manifest["sha256"] = checkpoint_files.manifest_digest(manifest)
+    (path / checkpoint_files.MANIFEST).write_text(checkpoint_files.manifest_text(manifest))
 
 
-@pytest.mark.parametrize("name", [checkpoints.MANIFEST, checkpoints.WEIGHTS, checkpoints.STATE])
+@pytest.mark.parametrize("name", [checkpoint_files.MANIFEST, checkpoint_files.WEIGHTS, checkpoint_files.STATE])
 @pytest.mark.parametrize("is_signed", [False, True], ids=["damaged", "signed"])
 def test_a_checkpoint_is_loaded_or_reported_as_damaged(checkpoint: Path, name: str, is_signed: bool) -> None:
     """F11: also one whose author made its digests agree."""
     folder = RunFolder(checkpoint.parents[1])
-    manifest = json.loads((checkpoint / checkpoints.MANIFEST).read_text())
-    files = {name: (checkpoint / name).read_bytes() for name in manifest["files"] | {checkpoints.MANIFEST: None}}
+    manifest = json.loads((checkpoint / checkpoint_files.MANIFEST).read_text())
+    files = {name: (checkpoint / name).read_bytes() for name in manifest["files"] | {checkpoint_files.MANIFEST: None}}
 
     @tries(25)
     @given(damaged(files[name]), changed(manifest))
     def check(content: bytes, changed_manifest: Any) -> None:
         for other, valid in files.items():
             (checkpoint / other).write_bytes(valid)
-        if name != checkpoints.MANIFEST or not is_signed:
+        if name != checkpoint_files.MANIFEST or not is_signed:
             (checkpoint / name).write_bytes(content)
         if is_signed:
-            is_manifest = name == checkpoints.MANIFEST and isinstance(changed_manifest, dict)
+            is_manifest = name == checkpoint_files.MANIFEST and isinstance(changed_manifest, dict)
             sign(changed_manifest if is_manifest else manifest, checkpoint)
         with suppress(CheckpointDamaged):
             load_checkpoint(checkpoint)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mosaic.common.checkpoint_files import MANIFEST, STATE, manifest_digest, manifest_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Journal, read_all
 from mosaic.run import Run
-from mosaic.run.checkpoints import MANIFEST, STATE, Array, _manifest_digest, _manifest_text
+from mosaic.run.checkpoints import Array
 
 Points = dict[str, list[tuple[int, float, float]]]
 
@@ -47,8 +48,8 @@ def forge_state(path: Path, state: bytes) -> None:
     (path / STATE).write_bytes(state)
     body = json.loads((path / MANIFEST).read_text())
     body["files"][STATE] = {"size_bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
-    body["sha256"] = _manifest_digest(body)
-    (path / MANIFEST).write_text(_manifest_text(body))
+    body["sha256"] = manifest_digest(body)
+    (path / MANIFEST).write_text(manifest_text(body))
 
 
 def send_command(folder: RunFolder, kind: str, **fields: Any) -> None:

@@ -29,7 +29,7 @@ from cleanrl_worker.learners.perceptron import Perceptron
 from cleanrl_worker.replay import blocks as replay_blocks
 from cleanrl_worker.replay import ring as replay_ring
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.run import checkpoints
+from mosaic.contracts.folder import PENDING_PARTS_DIR
 
 MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn, "qrdqn": qrdqn}
 _REPLAY = {
@@ -107,7 +107,7 @@ def test_a_run_whose_buffer_is_saved_in_blocks_resumes_exactly(
     train_run(place / "killed", name, config, checkpoint)
     assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "killed"))
     assert events(place / "killed", "warning") == []
-    assert not (place / "killed" / "checkpoints" / checkpoints.PENDING_PARTS_DIR).exists()
+    assert not (place / "killed" / "checkpoints" / PENDING_PARTS_DIR).exists()
 
 
 @WITH_KERNEL

@@ -16,7 +16,8 @@ from cleanrl_worker.replay import blocks as replay_blocks
 from cleanrl_worker.replay import ring as replay_ring
 from cleanrl_worker.replay.buffers import FrameReplay, Replay
 from cleanrl_worker.replay.prioritized import PrioritizedReplay
-from mosaic.contracts.folder import RunFolder
+from mosaic.common.checkpoint_files import is_intact
+from mosaic.contracts.folder import PENDING_PARTS_DIR, RunFolder
 from mosaic.run import Checkpoint, checkpoints, last_good_checkpoint, load_checkpoint
 
 SHAPE = (2, 2)
@@ -118,7 +119,7 @@ def test_what_was_saved_at_any_time_comes_back_and_continues_identically(
         assert_equal_buffers(restore_replay_from(kind, folder, save_replay(restored, folder, 1000), envs=envs), twin)
         life.lead(replay, 3)
     # The first checkpoint is unchanged by later writes.
-    assert checkpoints.is_intact(folder.checkpoint(1))
+    assert is_intact(folder.checkpoint(1))
     early = restore_replay_from(kind, folder, load_checkpoint(folder.checkpoint(1)), envs=envs)
     assert early._step_count == saved[0].facts["replay"]["count"] == 3
 
@@ -158,12 +159,12 @@ def test_full_blocks_are_written_ahead_of_checkpoints(folder: RunFolder) -> None
     life, replay = FakeSteps("rows", 1), make_replay("rows", folder, capacity=200)
     replay.start(life.seen())
     life.lead(replay, 120)
-    waiting = len(list((folder.checkpoints / checkpoints.PENDING_PARTS_DIR).iterdir()))
+    waiting = len(list((folder.checkpoints / PENDING_PARTS_DIR).iterdir()))
     assert waiting == 120 // replay._blocks.block_rows
     replay.checkpoint_state(1)
-    assert len(list((folder.checkpoints / checkpoints.PENDING_PARTS_DIR).iterdir())) == waiting + 1
+    assert len(list((folder.checkpoints / PENDING_PARTS_DIR).iterdir())) == waiting + 1
     checkpoints.remove_pending_parts(folder)
-    assert not (folder.checkpoints / checkpoints.PENDING_PARTS_DIR).exists()
+    assert not (folder.checkpoints / PENDING_PARTS_DIR).exists()
 
 
 def test_blocks_of_a_too_large_buffer_are_not_written_ahead(folder: RunFolder) -> None:
@@ -171,7 +172,7 @@ def test_blocks_of_a_too_large_buffer_are_not_written_ahead(folder: RunFolder) -
     replay._limit_mb = 0.001
     replay.start(life.seen())
     life.lead(replay, 120)
-    waiting = len(list((folder.checkpoints / checkpoints.PENDING_PARTS_DIR).iterdir()))
+    waiting = len(list((folder.checkpoints / PENDING_PARTS_DIR).iterdir()))
     assert 0 < waiting < 120 // replay._blocks.block_rows
     arrays, facts = replay.checkpoint_state(0.001)
     assert (arrays, facts["is_saved"]) == ({}, False)

@@ -14,14 +14,11 @@ import pytest
 from tests.helpers.run_folders import ARRAYS, FACTS, forge_state, make_run_folder
 from tests.helpers.run_folders import WEIGHTS as SAVED_WEIGHTS
 
+from mosaic.common.checkpoint_files import MANIFEST, STATE, WEIGHTS, list_steps
 from mosaic.contracts.errors import CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import last_good_checkpoint, load_checkpoint
 from mosaic.run.checkpoints import (
-    MANIFEST,
-    STATE,
-    WEIGHTS,
-    list_steps,
     move_aside,
     prune,
     recover_interrupted_writes,

@@ -21,11 +21,11 @@ from tests.helpers.run_folders import (
     tensorboard_points,
 )
 
+from mosaic.common.checkpoint_files import STATE
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.journal import Journal, Outbox, read_all
 from mosaic.run import Run, handle, last_good_checkpoint
-from mosaic.run.checkpoints import STATE
 
 
 @pytest.fixture

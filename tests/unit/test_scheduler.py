@@ -81,14 +81,16 @@ def test_one_slot_at_a_time_starts_the_queue_in_its_order(requests: list[tuple[i
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(-2, 2), st.sampled_from(["", "g", "h"])),
+        st.tuples(
+            st.integers(1, 4), st.sampled_from([0, 0.3, 0.5, 1, 2]), st.integers(-2, 2), st.sampled_from(["", "g", "h"])
+        ),
         max_size=12,
     ),
     st.integers(0, 4),
     st.integers(1, 6),
     st.integers(0, 2),
 )
-def test_no_limit_is_ever_exceeded(wishes: list[tuple[int, int, int, str]], runs: int, cpus: int, gpus: int) -> None:
+def test_no_limit_is_ever_exceeded(wishes: list[tuple[int, float, int, str]], runs: int, cpus: int, gpus: int) -> None:
     """R2.5: limits; a fair queue that survives a restart."""
     queued = [
         run(f"R{number:02}", cpus=wish[0], gpus=wish[1], priority=wish[2], group=wish[3] or None)
@@ -120,6 +122,47 @@ def test_a_free_gpu_is_used_before_one_is_shared() -> None:
     seeds = [run(f"S{number}", gpus=1, group="seeds", runs_per_gpu=2) for number in range(5)]
     assert [pool.take(seed) for seed in seeds] == [(0,), (1,), (0,), (1,), None]
     assert pool.take(run("T", gpus=2, group="seeds", runs_per_gpu=9)) is None, "several GPUs are never shared"
+
+
+def test_shares_fill_a_gpu_up_to_its_whole_before_another_is_used() -> None:
+    pool = GpuPool(2, [])
+    shares = (0.5, 0.25, 0.3, 0.25, 0.7, 0.1)
+    taken = [pool.take(run(f"S{number}", gpus=share)) for number, share in enumerate(shares)]
+    assert taken == [(0,), (0,), (1,), (0,), (1,), None]
+    rounded_up = GpuPool(1, [])
+    assert [rounded_up.take(run(f"T{share}", gpus=share)) for share in (0.05, 0.55, 0.3, 0.1)] == [(0,)] * 4
+
+
+def test_a_share_and_a_whole_gpu_exclude_each_other() -> None:
+    group = {"group": "seeds", "runs_per_gpu": 8}
+    assert GpuPool(1, [run("A", gpus=1, **group)]).take(run("B", gpus=0.5, **group)) is None
+    assert GpuPool(1, [run("A", gpus=0.5, **group)]).take(run("B", gpus=1, **group)) is None
+
+
+def test_a_share_that_waits_is_not_overtaken_by_a_smaller_one() -> None:
+    slots = Slots(runs=9, cpus=9, gpus=1)
+    queued = [run("A", gpus=0.75), run("B", gpus=0.25), run("C")]
+    assert choose(queued, [run("X", gpus=0.5)], slots) == ["C"]
+
+
+def test_a_run_gets_the_gpu_that_it_asked_for_or_waits_for_it() -> None:
+    slots = Slots(runs=9, cpus=9, gpus=2)
+    assert GpuPool(2, []).take(run("A", gpus=1, gpu=1)) == (1,)
+    assert GpuPool(2, []).take(run("A", gpus=0.5, gpu=1)) == (1,)
+    holder = run("X", gpus=1, gpu=1)
+    assert choose([run("A", gpus=1, gpu=1), run("B", gpus=1)], [holder], slots) == ["B"], "B needs another one"
+    assert GpuPool(1, []).take(run("A", gpus=1, gpu=1)) is None
+
+
+def test_a_resumed_run_gets_its_gpu_back_where_it_is_free() -> None:
+    attempt = {"number": 1, "slot": 1, "started_at": 0.0, "gpus": [1]}
+    resumed = run("A", gpus=1, attempts=[attempt])
+    assert GpuPool(2, []).take(resumed) == (1,)
+    assert GpuPool(2, [run("X", gpus=1, gpu=1)]).take(resumed) == (0,)
+    assert GpuPool(1, []).take(resumed) == (0,), "the machine has fewer now"
+    share = run("B", gpus=0.5, attempts=[attempt])
+    assert GpuPool(2, [run("X", gpus=0.5, gpu=0)]).take(share) == (1,), "though the other one has room, too"
+    assert GpuPool(3, []).take(run("A", gpus=2, attempts=[attempt])) == (1, 0)
 
 
 def test_attached_runs_start_at_once_and_hold_no_slot() -> None:

@@ -14,10 +14,10 @@ import numpy as np
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.user_cleanrl import USER_CLEANRL_PREFIX
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WORKER_NAME
+from mosaic.common.checkpoint_files import list_steps
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, WrongWorker
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
-from mosaic.run.checkpoints import list_steps
 from mosaic.run.torchreader import read_weights
 
 MODEL_SUFFIX = ".cleanrl_model"

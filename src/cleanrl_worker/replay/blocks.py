@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.run.checkpoints import PENDING_PARTS_DIR, CheckpointPart, hard_link
+from mosaic.common.checkpoint_files import hard_link
+from mosaic.contracts.folder import PENDING_PARTS_DIR, REPLAY_PREFIX
+from mosaic.run.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
 BLOCK_BYTES = 16 << 20
-BLOCK_PREFIX = "replay.block."
+BLOCK_PREFIX = f"{REPLAY_PREFIX}block."
 
 
 class ReplayBlocks:

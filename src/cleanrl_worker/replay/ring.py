@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.replay.blocks import ReplayBlocks, read_blocks
+from mosaic.contracts.folder import REPLAY_PREFIX
 from mosaic.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
@@ -233,12 +234,16 @@ class ReplayRing:
         parts = self._write_block_parts()
         facts["block_rows"] = self._blocks.block_rows if parts and self._blocks else None
         saved_arrays = self._volatile_arrays() if parts else self._stored_arrays() | self._volatile_arrays()
-        arrays: dict[str, Any] = {f"replay.{name}": part[:, : self._used_rows] for name, part in saved_arrays.items()}
+        arrays: dict[str, Any] = {
+            f"{REPLAY_PREFIX}{name}": part[:, : self._used_rows] for name, part in saved_arrays.items()
+        }
         arrays |= parts
         if self._truncated_observations:
             indices = sorted(self._truncated_observations)
-            arrays["replay.cut.spots"] = np.array(indices, np.int64)
-            arrays["replay.cut.observations"] = np.stack([self._truncated_observations[index] for index in indices])
+            arrays[f"{REPLAY_PREFIX}cut.spots"] = np.array(indices, np.int64)
+            arrays[f"{REPLAY_PREFIX}cut.observations"] = np.stack(
+                [self._truncated_observations[index] for index in indices]
+            )
         return arrays, facts
 
     def _write_block_parts(self) -> dict[str, CheckpointPart]:
@@ -252,6 +257,8 @@ class ReplayRing:
     ) -> str | None:
         """Restore the buffer; return the reason if that is not possible and it has to be filled again."""
         self._rng.bit_generator.state = facts["rng"]
+        if facts.get("is_pruned"):
+            return "the replay buffer was removed by `mosaic prune` and is filled again"
         if not facts["is_saved"]:
             return (
                 f"the replay buffer of {facts['size_bytes'] / MEGABYTE:,.0f} MB was larger than checkpoint_replay_mb = "
@@ -274,10 +281,12 @@ class ReplayRing:
             ):
                 self._blocks.adopt(parts or {})
         for name, part in saved_arrays.items():
-            part[:, : self._used_rows] = arrays[f"replay.{name}"]
-        indices = arrays.get("replay.cut.spots")
+            part[:, : self._used_rows] = arrays[f"{REPLAY_PREFIX}{name}"]
+        indices = arrays.get(f"{REPLAY_PREFIX}cut.spots")
         if indices is not None:
             old_rows = facts["length"] + 1
             new_indices = (index // old_rows * self._allocated_rows + index % old_rows for index in indices.tolist())
-            self._truncated_observations = dict(zip(new_indices, arrays["replay.cut.observations"], strict=True))
+            self._truncated_observations = dict(
+                zip(new_indices, arrays[f"{REPLAY_PREFIX}cut.observations"], strict=True)
+            )
         return None

@@ -54,6 +54,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
     warnings = step_warnings(config)
     if not ALGORITHMS[request.algo].is_for_games:
         warnings += observation_warnings(env, facts.get("encodes_images", False))
+    backend = facts.get("backend", settings.get("backend"))
     training = {
         "module": module_name(request.algo),
         "algo": request.algo,
@@ -63,11 +64,20 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         "settings": settings,
         "environment": describe_env(env),
         "cpus": ALGORITHMS[request.algo].threads,
-        "backend": facts.get("backend", settings.get("backend")),
+        "gpus": _useful_gpus(request, config, backend, facts.get("encodes_images", False)),
+        "backend": backend,
         "facts": facts,
         "warnings": warnings,
     }
     return VerdictSummary.model_validate(summary | training)
+
+
+def _useful_gpus(request: WorkerRequest, config: Any, backend: str | None, has_convolutions: bool) -> int:
+    """Return how many GPUs a run gains from; a config that says `cuda` asks for one, whatever the network."""
+    if backend == "numpy" or not config.cuda:
+        return 0
+    is_wide = has_convolutions or "cuda" in request.settings
+    return max(ALGORITHMS[request.algo].gpus, int(is_wide))
 
 
 def format_summary(summary: VerdictSummary) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cleanrl_worker.registry import ALGORITHMS
 from cleanrl_worker.shell.user_cleanrl import (
     OPTIONS_WITHOUT_EFFECT,
     SECTION_FLAGS,
@@ -63,6 +64,14 @@ class ScriptJob:
     def command(self) -> list[str]:
         return build_command(self.checkout, self.script, self.fields, self.settings)
 
+    @property
+    def _useful_gpus(self) -> int:
+        """As for the algorithm of the same name; a config that says `cuda` asks for one."""
+        spec = ALGORITHMS.get(self.script.stem)
+        if not self.all_settings.get("cuda"):
+            return 0
+        return 1 if "cuda" in self.settings else spec.gpus if spec is not None else 0
+
     def summary(self) -> dict[str, Any]:
         """Return the script's part of a dry run's summary."""
         settings = self.all_settings
@@ -71,6 +80,7 @@ class ScriptJob:
             "algo": USER_CLEANRL_PREFIX + self.script.stem,
             "command": self.command,
             "settings": settings,
+            "gpus": self._useful_gpus,
             **{name: settings.get(name) for name in CORE_SETTINGS},
         }
 

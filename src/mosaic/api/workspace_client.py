@@ -90,7 +90,8 @@ class Client:
         max_seconds: float | None = None,
         memory_mb: int | None = None,
         cpus: int | None = None,
-        gpus: int | None = None,
+        gpus: float | None = None,
+        gpu: int | None = None,
         keep_checkpoints: int | None = None,
         tensorboard: bool = True,
         **settings: Any,
@@ -110,6 +111,7 @@ class Client:
             "memory_mb": memory_mb,
             "cpus": cpus,
             "gpus": gpus,
+            "gpu": gpu,
             "keep_checkpoints": keep_checkpoints,
             "tensorboard": tensorboard,
         }

@@ -19,7 +19,7 @@ from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress
-    from mosaic.contracts.views import DaemonStatus
+    from mosaic.contracts.views import DaemonStatus, SlotUsage
 
 STOP_TIMEOUT_S = 10.0
 CANCEL_TIMEOUT_S = 60.0
@@ -46,12 +46,22 @@ def _daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(min=0),
             help="End after this time without runs or callers; inf: never.",
         ),
+        click.option(
+            "--metrics-port",
+            metavar="PORT",
+            type=click.IntRange(0, 65535),
+            help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0: any free port.",
+        ),
     ):
         function = option(function)
     return function
 
 
 def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
+    if options["metrics_port"] is not None:
+        from mosaic.trainer.metrics_server import require_metrics_extra
+
+        require_metrics_extra()
     given = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items() if value is not None}
     return [text for pair in given.items() for text in pair]
 
@@ -92,20 +102,36 @@ def status(context: CliContext) -> None:
 
 def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
     runs = ", ".join(f"{number} {stage}" for stage, number in status.runs.items() if number)
-    slots = status.slots
     return [
         ("daemon", f"pid {status.pid} at {status.address}"),
         ("started", f"{formatting.format_timestamp(status.started_at)} ({formatting.format_ago(status.started_at)})"),
         ("version", status.version),
         ("workspace", status.workspace),
         ("runs", runs or "none"),
-        ("busy", f"{slots.busy} of {slots.runs} slots; {slots.cpus} CPUs, {slots.gpus} GPUs"),
+        *slot_rows(status.slots),
         ("state", "draining: no further run is started" if status.is_draining else None),
         ("paused", status.paused),
+        ("metrics", f"http://{status.metrics_address}/metrics" if status.metrics_address else None),
         ("disk", status.full_disk),
         ("index", status.rebuilt_index),
         ("log", status.log),
     ]
+
+
+def slot_rows(slots: SlotUsage) -> list[tuple[str, str | None]]:
+    """How many slots are busy, and which runs hold the CPUs and each GPU."""
+    short = formatting.short_ids([holder.run_id for holder in slots.holders])
+    cpus = [f"{short[holder.run_id]} {holder.cpus}" for holder in slots.holders]
+    used = f"{slots.busy_cpus} of {slots.cpus} busy" + (f": {', '.join(cpus)}" if cpus else "")
+    rows: list[tuple[str, str | None]] = [("busy", f"{slots.busy} of {slots.runs} slots"), ("CPUs", used)]
+    for index, name in enumerate(slots.gpu_names):
+        holders = [
+            short[holder.run_id] + (f" {holder.gpu_share:.0%}" if holder.gpu_share < 1 else "")
+            for holder in slots.holders
+            if index in holder.gpus
+        ]
+        rows.append((f"GPU {index}", f"{name}: {', '.join(holders) or 'free'}"))
+    return rows
 
 
 @command("continue")

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.daemon_commands import slot_rows
 from mosaic.contracts.errors import MosaicError
 
 DISTRIBUTION = "mosaic-rl"
@@ -216,6 +217,8 @@ def _check_daemon(context: CliContext) -> Iterator[DoctorCheck]:
         yield DoctorCheck("daemon", "fail", str(error), f"Its log: {log}")
         return
     yield DoctorCheck("daemon", "ok", f"pid {status.pid} at {status.address}; its log: {log}")
+    words = "\n".join(f"{name} {value}" for name, value in slot_rows(status.slots))
+    yield DoctorCheck("slots", "ok", words)
 
 
 def _check_rendering(context: CliContext) -> Iterator[DoctorCheck]:

@@ -29,7 +29,7 @@ from mosaic.submission.script_payloads import PROBE_PARTS, script_config
     type=click.Choice((*PROBE_PARTS, "probe")),
     help=f"Leave a part of the probe out: {', '.join(PROBE_PARTS)}, or the whole probe.",
 )
-@run_options("run_name", "tags", "notes", "group", "priority", "max_seconds", "memory_mb", "cpus", "gpus")
+@run_options("run_name", "tags", "notes", "group", "priority", "max_seconds", "memory_mb", "cpus", "gpus", "gpu")
 @click.option("--detach", is_flag=True, help="Do not wait; the run continues in the background.")
 @click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_context

@@ -19,6 +19,7 @@ import grpc
 from mosaic.client.trainer_client import TrainerClient
 from mosaic.common.auth_proof import compute_proof, constant_time_equals, identify_metadata
 from mosaic.common.disk_space import describe_full_disk
+from mosaic.common.files import file_size
 from mosaic.common.processes import is_alive
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import AlreadyRunning, BadInput, IdentityFailed, NoDaemon
@@ -141,6 +142,7 @@ def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonA
     """Starts a daemon that outlives this process, and waits until it listens."""
     workspace.create_private()
     console = workspace.logs / "trainer.console.log"
+    printed_before = file_size(console)
     with open(console, "ab", opener=partial(os.open, mode=0o600)) as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root), *arguments],
@@ -161,7 +163,10 @@ def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonA
             break
         time.sleep(0.01)
     full_disk = describe_full_disk(workspace.root)
-    raise NoDaemon(f"The daemon did not start. {full_disk or f'See its output: {console}'}")
+    if full_disk:
+        raise NoDaemon(f"The daemon did not start. {full_disk}")
+    printed = console.read_bytes()[printed_before:].decode(errors="replace").strip().splitlines()
+    raise NoDaemon(f"The daemon did not start. {printed[-1] if printed else ''} See its output: {console}")
 
 
 class ReconnectingClient:

@@ -35,6 +35,7 @@ from mosaic.submission.caller_environment import import_folders, with_imports
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
     from mosaic.client.session_control import SessionControl
+    from mosaic.contracts.disk_views import DiskUsage, PrunePart
     from mosaic.contracts.events import Event
     from mosaic.contracts.payload import Payload
     from mosaic.fastlane import FrameHud
@@ -234,6 +235,20 @@ class TrainerClient:
     def import_run(self, path: str) -> RunView:
         """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
         return _parse_view(self._daemon.call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
+
+    def disk_usage(self, runs: Sequence[str] = (), largest: int = 0) -> Iterator[DiskUsage]:
+        """Yields what was found so far, at last the whole; of these runs, or without any of the workspace."""
+        from mosaic.contracts.disk_views import DiskUsage
+
+        for reply in self._daemon.stream("ReadDiskUsage", pb.DiskRequest(runs=runs, largest=largest)):
+            yield DiskUsage.model_validate_json(reply.json)
+
+    def prune(self, request: pb.PruneRequest) -> Iterator[PrunePart]:
+        """Removes what finished runs no longer need, or lists it; yields the result of some runs at a time."""
+        from mosaic.contracts.disk_views import PrunePart
+
+        for reply in self._daemon.stream("PruneRuns", request):
+            yield PrunePart.model_validate_json(reply.json)
 
     # --- telemetry
 

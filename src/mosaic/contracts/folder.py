@@ -27,6 +27,12 @@ WORKSPACE_VARIABLE = "MOSAIC_VAR"
 PLAY_SUMMARY_NAME = "play_summary.json"
 RECORDING_NAME = "recording.bin"
 """In a run's folder: the episodes that it recorded."""
+REPLAY_PREFIX = "replay."
+"""In a checkpoint: begins the names of arrays and files that hold a replay buffer, which only resuming needs."""
+PENDING_PARTS_DIR = ".parts.tmp"
+"""In the folder of checkpoints: holds files of a replay buffer that may not belong to a checkpoint yet."""
+PRUNED_PREFIX = ".pruned-"
+"""Begins the names of folders, next to those of runs, with what is being deleted."""
 
 
 def to_file_name(text: str) -> str:

@@ -143,9 +143,11 @@ _OPTIONS = (
     # --- resources and schedule
     Option("cpus", "int", None, "CPU threads for the run; unset: as many as the worker recommends.", {"ge": 1},
            is_optional=True, group="Resources", path="resources.cpus"),
-    Option("gpus", "int", None, "GPUs for the run, which waits for them and sees no others; unset: one if the run may "
-           "use one and the machine has any.", {"ge": 0}, is_optional=True, group="Resources",
-           path="resources.gpus.requested"),
+    Option("gpus", "float", None, "GPUs for the run, which waits for them and sees no others; 0.25: a quarter of one, "
+           "beside other such runs; unset: one for algorithms with wide or convolutional networks, else none.",
+           {"ge": 0}, is_optional=True, group="Resources", path="resources.gpus.requested"),
+    Option("gpu", "int", None, "The GPU to run on, counted from 0; unset: a free one.", {"ge": 0}, is_optional=True,
+           group="Resources", label="GPU", path="resources.gpus.device"),
     Option("runs_per_gpu", "int", None, "Runs of the same group that may share a GPU at the same time; unset: 8 where "
            "CUDA MPS is installed, otherwise 1. Without MPS they take turns, which saves no time.", {"ge": 1, "le": 48},
            is_optional=True, group="Resources", label="Runs per GPU", path="resources.gpus.runs_per_gpu"),
@@ -183,6 +185,8 @@ def set_option(payload: dict[str, Any], option: Option, value: Any) -> None:
     section[last] = list(value) if isinstance(value, tuple) else value
     if option.name == "gpus":
         section["mandatory"] = bool(value)  # a run that asks for GPUs waits for them
+    if option.name == "gpu" and value is not None:
+        section["mandatory"] = True
 
 
 def value_at(data: Any, path: str) -> Any:

@@ -199,8 +199,17 @@ class Artifacts(Contract):
     persist_logs: bool = _option("artifacts.persist_logs")
 
 
+def _validate_gpus(value: float | None) -> float | None:
+    if value is None or value < 1:
+        return value
+    if value != int(value):
+        raise ValueError("expected a whole number, or a share of one GPU below 1")
+    return int(value)
+
+
 class GpuRequest(Contract):
-    requested: int | None = _option("resources.gpus.requested")
+    requested: Annotated[int | float | None, AfterValidator(_validate_gpus)] = _option("resources.gpus.requested")
+    device: int | None = _option("resources.gpus.device")
     runs_per_gpu: int | None = _option("resources.gpus.runs_per_gpu")
     mandatory: bool = False
     """Whether to wait for them, and to refuse where there are none."""

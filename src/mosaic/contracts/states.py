@@ -104,7 +104,10 @@ class RunRecord(StoredState):
     """Whether the process of its caller produces it: it starts at once and holds no slot."""
     priority: int = 0
     cpus: int = 1
-    gpus: int = 0
+    gpus: int | float = 0
+    """How many it holds; below 1, its share of one."""
+    gpu: int | None = None
+    """The index of the one that it asked for; null: any."""
     runs_per_gpu: int = 1
     """How many runs of its group may share its GPU at the same time."""
     submitted_at: float

@@ -82,6 +82,19 @@ class RunView(RunRecord):
         return self.kind is RunKind.POLICY_EVAL
 
 
+class SlotHolder(View):
+    """A run that holds a slot, and what it holds with it."""
+
+    run_id: str
+    cpus: int = 1
+    gpus: tuple[int, ...] = ()
+    """Indices of its GPUs."""
+    gpu_share: float = 1.0
+    """How much of its GPU is its own; of several runs of a group that share one through MPS, each has all of it."""
+    algo: str | None = None
+    env_id: str | None = None
+
+
 class SlotUsage(View):
     runs: int = 1
     """How many runs may be active at a time."""
@@ -89,6 +102,14 @@ class SlotUsage(View):
     queued: int = 0
     cpus: int = 1
     gpus: int = 0
+    gpu_names: tuple[str, ...] = ()
+    """By index."""
+    holders: tuple[SlotHolder, ...] = ()
+    """The runs that hold slots, in the order of their start."""
+
+    @property
+    def busy_cpus(self) -> int:
+        return sum(holder.cpus for holder in self.holders)
 
 
 class DaemonStatus(View):
@@ -107,6 +128,8 @@ class DaemonStatus(View):
     """A sentence with the bytes that are free, if the workspace's disk is full."""
     rebuilt_index: str | None = None
     """Why this daemon had to rebuild the index, and where the damaged file is; null where it had not to."""
+    metrics_address: str | None = None
+    """Where metrics for Prometheus are served; null: nowhere."""
     log: str = ""
 
 
@@ -201,6 +224,8 @@ class VerdictSummary(View):
     threads: int | None = None
     cpus: int | None = None
     """The number of threads that the worker recommends, if the run sets none."""
+    gpus: int | None = None
+    """The number of GPUs that it gains from, if the run sets none."""
     policy_path: str | None = None
     checkpoint_step: int | None = None
     eval_batch_size: int | None = None

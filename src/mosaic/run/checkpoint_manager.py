@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mosaic.common.checkpoint_files import list_steps, read_manifest
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import checkpoints
 from mosaic.run.checkpoints import Array, CheckpointPart, MovedCheckpoint
@@ -84,6 +85,6 @@ class CheckpointManager:
                 "at": manifest["saved_at"],
                 "score": manifest["score"],
             }
-            for step in checkpoints.list_steps(self._folder)
-            if (manifest := checkpoints.read_manifest(self._folder.checkpoint(step))) is not None
+            for step in list_steps(self._folder)
+            if (manifest := read_manifest(self._folder.checkpoint(step))) is not None
         }

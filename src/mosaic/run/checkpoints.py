@@ -8,8 +8,6 @@ links; only resuming needs them. A name that starts with a dot and ends in `.tmp
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import shutil
@@ -26,19 +24,23 @@ import numpy as np
 import numpy.typing as npt
 
 from mosaic import __version__
+from mosaic.common.checkpoint_files import (
+    FORMAT,
+    MANIFEST,
+    STATE,
+    WEIGHTS,
+    DamagedError,
+    describe_file,
+    hard_link,
+    is_intact,
+    list_steps,
+    paths_newest_first,
+    seal_manifest,
+    verify_files,
+)
 from mosaic.common.files import fsync_path
 from mosaic.contracts.errors import CheckpointDamaged
-from mosaic.contracts.folder import RunFolder
-
-FORMAT = 1
-WEIGHTS = "weights.safetensors"
-STATE = "state.npz"
-MANIFEST = "manifest.json"
-PENDING_PARTS_DIR = ".parts.tmp"
-"""Holds parts that may not belong to a checkpoint yet."""
-
-NO_LOG: dict[str, Any] = {"episodes": 0, "recent_returns": [], "scalars": {}}
-"""The log of a run before its first episode."""
+from mosaic.contracts.folder import PENDING_PARTS_DIR, RunFolder
 
 Array = npt.NDArray[Any]
 
@@ -78,10 +80,6 @@ class _Entries(dict[str, Any]):
         )
 
 
-class _DamagedError(Exception):
-    """One checkpoint is damaged; the message is part of a sentence."""
-
-
 # --- reading
 
 
@@ -91,8 +89,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, with_parts: bool = True) ->
     target = given.resolve() if given.is_symlink() else given.absolute()
     try:
         return _load(target, with_parts)
-    except _DamagedError as damage:
-        others = (other for other in _paths_newest_first(target.parent) if other != target and is_intact(other))
+    except DamagedError as damage:
+        others = (other for other in paths_newest_first(target.parent) if other != target and is_intact(other))
         other = next(others, None)
         advice = f"Use {other} instead." if other else "There is no other intact checkpoint: start the run again."
         raise CheckpointDamaged(f"Checkpoint {target} is damaged ({damage}). {advice}") from None
@@ -104,43 +102,14 @@ def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Check
     If no checkpoint has all of its parts (they are not pushed to the Hub, for example), load the newest without them.
     """
     for has_parts in (True, False) if with_parts else (False,):
-        for path in _paths_newest_first(folder.checkpoints):
-            with suppress(_DamagedError):
+        for path in paths_newest_first(folder.checkpoints):
+            with suppress(DamagedError):
                 return _load(path, has_parts)
     return None
 
 
-def is_intact(path: Path) -> bool:
-    try:
-        _verify_files(path)
-    except _DamagedError:
-        return False
-    return True
-
-
-def read_manifest(path: Path) -> dict[str, Any] | None:
-    """Return the manifest without checking the other files; None if it cannot be read."""
-    try:
-        return _load_manifest(path)
-    except _DamagedError:
-        return None
-
-
-def list_steps(folder: RunFolder) -> list[int]:
-    """Return the steps of all checkpoints, oldest first, intact or not."""
-    return [int(path.name) for path in reversed(_paths_newest_first(folder.checkpoints))]
-
-
-def _paths_newest_first(checkpoints_dir: Path) -> list[Path]:
-    try:
-        names = [name for name in os.listdir(checkpoints_dir) if name.isdecimal() and name.isascii()]
-    except OSError:
-        return []
-    return [checkpoints_dir / name for name in sorted(names, key=int, reverse=True)]
-
-
 def _load(path: Path, with_parts: bool) -> Checkpoint:
-    manifest = _verify_files(path, with_parts)
+    manifest = verify_files(path, with_parts)
     from safetensors.numpy import load
 
     try:
@@ -149,72 +118,13 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
         with open(path / STATE, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = _Entries(path, archive)
     except Exception as error:  # the decoders of foreign bytes raise all kinds of errors
-        raise _DamagedError(str(error)) from None
+        raise DamagedError(str(error)) from None
     parts = {
         name: CheckpointPart(path / name, entry["size_bytes"], entry["sha256"])
         for name, entry in manifest["files"].items()
         if with_parts and name not in (WEIGHTS, STATE)
     }
     return Checkpoint(path, manifest["step"], weights, arrays, _Entries(path, manifest["facts"]), manifest, parts)
-
-
-def _verify_files(path: Path, with_parts: bool = True) -> dict[str, Any]:
-    manifest = _load_manifest(path)
-    for name, entry in manifest["files"].items():
-        if os.path.basename(name) != name or "\0" in name:
-            raise _DamagedError(f"{MANIFEST} names a file outside of it")
-        if name not in (WEIGHTS, STATE) and not with_parts:
-            continue
-        try:
-            size, digest = _fingerprint(path / name)
-        except OSError as error:
-            raise _DamagedError(f"{name}: {error.strerror}") from None
-        if size != entry["size_bytes"]:
-            raise _DamagedError(f"{name} has {size} bytes, its manifest lists {entry['size_bytes']}")
-        if digest != entry["sha256"]:
-            raise _DamagedError(f"{name}: hash mismatch")
-    return manifest
-
-
-def _load_manifest(path: Path) -> dict[str, Any]:
-    try:
-        text = (path / MANIFEST).read_text()
-        body = json.loads(text)
-        # Compare byte for byte with what we would write: even changed whitespace is damage and a sign of more.
-        if text != _manifest_text(body) or body["sha256"] != _manifest_digest(body):
-            raise _DamagedError(f"{MANIFEST}: hash mismatch")
-        if body["format"] != FORMAT:
-            raise _DamagedError(f"{MANIFEST}: format {body['format']}, this version reads {FORMAT}")
-        if not _has_valid_fields(body):
-            raise _DamagedError(f"{MANIFEST} cannot be read")
-        if path.name.isdecimal() and body["step"] != int(path.name):
-            raise _DamagedError(f"it is that of step {body['step']}, under the name of another")
-    except OSError as error:
-        raise _DamagedError(f"{MANIFEST}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _DamagedError(f"{MANIFEST} cannot be read") from None
-    manifest: dict[str, Any] = body
-    return manifest
-
-
-def _has_valid_fields(body: dict[str, Any]) -> bool:
-    """Return whether the manifest has what resuming reads: anyone can give it a digest that is right."""
-    files, log = body["files"], body.get("log", NO_LOG)
-    return (
-        isinstance(body["step"], int)
-        and isinstance(body["facts"], dict)
-        and {WEIGHTS, STATE} <= files.keys()
-        and all(isinstance(file["size_bytes"], int) and isinstance(file["sha256"], str) for file in files.values())
-        and isinstance(log["episodes"], int)
-        and isinstance(log["scalars"], dict)
-        and all(isinstance(value, float) for value in log["recent_returns"])
-    )
-
-
-def _fingerprint(path: Path) -> tuple[int, str]:
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return file.tell(), digest
 
 
 # --- writing
@@ -244,8 +154,7 @@ def write(
         for name, part in parts.items():
             hard_link(part.path, draft / name)
         for name in (WEIGHTS, STATE):
-            size, digest = _fingerprint(draft / name)
-            files[name] = {"size_bytes": size, "sha256": digest}
+            files[name] = describe_file(draft / name)
         body: dict[str, Any] = {
             "format": FORMAT,
             "step": step,
@@ -256,9 +165,7 @@ def write(
             "versions": versions(),
             "facts": dict(facts),
         }
-        body = json.loads(json.dumps(body))  # so that the digest covers what a reader will parse
-        body["sha256"] = _manifest_digest(body)
-        (draft / MANIFEST).write_text(_manifest_text(body))
+        (draft / MANIFEST).write_text(seal_manifest(body))
         for path in (*(draft / name for name in files), draft / MANIFEST, draft):
             fsync_path(path)
     except BaseException:
@@ -280,16 +187,6 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-
-
-def hard_link(path: Path, target: Path) -> None:
-    """Link a file under another name; copy it where the file system has no hard links."""
-    try:
-        os.link(path, target)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        shutil.copyfile(path, target)
 
 
 def update_link(link: Path, step: int) -> None:
@@ -338,8 +235,8 @@ def move_aside(folder: RunFolder, above: int) -> Iterator[MovedCheckpoint]:
             continue
         damage = None
         try:
-            _verify_files(folder.checkpoint(step))
-        except _DamagedError as error:
+            verify_files(folder.checkpoint(step))
+        except DamagedError as error:
             damage = str(error)
         name = f"{step}.{'damaged' if damage else 'superseded'}"
         target = folder.checkpoints / name
@@ -371,12 +268,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _manifest_text(body: Mapping[str, Any]) -> str:
-    return json.dumps(body, indent=1) + "\n"
-
-
-def _manifest_digest(body: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in body.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest).encode()).hexdigest()

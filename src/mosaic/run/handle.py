@@ -14,6 +14,7 @@ from statistics import fmean
 from types import FrameType
 from typing import Any, Literal, Self, SupportsFloat, TypeVar
 
+from mosaic.common.checkpoint_files import NO_LOG
 from mosaic.contracts import commands
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.semconv import CONTRACT_VERSION
@@ -415,7 +416,7 @@ class Run:
     # --- resuming
 
     def _restore(self, resumed: Checkpoint) -> None:
-        log = resumed.manifest.get("log", checkpoints.NO_LOG)
+        log = resumed.manifest.get("log", NO_LOG)
         self.global_step = self._checkpoint_mark = self._resumed_from = resumed.step
         self.episode_count = log["episodes"]
         self._recent_returns.extend(log["recent_returns"])

@@ -211,9 +211,10 @@ class Index:
         )
         return [run_id for (run_id,) in rows]
 
-    def list_run_ids(self) -> list[str]:
-        """Newest first, without archived runs."""
-        return [run_id for (run_id,) in self._rows("SELECT run_id FROM run WHERE NOT is_archived ORDER BY run_id DESC")]
+    def list_run_ids(self, include_archived: bool = False) -> list[str]:
+        """Newest first."""
+        condition = "" if include_archived else "WHERE NOT is_archived"
+        return [run_id for (run_id,) in self._rows(f"SELECT run_id FROM run {condition} ORDER BY run_id DESC")]
 
     def newest_run_id(self) -> str | None:
         rows = self._rows("SELECT run_id FROM run ORDER BY run_id DESC LIMIT 1")

@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="exit after this many seconds without runs or callers"
     )
+    parser.add_argument("--metrics-port", type=int, help="serve metrics for Prometheus on this port; 0: any")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_S)
     gc.freeze()  # what was imported stays: to search it for garbage would stop all threads for 40 ms, again and again
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _print_unusable(workspace, error)
     try:
-        Daemon(workspace, detect_slots(max_runs), options.port, options.idle_s, umask).run()
+        Daemon(workspace, detect_slots(max_runs), options.port, options.idle_s, umask, options.metrics_port).run()
     except MosaicError as error:
         print(error, file=sys.stderr)
         return error.exit_code

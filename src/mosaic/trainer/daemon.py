@@ -27,14 +27,16 @@ from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.states import RunRecord
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
-from mosaic.contracts.views import DaemonStatus, SlotUsage
+from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
 from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
 from mosaic.trainer.executor import LocalExecutor
-from mosaic.trainer.gpus import count_gpus
+from mosaic.trainer.gpus import list_gpus
+from mosaic.trainer.metrics_server import MetricsServer, MetricsSnapshot
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.rpc_calls import CallThreads, DecodingInterceptor
@@ -68,12 +70,15 @@ class Daemon:
         port: int = PORT,
         idle_s: float = IDLE_TIMEOUT_S,
         script_umask: int = 0o022,
+        metrics_port: int | None = None,
     ) -> None:
         self._workspace = workspace
         self._slots = slots
         self._port = port
         self._idle_s = idle_s
         self._script_umask = script_umask
+        self._metrics_port = metrics_port
+        self._metrics: MetricsServer | None = None
         self._token = secrets.token_hex(32)
         self._is_draining = False
         self._is_ready = False
@@ -138,6 +143,8 @@ class Daemon:
         add_TrainerServicer_to_server(servicer, server)
         await _add_standard_services(server)
         self._started_at = time.time()
+        if self._metrics_port is not None:
+            self._metrics = MetricsServer(self._metrics_port, self._take_snapshot)
         self._loop = asyncio.get_running_loop()
         self._shutdown_requested = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -160,6 +167,8 @@ class Daemon:
                 self._check_shutdown(servicer)
         finally:
             self._withdraw()
+            if self._metrics is not None:
+                self._metrics.close()
             servicer.is_closing = True
             self.supervisor.stop()
             feed.close()
@@ -225,7 +234,7 @@ class Daemon:
 
     def status(self) -> DaemonStatus:
         active = list(self._records.active.values())
-        busy = sum(record.holds_slot and not record.is_attached for record in active)
+        holding = [record for record in active if record.holds_slot and not record.is_attached]
         return DaemonStatus(
             pid=os.getpid(),
             address=self._address,
@@ -235,17 +244,25 @@ class Daemon:
             runs=self._records.index.count_by_status(),
             slots=SlotUsage(
                 runs=self._slots.runs,
-                busy=busy,
+                busy=len(holding),
                 queued=sum(not record.holds_slot for record in active),
                 cpus=self._slots.cpus,
                 gpus=self._slots.gpus,
+                gpu_names=self._slots.gpu_names,
+                holders=tuple(_describe_holder(record) for record in holding),
             ),
             is_draining=self._is_draining,
             paused=self.supervisor.failure_breaker.pause_reason,
             full_disk=describe_full_disk(self._workspace.root),
             rebuilt_index=self._records.rebuilt_index,
+            metrics_address=None if self._metrics is None else self._metrics.address,
             log=str(self._workspace.daemon_log),
         )
+
+    def _take_snapshot(self) -> MetricsSnapshot:
+        running = [record.run_id for record in list(self._records.active.values()) if record.holds_slot]
+        speeds = {run_id: self._records.index.get_progress(run_id).sps or 0.0 for run_id in running}
+        return MetricsSnapshot(self.status(), speeds)
 
     def set_cap(self, runs: int) -> None:
         """Sets how many runs may be active at a time. Active runs continue, even above the limit."""
@@ -279,6 +296,17 @@ class Daemon:
                     self._run_service.cancel(run_id)
             time.sleep(0.05)
         self._request_shutdown()
+
+
+def _describe_holder(record: RunRecord) -> SlotHolder:
+    return SlotHolder(
+        run_id=record.run_id,
+        cpus=record.cpus,
+        gpus=record.attempts[-1].gpus if record.attempts else (),
+        gpu_share=min(1.0, record.gpus or 1.0),
+        algo=record.algo,
+        env_id=record.env_id,
+    )
 
 
 def _adjust_reserve(workspace: Workspace) -> None:
@@ -315,7 +343,8 @@ def detect_slots(max_runs: int | None = None) -> Slots:
     """As many runs as there are cores by default; a run may request several cores or GPUs."""
     cpus = count_cpus()
     runs = max_runs or cpus
-    return Slots(runs=runs, cpus=max(cpus, runs), gpus=count_gpus())
+    gpu_names = list_gpus()
+    return Slots(runs=runs, cpus=max(cpus, runs), gpus=len(gpu_names), gpu_names=gpu_names)
 
 
 def count_cpus() -> int:

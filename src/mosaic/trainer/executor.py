@@ -65,7 +65,8 @@ class LocalExecutor:
             argv = [*worker.command, "--config", str(config), "--grpc", "--grpc-target", self._address]
             argv, cwd = [*argv, "--resume"] if is_resume else argv, str(folder.path)
             env = self._environment(folder, payload, environment)
-        is_chosen_by_caller = payload.resources.gpus.requested is None and DEVICES_VARIABLE in (environment or {})
+        asked = payload.resources.gpus
+        is_chosen_by_caller = asked.requested is asked.device is None and DEVICES_VARIABLE in (environment or {})
         if gpus is not None and not is_chosen_by_caller:
             devices = visible_devices()
             env[DEVICES_VARIABLE] = ",".join(devices[gpu] if devices else str(gpu) for gpu in gpus)

@@ -24,6 +24,8 @@ CONTROL_PROGRAM = "nvidia-cuda-mps-control"
 DEFAULT_RUNS_PER_GPU = 8
 """Runs of a group that share a GPU if MPS is installed."""
 CONTROL_TIMEOUT_S = 20.0
+SHARE_TOLERANCE = 1e-6
+"""Sums such as 0.05 + 0.55 + 0.3 + 0.1 are a whole, though they may be rounded up."""
 
 log = structlog.get_logger(__name__)
 
@@ -33,15 +35,20 @@ def visible_devices() -> list[str]:
     return [name.strip() for name in os.environ.get(DEVICES_VARIABLE, "").split(",") if name.strip() not in ("", "-1")]
 
 
-def count_gpus() -> int:
+def list_gpus() -> tuple[str, ...]:
+    """Return the names of the GPUs that runs may get, by index."""
     if shutil.which("nvidia-smi") is None:
-        return 0
+        return ()
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-    return min(count, len(visible_devices())) if DEVICES_VARIABLE in os.environ else count
+        return ()
+    # `GPU 0: NVIDIA H200 (UUID: GPU-1f…)`
+    lines = [line.partition(": ") for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    names = {number.removeprefix("GPU "): name.partition(" (UUID")[0] for number, _, name in lines}
+    if DEVICES_VARIABLE not in os.environ:
+        return tuple(names.values())
+    return tuple(names.get(device, f"device {device}") for device in visible_devices()[: len(names)])
 
 
 def has_mps() -> bool:
@@ -49,7 +56,11 @@ def has_mps() -> bool:
 
 
 class GpuPool:
-    """The GPUs and the runs that hold them."""
+    """The GPUs and the runs that hold them. Pure.
+
+    A GPU is held by one run, by several runs of a group up to `runs_per_gpu`, or by runs whose shares add up to at
+    most 1.
+    """
 
     def __init__(self, count: int, running: Iterable[RunRecord]) -> None:
         self._holders: list[list[RunRecord]] = [[] for _ in range(count)]
@@ -64,10 +75,10 @@ class GpuPool:
             self._assign(record, gpus)
         return gpus
 
-    def reserve_all(self, record: RunRecord) -> None:
-        """Assign nothing to the runs that are asked for after this one, which waits."""
-        for holders in self._holders:
-            holders.append(record.model_copy(update={"runs_per_gpu": 1}))
+    def reserve(self, record: RunRecord) -> None:
+        """Assign nothing of what this run waits for to the runs that are asked for after it."""
+        for gpu in self._eligible_gpus(record):
+            self._holders[gpu].append(record.model_copy(update={"runs_per_gpu": 1}))
 
     @property
     def busy_count(self) -> int:
@@ -77,19 +88,45 @@ class GpuPool:
         for gpu in gpus:
             self._holders[gpu].append(record)
 
+    def _eligible_gpus(self, record: RunRecord) -> list[int]:
+        """Return those that a run may get, first those of its last attempt."""
+        if record.gpu is not None:
+            return [record.gpu] if record.gpu < len(self._holders) else []
+        return sorted(range(len(self._holders)), key=lambda gpu: gpu not in _last_gpus(record))
+
     def _find(self, record: RunRecord) -> tuple[int, ...] | None:
-        free = [gpu for gpu, holders in enumerate(self._holders) if not holders]
+        gpus = self._eligible_gpus(record)
+        free = [gpu for gpu in gpus if not self._holders[gpu]]
+        if 0 < record.gpus < 1:
+            fitting = [gpu for gpu in gpus if self._holders[gpu] and _fits_beside(self._holders[gpu], record)]
+            # The fullest that has room, so that others stay free for runs that need a whole one.
+            fullest = sorted(fitting, key=lambda gpu: -_shares(self._holders[gpu]))
+            chosen = sorted((*fullest, *free), key=lambda gpu: gpu not in _last_gpus(record))
+            return tuple(chosen[:1]) or None
         if len(free) >= record.gpus:
-            return tuple(free[: record.gpus])
-        shared = [gpu for gpu, holders in enumerate(self._holders) if record.gpus == 1 and _has_room(holders, record)]
+            return tuple(free[: int(record.gpus)])
+        shared = [gpu for gpu in gpus if record.gpus == 1 and _has_room(self._holders[gpu], record)]
         return (min(shared, key=lambda gpu: len(self._holders[gpu])),) if shared else None
 
 
+def _last_gpus(record: RunRecord) -> tuple[int, ...]:
+    return record.attempts[-1].gpus if record.attempts else ()
+
+
+def _shares(holders: Iterable[RunRecord]) -> float:
+    return sum(record.gpus for record in holders)
+
+
+def _fits_beside(holders: list[RunRecord], record: RunRecord) -> bool:
+    """Whether enough is left of the GPU; of one that a run holds as a whole, nothing is."""
+    return _shares(holders) + record.gpus <= 1 + SHARE_TOLERANCE
+
+
 def _has_room(holders: list[RunRecord], record: RunRecord) -> bool:
-    """Whether all of these are of the run's group, and fewer than each of them allows."""
+    """Whether all of these hold the whole GPU, are of the run's group, and fewer than each of them allows."""
     limit = min(other.runs_per_gpu for other in (*holders, record))
     is_one_group = record.group is not None and all(other.group == record.group for other in holders)
-    return is_one_group and len(holders) < limit
+    return is_one_group and all(other.gpus == 1 for other in holders) and len(holders) < limit
 
 
 class MpsServers:

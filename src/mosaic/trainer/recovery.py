@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from mosaic.common.files import write_json, write_text
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder
 from mosaic.contracts.states import Outcome, RunRecord, Stage
 from mosaic.fastlane import reap_all
 from mosaic.trainer.intake import Intake
@@ -96,8 +96,8 @@ def _save(records: Records, record: RunRecord, is_known: bool) -> bool:
 
 def _read_folder(records: Records, path: Path, known: dict[str, int]) -> RunRecord | None:
     """Return the record of a run's folder that the index has not read; None where it is not one."""
-    if path.name.startswith(".making-"):
-        shutil.rmtree(path, ignore_errors=True)  # never acknowledged
+    if path.name.startswith((".making-", PRUNED_PREFIX)):
+        shutil.rmtree(path, ignore_errors=True)  # never acknowledged, or about to be deleted
     if path.name.startswith(".") or not path.is_dir():
         return None
     folder = RunFolder(path)

@@ -17,7 +17,7 @@ from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.common.processes import is_gone
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
-from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed, refuse_key
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.imports import named_modules
@@ -37,7 +37,12 @@ from mosaic.trainer.admission import (
     restore_written_paths,
 )
 from mosaic.trainer.checkers import Checkers
-from mosaic.trainer.gpus import DEFAULT_RUNS_PER_GPU, has_mps
+from mosaic.trainer.gpu_requests import (
+    check_gpu_request,
+    default_gpus,
+    default_runs_per_gpu,
+    hidden_gpu_warnings,
+)
 from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
 from mosaic.trainer.records import Records, summary_fields
 from mosaic.trainer.scheduler import Slots
@@ -118,13 +123,7 @@ class RunService:
         return self._records.index.get_record(path.relative_to(runs).parts[0])
 
     def _verdict(self, payload: Payload) -> Verdict:
-        gpus = payload.resources.gpus
-        if gpus.mandatory and (gpus.requested or 0) > self._slots.gpus:
-            raise refuse_key(
-                "resources.gpus.requested",
-                f"{gpus.requested} are mandatory and this machine has {self._slots.gpus}. "
-                "Ask for fewer, or set resources.gpus.mandatory to false.",
-            )
+        check_gpu_request(payload.resources.gpus, self._slots.gpus)
         return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, caller: Caller) -> RunView:
@@ -137,7 +136,7 @@ class RunService:
         if stored != redacted:  # a reference got another name, because another secret had that one
             payload = self._parse_submission(translate_extras(stored), caller)
         payload = pin_env_version(payload, verdict.summary.environment.id)
-        record, folder = self._create_run_folder(payload, verdict.summary)
+        record, folder = self._create_run_folder(payload, verdict.summary, caller)
         with self._records.lock:
             if caller.environment:
                 # Without what would load libraries of the caller's choice into the keeper's tree.
@@ -157,7 +156,9 @@ class RunService:
         if full_disk:
             raise DiskFull(full_disk)
 
-    def _create_run_folder(self, payload: Payload, summary: VerdictSummary) -> tuple[RunRecord, RunFolder]:
+    def _create_run_folder(
+        self, payload: Payload, summary: VerdictSummary, caller: Caller
+    ) -> tuple[RunRecord, RunFolder]:
         """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
         workspace = self._records.workspace
         with self._records.lock:
@@ -173,11 +174,12 @@ class RunService:
             tags=payload.metadata.tags,
             notes=payload.metadata.notes,
             is_imported=payload.metadata.is_imported,
-            warnings=summary.warnings,
+            warnings=summary.warnings + hidden_gpu_warnings(payload, self._slots.gpus, caller.environment),
             priority=payload.schedule.priority,
             cpus=payload.resources.cpus or 1,
-            gpus=min(_count_gpus(payload, summary), self._slots.gpus),
-            runs_per_gpu=_runs_per_gpu(payload),
+            gpus=min(default_gpus(payload, summary), self._slots.gpus),
+            gpu=payload.resources.gpus.device if self._slots.gpus else None,
+            runs_per_gpu=default_runs_per_gpu(payload),
             submitted_at=now,
             queued_at=queued_at,
             history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="Accepted; waiting for a slot."),),
@@ -376,24 +378,6 @@ class RunService:
 
     def _resolve_record(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> RunRecord:
         return self._records.get(self._records.resolve(reference, fits))
-
-
-def _count_gpus(payload: Payload, summary: VerdictSummary) -> int:
-    """Return how many GPUs a run holds: those it asks for, else one if its program may use one."""
-    if payload.resources.gpus.requested is not None:
-        return payload.resources.gpus.requested
-    is_attached = payload.metadata.worker.config.get("attached") is True
-    uses_cpu = summary.backend == "numpy" or summary.settings.get("cuda") is False
-    return 0 if payload.is_evaluation or is_attached or uses_cpu else 1
-
-
-def _runs_per_gpu(payload: Payload) -> int:
-    """Return how many runs of its group may share its GPU: by default several of a worker's own algorithms."""
-    requested = payload.resources.gpus.runs_per_gpu
-    if requested is not None:
-        return requested
-    is_shareable = payload.metadata.group is not None and not get_worker(payload.metadata.worker.id).has_own_command
-    return DEFAULT_RUNS_PER_GPU if is_shareable and has_mps() else 1
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:

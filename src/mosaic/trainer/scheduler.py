@@ -25,6 +25,8 @@ class Slots:
     """How many runs may hold a slot at a time."""
     cpus: int
     gpus: int
+    gpu_names: tuple[str, ...] = ()
+    """By index."""
 
 
 def start_order(queued: Iterable[RunRecord], running: Iterable[RunRecord]) -> list[RunRecord]:
@@ -70,7 +72,7 @@ def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slo
         if free_runs == 0 or cpus > free_cpus:
             break
         if pool.take(record) is None:
-            pool.reserve_all(record)
+            pool.reserve(record)
             continue
         free_runs, free_cpus = free_runs - 1, free_cpus - cpus
         chosen.append(record.run_id)

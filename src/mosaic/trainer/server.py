@@ -30,10 +30,12 @@ from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.store import BULK_KINDS
 from mosaic.trainer.checkers import Checkers
+from mosaic.trainer.disk_usage import read_disk_usage
 from mosaic.trainer.event_feed import POINT_KINDS, EventFeed
 from mosaic.trainer.folder_reader import list_files, read_evaluations, read_file, read_wandb_statuses
 from mosaic.trainer.frame_relay import TICK_S, FrameCount, relay_frames
 from mosaic.trainer.lifecycle import refuse_contract
+from mosaic.trainer.pruning import PruneOptions, Pruner
 from mosaic.trainer.records import Records
 from mosaic.trainer.rpc_calls import CallCounter, CallThreads, Context, guard_calls, iterate_in, run_in
 from mosaic.trainer.run_import import import_run
@@ -136,6 +138,25 @@ class Servicer(TrainerServicer):
 
     def ImportRun(self, request: pb.ImportRequest, context: Context) -> pb.RunReply:
         return _run_reply(import_run(self._records, request.path))
+
+    def ReadDiskUsage(self, request: pb.DiskRequest, context: Context) -> Iterator[pb.JsonReply]:
+        run_ids = [self._records.resolve(run) for run in request.runs]
+        for usage in read_disk_usage(self._records, run_ids, request.largest):
+            yield pb.JsonReply(json=usage.model_dump_json())
+
+    def PruneRuns(self, request: pb.PruneRequest, context: Context) -> Iterator[pb.JsonReply]:
+        options = PruneOptions(
+            run_ids=tuple(self._records.resolve(run) for run in request.runs),
+            has_checkpoints=request.checkpoints,
+            keep=request.keep,
+            has_replay=request.replay,
+            has_videos=request.videos,
+            has_trash=request.trash,
+            older_than_s=request.older_than_s,
+            is_dry_run=request.is_dry_run,
+        )
+        for part in Pruner(self._records, options).run():
+            yield pb.JsonReply(json=part.model_dump_json())
 
     # --- telemetry
 

@@ -396,7 +396,7 @@ class Supervisor:
 
 
 def _shares_gpu(record: RunRecord) -> bool:
-    return record.gpus == 1 and record.runs_per_gpu > 1
+    return 0 < record.gpus <= 1 and record.runs_per_gpu > 1
 
 
 _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] = {

@@ -1,0 +1,232 @@
+"""`mosaic disk` and `mosaic prune`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic import formatting
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.parameters import find_runs, runs_argument
+from mosaic.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from mosaic.contracts.disk_views import DiskUsage, PruneItem, RunUsage
+    from mosaic.contracts.trainer_pb2 import PruneRequest
+
+LARGEST_RUNS = 10
+MAX_ROWS = 30
+KIND_TITLES = {
+    "checkpoints": "checkpoints",
+    "replay": "replay buffers in checkpoints",
+    "videos": "videos",
+    "tensorboard": "TensorBoard",
+    "logs": "logs",
+    "journals": "journals and recordings",
+    "wandb": "W&B",
+    "other": "configs, models and others",
+    "trash": "trash",
+    "index": "index",
+}
+SECONDS_PER_UNIT = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+@command()
+@runs_argument(required=False)
+@pass_context
+def disk(context: CliContext, runs: tuple[str, ...]) -> None:
+    """Shows what the workspace holds, or some of its runs, by kind, and the largest runs.
+
+    Sizes are what is allocated on the disk; a file that several checkpoints share counts once, and links are not
+    followed.
+    """
+    chosen = [view.run_id for view in find_runs(context, runs, include_archived=True)] if runs else []
+    usage: DiskUsage | None = None
+    with output.progress_bar("Measuring", "runs") as show:
+        for usage in context.trainer().disk_usage(chosen, len(chosen) or LARGEST_RUNS):
+            show(usage.run_count, usage.run_total)
+    assert usage is not None, "a reply ends the stream"
+    if context.is_json:
+        output.print_json(usage)
+        return
+    table = output.create_table("KIND", "SIZE", "SHARE", right_aligned=("SIZE", "SHARE"))
+    for kind, size_bytes in sorted(usage.size_bytes.items(), key=lambda row: -row[1]):
+        share = f"{size_bytes / max(1, usage.total_bytes):.0%}"
+        table.add_row(KIND_TITLES[kind], formatting.format_size(size_bytes), share)
+    runs_text = f"{usage.run_total:,} {'run' if usage.run_total == 1 else 'runs'}"
+    table.add_row(f"all of {runs_text}", formatting.format_size(usage.total_bytes), "")
+    output.console().print(table)
+    if usage.largest:
+        click.echo()
+        _print_largest(usage.largest)
+    free = formatting.format_size(usage.free_bytes)
+    output.print_message(f"Free on this disk: {free}. To remove something: mosaic prune --help")
+
+
+def _print_largest(largest: tuple[RunUsage, ...]) -> None:
+    table = output.create_table("RUN", "STATUS", "ALGO", "ENV", "SIZE", "MOST OF IT", right_aligned=("SIZE",))
+    short = formatting.short_ids([run.run_id for run in largest])
+    for run in largest:
+        most = max(run.size_bytes.items(), key=lambda row: row[1], default=("other", 0))[0]
+        words = (run.status, run.algo, run.env_id)
+        cells = (word or formatting.PLACEHOLDER for word in words)
+        table.add_row(short[run.run_id], *cells, formatting.format_size(run.total_bytes), KIND_TITLES[most])
+    output.console().print(table)
+
+
+class DurationType(click.ParamType[float]):
+    """`30d`, `12h`: a number and a unit, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", str(value).strip().lower())
+        if match is None:
+            raise BadInput(f"--older-than must be a number and a unit, such as 30d, 12h, 2w or 90m, not {value!r}.")
+        return float(match[1]) * SECONDS_PER_UNIT[match[2]]
+
+
+@command()
+@runs_argument(required=False)
+@click.option("--checkpoints", is_flag=True, help="Old checkpoints; those that `last` and `best` point to are kept.")
+@click.option(
+    "--keep", metavar="N", type=click.IntRange(1), help="With --checkpoints: keep the newest N.  [default: 1]"
+)
+@click.option("--replay", is_flag=True, help="Replay buffers in checkpoints: the run can be resumed, but not exactly.")
+@click.option("--videos", is_flag=True, help="Videos.")
+@click.option("--trash", is_flag=True, help="Deleted runs, of the whole workspace; they cannot be restored afterwards.")
+@click.option(
+    "--older-than",
+    metavar="30d",
+    type=DurationType(),
+    default=0.0,
+    help="Only runs that ended, and trash that was deleted, longer ago than this; m, h, d and w are known.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.  [default: ask; without a terminal, a dry run]")
+@pass_context
+def prune(
+    context: CliContext,
+    runs: tuple[str, ...],
+    checkpoints: bool,
+    keep: int | None,
+    replay: bool,
+    videos: bool,
+    trash: bool,
+    older_than: float,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Removes what finished runs no longer need, of the runs that are named, or of all.
+
+    A run that has not ended is refused. What a waiting or running run or the result of an evaluation refers to is
+    kept.
+    """
+    from mosaic.contracts import trainer_pb2 as pb
+
+    if not (checkpoints or replay or videos or trash):
+        raise BadInput(
+            "Say what to remove: --checkpoints, --replay, --videos or --trash. See what there is: mosaic disk"
+        )
+    if keep is not None and not checkpoints:
+        raise BadInput("--keep goes with --checkpoints.")
+    if trash and runs:
+        raise BadInput("--trash means the deleted runs of the whole workspace; leave out the runs, or --trash.")
+    context.print_workspace()
+    views = find_runs(context, runs, lambda view: view.stage == "finished", include_archived=True) if runs else []
+    request = pb.PruneRequest(
+        runs=[view.run_id for view in views],
+        checkpoints=checkpoints,
+        keep=keep or 1,
+        replay=replay,
+        videos=videos,
+        trash=trash,
+        older_than_s=older_than,
+        is_dry_run=True,
+    )
+    is_asking = not yes and sys.stdin.isatty() and not context.is_json
+    if yes and not dry_run:
+        request.is_dry_run = False
+        items = _run_prune(context, request)
+    else:
+        items = _run_prune(context, request)
+        if items and is_asking and not dry_run:
+            _print_items(items)
+            click.confirm(
+                f"Remove {formatting.format_size(_total(items))}? This cannot be undone.", abort=True, err=True
+            )
+            items = _run_prune(context, _narrow(request, items))
+            request.is_dry_run = False
+    _print_result(context, items, is_dry_run=request.is_dry_run, is_shown=not request.is_dry_run and is_asking)
+
+
+def _narrow(request: PruneRequest, items: list[PruneItem]) -> PruneRequest:
+    """A request that removes what was shown, and nothing of other runs."""
+    from mosaic.contracts import trainer_pb2 as pb
+
+    kinds = {str(item.kind) for item in items}
+    narrowed = pb.PruneRequest()
+    narrowed.CopyFrom(request)
+    del narrowed.runs[:]
+    narrowed.runs.extend(dict.fromkeys(item.run_id for item in items if item.kind != "trash"))
+    for kind in ("checkpoints", "replay", "videos", "trash"):
+        setattr(narrowed, kind, kind in kinds)
+    narrowed.is_dry_run = False
+    return narrowed
+
+
+def _run_prune(context: CliContext, request: PruneRequest) -> list[PruneItem]:
+    items: list[PruneItem] = []
+    with output.progress_bar("Searching" if request.is_dry_run else "Removing", "runs") as show:
+        for part in context.trainer().prune(request):
+            items.extend(part.items)
+            show(part.run_count, part.run_total)
+            for note in part.notes:
+                output.print_message(note)
+    return items
+
+
+def _total(items: list[PruneItem]) -> int:
+    return sum(item.size_bytes for item in items)
+
+
+def _print_items(items: list[PruneItem]) -> None:
+    table = output.create_table("RUN", "WHAT", "NAMES", "SIZE", right_aligned=("SIZE",), truncate=("NAMES",))
+    short = formatting.short_ids(list(dict.fromkeys(item.run_id for item in items)))
+    shown = sorted(items, key=lambda item: -item.size_bytes)[:MAX_ROWS]
+    for item in shown:
+        names = ", ".join(item.names)
+        table.add_row(short[item.run_id], KIND_TITLES[item.kind], names, formatting.format_size(item.size_bytes))
+    output.console().print(table)
+    if len(items) > len(shown):
+        output.print_message(f"The largest {len(shown)} of {len(items)} are shown; --json has all.")
+
+
+def _print_result(context: CliContext, items: list[PruneItem], *, is_dry_run: bool, is_shown: bool) -> None:
+    total = _total(items)
+    if context.is_json:
+        by_kind: Counter[str] = Counter()
+        for item in items:
+            by_kind[str(item.kind)] += item.size_bytes
+        result = {"is_dry_run": is_dry_run, "size_bytes": total, "by_kind": by_kind, "items": [*map(_to_json, items)]}
+        output.print_json(result)
+        return
+    if not items:
+        output.print_message("There is nothing to remove.")
+        return
+    if not is_shown:
+        _print_items(items)
+    number = len({item.run_id for item in items})
+    many = f"{formatting.format_size(total)} of {number} {'run' if number == 1 else 'runs'}"
+    output.print_message(f"Would remove {many}. Remove it: add --yes" if is_dry_run else f"Removed {many}.")
+
+
+def _to_json(item: PruneItem) -> dict[str, Any]:
+    return item.model_dump(mode="json")

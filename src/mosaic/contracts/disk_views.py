@@ -1,0 +1,76 @@
+"""What the daemon answers about the disk: what runs hold, and what was or would be removed of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from mosaic.contracts.views import View
+
+
+class DiskKind(StrEnum):
+    """What a file is for."""
+
+    CHECKPOINTS = "checkpoints"
+    REPLAY = "replay"
+    """Replay buffers inside checkpoints."""
+    VIDEOS = "videos"
+    TENSORBOARD = "tensorboard"
+    LOGS = "logs"
+    JOURNALS = "journals"
+    """Journals, and episodes that were recorded."""
+    WANDB = "wandb"
+    OTHER = "other"
+    """Configs, records, models, evaluations."""
+    TRASH = "trash"
+    """Deleted runs."""
+    INDEX = "index"
+
+
+class RunUsage(View):
+    run_id: str
+    size_bytes: dict[DiskKind, int]
+    """Allocated on the disk; a file that several checkpoints share counts once."""
+    status: str = ""
+    algo: str | None = None
+    env_id: str | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.size_bytes.values())
+
+
+class DiskUsage(View):
+    run_count: int
+    """How many runs it covers so far."""
+    run_total: int
+    size_bytes: dict[DiskKind, int]
+    free_bytes: int = 0
+    """What is free on the workspace's disk."""
+    largest: tuple[RunUsage, ...] = ()
+    """The runs that hold most, the largest first."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.size_bytes.values())
+
+
+class PruneItem(View):
+    """What a run loses, or lost."""
+
+    run_id: str
+    """Of a run in the trash, too."""
+    kind: DiskKind
+    names: tuple[str, ...]
+    """Of the checkpoints or files; empty where all of the kind are meant."""
+    size_bytes: int
+    """What becomes free on the disk."""
+
+
+class PrunePart(View):
+    run_count: int
+    """How many runs were looked at so far."""
+    run_total: int
+    items: tuple[PruneItem, ...] = ()
+    """Those since the part before."""
+    notes: tuple[str, ...] = ()
+    """Why a run keeps what it has, one sentence each."""

@@ -1,0 +1,259 @@
+"""Removes what finished runs no longer need. What is removed is renamed under the lock and deleted outside of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from mosaic.common.files import fsync_path
+from mosaic.contracts.disk_views import DiskKind, PruneItem, PrunePart
+from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
+from mosaic.contracts.folder import PRUNED_PREFIX, REPLAY_PREFIX, RunFolder
+from mosaic.contracts.states import HistoryEntry, RunRecord
+from mosaic.formatting import format_size
+from mosaic.trainer.checkpoint_pruning import (
+    checkpoints_with_replay,
+    copy_without_replay,
+    exchange_folders,
+    list_leftovers,
+    newest_intact,
+    removable_checkpoints,
+)
+from mosaic.trainer.disk_usage import REPORT_S, allocated_bytes, measure_folder, replay_bytes
+from mosaic.trainer.folder_reader import read_evaluations
+from mosaic.trainer.records import Records
+
+log = structlog.get_logger("mosaic.trainer.pruning")
+
+
+class PruneOptions(NamedTuple):
+    run_ids: tuple[str, ...]
+    """Empty: all that have ended."""
+    has_checkpoints: bool = False
+    keep: int = 1
+    has_replay: bool = False
+    has_videos: bool = False
+    has_trash: bool = False
+    older_than_s: float = 0.0
+    is_dry_run: bool = True
+
+
+class Removal(NamedTuple):
+    kind: DiskKind
+    paths: tuple[Path, ...]
+    """What is removed; of replay buffers, the checkpoints that contain them."""
+    size_bytes: int
+
+
+class FreedSpace:
+    """Counts the bytes that become free: those of a file with several names with the last of them."""
+
+    def __init__(self) -> None:
+        self._removed_names: Counter[tuple[int, int]] = Counter()
+
+    def add(self, path: Path) -> int:
+        """Return what removing a file, or a folder with its content, makes free."""
+        if path.is_dir() and not path.is_symlink():
+            own = allocated_bytes(path.lstat())
+            return own + sum(self.add(path / name) for name in os.listdir(path))
+        status = path.lstat()
+        if status.st_nlink > 1:
+            self._removed_names[status.st_dev, status.st_ino] += 1
+            if self._removed_names[status.st_dev, status.st_ino] < status.st_nlink:
+                return 0
+        return allocated_bytes(status)
+
+
+class Pruner:
+    """One request. It looks at one run after the other, so that a caller can follow it."""
+
+    def __init__(self, records: Records, options: PruneOptions) -> None:
+        self._records = records
+        self._options = options
+        self._uses: dict[str, str] = {}
+        """The payloads of active runs as text, in which the ids of other runs are searched."""
+
+    def run(self) -> Iterator[PrunePart]:
+        """Yield what is removed, or would be: some runs at a time."""
+        options = self._options
+        if not (options.has_checkpoints or options.has_replay or options.has_videos or options.has_trash):
+            raise BadInput("Nothing to prune was named; expected checkpoints, replay buffers, videos or the trash.")
+        run_ids = self._list_runs()
+        evaluated = self._find_evaluated_checkpoints() if options.has_checkpoints and run_ids else {}
+        items: list[PruneItem] = []
+        notes: list[str] = []
+        reported_at = time.monotonic()
+        for count, run_id in enumerate(run_ids, 1):
+            with suppress(UnknownName):  # it has just been deleted
+                record = self._records.get(run_id)
+                if record.is_active or time.time() - (record.finished_at or 0.0) < options.older_than_s:
+                    continue
+                items += self._prune_run(record, evaluated.get(run_id, set()), notes)
+            if time.monotonic() - reported_at > REPORT_S:
+                yield PrunePart(run_count=count, run_total=len(run_ids), items=tuple(items), notes=tuple(notes))
+                items, notes, reported_at = [], [], time.monotonic()
+        if options.has_trash:
+            items += self._empty_trash()
+        yield PrunePart(run_count=len(run_ids), run_total=len(run_ids), items=tuple(items), notes=tuple(notes))
+
+    def _list_runs(self) -> list[str]:
+        options = self._options
+        for run_id in options.run_ids:
+            record = self._records.get(run_id)
+            if record.is_active:
+                raise NotAllowed(
+                    f"Run {run_id} is {record.status}, so nothing was removed. Wait for its end, or stop it first: "
+                    f"mosaic cancel {run_id}"
+                )
+        if not (options.has_checkpoints or options.has_replay or options.has_videos):
+            return []
+        return list(options.run_ids or self._records.index.list_run_ids(include_archived=True))
+
+    def _find_evaluated_checkpoints(self) -> Mapping[str, set[str]]:
+        """Return the names of checkpoints by run that results of evaluations refer to."""
+        names: defaultdict[str, set[str]] = defaultdict(set)
+        for evaluation in read_evaluations(self._records):
+            if evaluation.trained is not None:
+                path = Path(evaluation.summary.policy_path or "")
+                names[evaluation.trained.run_id] |= {path.name, str(evaluation.summary.checkpoint_step)}
+        return names
+
+    def _find_user(self, run_id: str) -> RunRecord | None:
+        """Return an active run whose config names this one: it evaluates, plays or continues its policy."""
+        active = dict(self._records.active)  # other threads change it
+        for other_id in self._uses.keys() - active.keys():
+            del self._uses[other_id]
+        for other_id in active.keys() - self._uses.keys():
+            try:
+                self._uses[other_id] = self._records.read_payload(other_id).model_dump_json()
+            except (OSError, ValueError):
+                self._uses[other_id] = ""
+        user_id = next((other_id for other_id, text in self._uses.items() if run_id in text), None)
+        return active.get(user_id or "")
+
+    # --- one run
+
+    def _prune_run(self, record: RunRecord, evaluated: set[str], notes: list[str]) -> list[PruneItem]:
+        folder = self._records.folder(record.run_id)
+        try:
+            removals = plan_removals(folder, self._options, evaluated)
+            if not removals:
+                return []
+            user = self._find_user(record.run_id)
+            if user is not None:
+                notes.append(
+                    f"Run {record.run_id} keeps its files: run {user.run_id}, which is {user.status}, uses them."
+                )
+                return []
+            if not self._options.is_dry_run:
+                removals = self._remove(record, removals, notes)
+        except (OSError, zipfile.BadZipFile) as error:
+            log.warning("run_not_pruned", run_id=record.run_id, error=str(error))
+            notes.append(f"Run {record.run_id} was not pruned, or only in part: {error}.")
+            return []
+        return [_describe(record.run_id, removal) for removal in removals]
+
+    def _remove(self, record: RunRecord, removals: list[Removal], notes: list[str]) -> list[Removal]:
+        """Remove files of a run and return what was removed; a note says why where it is less."""
+        folder = self._records.folder(record.run_id)
+        discarded = [path for removal in removals if removal.kind is DiskKind.CHECKPOINTS for path in removal.paths]
+        if discarded and newest_intact(folder, discarded) is None:
+            notes.append(f"Run {record.run_id} keeps its files: the checkpoints that would be left are damaged.")
+            return []
+        pruned = self._records.workspace.runs / f"{PRUNED_PREFIX}{record.run_id}-{secrets.token_hex(4)}"
+        pruned.mkdir()
+        try:
+            smaller = {
+                path: pruned / f"{path.name}.smaller"
+                for removal in removals
+                if removal.kind is DiskKind.REPLAY
+                for path in removal.paths
+                if path.name.isdecimal()
+            }
+            for path, draft in smaller.items():
+                copy_without_replay(path, draft)
+            with self._records.lock:
+                now = self._records.get(record.run_id)
+                if now.is_active or len(now.attempts) != len(record.attempts) or self._find_user(record.run_id):
+                    notes.append(f"Run {record.run_id} keeps its files: it was used again meanwhile.")
+                    return []
+                for path in (path for removal in removals for path in removal.paths if path not in smaller):
+                    path.rename(pruned / path.name)
+                for path, draft in smaller.items():
+                    exchange_folders(path, draft)
+                if discarded or smaller:
+                    fsync_path(folder.checkpoints)
+                entry = HistoryEntry(at=time.time(), stage=now.stage, message=_history_message(removals))
+                self._records.put(now.model_copy(update={"history": (*now.history, entry)}))
+        finally:
+            shutil.rmtree(pruned, ignore_errors=True)
+        log.info("run_pruned", run_id=record.run_id, size_bytes=sum(removal.size_bytes for removal in removals))
+        return removals
+
+    # --- the trash
+
+    def _empty_trash(self) -> list[PruneItem]:
+        workspace, options = self._records.workspace, self._options
+        items = []
+        for path in sorted(workspace.trash.iterdir()) if workspace.trash.is_dir() else ():
+            # The time of the last rename: the run was moved there.
+            if path.name.startswith(".") or time.time() - path.lstat().st_ctime < options.older_than_s:
+                continue
+            items.append(_describe(path.name, Removal(DiskKind.TRASH, (), measure_folder(path))))
+            if not options.is_dry_run:
+                pruned = workspace.runs / f"{PRUNED_PREFIX}{path.name}-{secrets.token_hex(4)}"
+                path.rename(pruned)
+                shutil.rmtree(pruned, ignore_errors=True)
+        return items
+
+
+def plan_removals(folder: RunFolder, options: PruneOptions, needed: Iterable[str]) -> list[Removal]:
+    """Return what of a run's folder these options remove; nothing is changed."""
+    removals: list[Removal] = []
+    freed = FreedSpace()
+    discarded: list[Path] = []
+    has_checkpoints = folder.checkpoints.is_dir()
+    leftovers = list_leftovers(folder) if has_checkpoints else []
+    if options.has_checkpoints and has_checkpoints:
+        discarded = removable_checkpoints(folder, options.keep, needed)
+        if discarded:
+            discarded, leftovers = [*discarded, *leftovers], []
+            removals.append(Removal(DiskKind.CHECKPOINTS, tuple(discarded), sum(map(freed.add, discarded))))
+    if options.has_replay and has_checkpoints:
+        paths = [*(path for path in checkpoints_with_replay(folder) if path not in discarded), *leftovers]
+        if paths:
+            size = sum(_replay_size(path, freed) if path.name.isdecimal() else freed.add(path) for path in paths)
+            removals.append(Removal(DiskKind.REPLAY, tuple(paths), size))
+    if options.has_videos and folder.videos.is_dir():
+        removals.append(Removal(DiskKind.VIDEOS, (folder.videos,), freed.add(folder.videos)))
+    return removals
+
+
+def _replay_size(checkpoint: Path, freed: FreedSpace) -> int:
+    parts = (path for path in checkpoint.iterdir() if path.name.startswith(REPLAY_PREFIX))
+    return sum(map(freed.add, parts)) + sum(map(replay_bytes, checkpoint.glob("*.npz")))
+
+
+def _describe(run_id: str, removal: Removal) -> PruneItem:
+    names = tuple(path.name for path in removal.paths if not path.name.startswith("."))
+    return PruneItem(run_id=run_id, kind=removal.kind, names=names, size_bytes=removal.size_bytes)
+
+
+def _history_message(removals: list[Removal]) -> str:
+    parts = {
+        DiskKind.CHECKPOINTS: "old checkpoints",
+        DiskKind.REPLAY: "the replay buffer",
+        DiskKind.VIDEOS: "the videos",
+    }
+    what = ", ".join(parts[removal.kind] for removal in removals)
+    return f"Pruned: {what} ({format_size(sum(removal.size_bytes for removal in removals))})."
