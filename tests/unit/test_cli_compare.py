@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,16 +93,50 @@ def test_runs_on_two_environments_have_no_mean_in_common_and_can_be_selected() -
     result = call(trainer, *groups)
     assert "These runs are on Acrobot-v1 and CartPole-v1, whose returns cannot be averaged." in result.err
     assert "--env Acrobot-v1" in result.err
+    assert "from the worst (0) to the best (1) of these runs" in result.err
+    assert "Normalized scores over 2 environments [95 %]" in result.out
     both = json.loads(call(trainer, *groups, "--json").out)
     assert both["is_scaled"]
     assert [group["mean"] for group in both["groups"]] == [None, None]
     assert all(0 <= group["iqm"] <= 1 for group in both["groups"])
+    # Each environment alone has means: fast is 10, 30 on CartPole and 20 on Acrobot.
+    fast = {env: next(g for g in of["groups"] if g["name"] == "fast") for env, of in both["environments"].items()}
+    last_hundred = 0.01 * 0.9 + 1 * 0.1
+    assert {env: group["mean"] for env, group in fast.items()} == {
+        "Acrobot-v1": pytest.approx(20 * last_hundred),
+        "CartPole-v1": pytest.approx(20 * last_hundred),
+    }
+    aggregate = both["aggregate"]
+    assert (aggregate["normalization"], sorted(aggregate["ranges"])) == ("min-max", ["Acrobot-v1", "CartPole-v1"])
+    assert [group["name"] for group in aggregate["groups"]] == ["fast", "slow"]
+    assert aggregate["groups"][0]["profile"][0]["value"] == 1.0
     one = json.loads(call(trainer, *groups, "--env", "Acrobot-v1", "--json").out)
     assert not one["is_scaled"]
     assert None not in [group["mean"] for group in one["groups"]]
     assert len(one["runs"]) == 3
     unknown = call(trainer, "compare", "fast", "--env", "Acrobat-v1")
     assert (unknown.code, "Did you mean 'Acrobot-v1'?" in unknown.err) == (2, True)
+
+
+def test_scores_are_normalized_by_reference_scores(tmp_path: Path) -> None:
+    file = tmp_path / "scores.yaml"
+    file.write_text("CartPole-v1: {low: 0, high: 100}")
+    arguments = ("compare", "fast", "slow", "--last", "10", "--reference-scores", str(file))
+    aggregate = json.loads(call(Finished(), *arguments, "--json").out)["aggregate"]
+    assert [group["iqm"]["value"] for group in aggregate["groups"]] == pytest.approx([0.2, 0.06])
+    assert aggregate["ranges"] == {"CartPole-v1": {"low": 0.0, "high": 100.0}}
+    file.write_text("Acrobot-v1: {low: -500, high: -80}")
+    refused = call(Finished(), *arguments)
+    assert (refused.code, "no entry for 'CartPole-v1'" in refused.err) == (2, True)
+
+
+def test_a_name_that_is_a_group_and_a_run_is_refused() -> None:
+    trainer = Finished()
+    run_id = next(iter(trainer.views))
+    trainer.views[run_id] = trainer.views[run_id].model_copy(update={"group": run_id})
+    both = call(trainer, "compare", run_id)
+    assert both.code == 2
+    assert f"is the name of a group, and also names the run {run_id}" in both.err
 
 
 def test_the_score_is_of_as_many_last_values_as_are_asked_for() -> None:
