@@ -209,3 +209,27 @@ def test_the_keys_survive_a_rebuilt_index(tmp_path: Path, write_file: Callable[.
     finally:
         trainer.close()
         daemon.end()
+
+
+@pytest.mark.timeout(300)
+def test_a_group_is_evaluated_run_after_run_and_shown_by_setting(
+    workspace: Workspace, trainer: TrainerClient, write_file: Callable[..., Path]
+) -> None:
+    """R10.4: eval takes a group."""
+    file = write_file("evaluated")
+    assert mosaic(workspace, "experiment", "run", str(file)).code == 0
+    evaluated = mosaic(workspace, "eval", "evaluated", "--episodes", "2", "--json")
+    assert evaluated.code == 0, evaluated.err
+    assert [(one["setting"], one["environment"], one["seed"], one["episodes"]) for one in evaluated.json] == [
+        *(("ppo", "CartPole-v1", 1, 2), ("dqn", "CartPole-v1", 1, 2)),
+        *(("ppo", "CartPole-v1", 2, 2), ("dqn", "CartPole-v1", 2, 2)),
+    ]
+    trained = {view.run_id for view in trainer.runs(group="evaluated")}
+    assert {one["trained_run_id"] for one in evaluated.json} == trained, "evaluations are not part of the group"
+    table = mosaic(workspace, "eval", "evaluated", "--episodes", "1").out.splitlines()
+    assert [line.split()[:4] for line in table[1:]] == [
+        ["ppo", "CartPole-v1", "2", "2"],
+        ["dqn", "CartPole-v1", "2", "2"],
+    ]
+    refused = mosaic(workspace, "eval", "evaluated", "--repeat")
+    assert (refused.code, "not for a group" in refused.err) == (2, True)

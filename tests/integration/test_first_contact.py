@@ -173,7 +173,7 @@ def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
     assert mosaic(workspace, "archive", "exp").code == 0
     assert list(trainer.runs(group="exp")) == []
     refused = mosaic(workspace, "cancel", "exp")
-    assert (refused.code, "No run 'exp'" in refused.err) == (2, True)
+    assert (refused.code, "No run or group 'exp'" in refused.err) == (2, True)
 
 
 # --- before a run starts

@@ -72,9 +72,10 @@ def resolve_name(
 
 def _unknown_error(trainer: TrainerClient, name: str, error: UnknownName) -> UnknownName:
     """The error for a name that is neither a run nor a group, with the group of a similar name."""
+    message = str(error).replace("No run ", "No run or group ", 1)
     groups = {view.group for view in trainer.runs(limit=MAX_SEARCHED) if view.group}
-    if not str(error).startswith("No run") or not (near := similar_names(name, groups)):
-        return error
+    if message == str(error) or "Did you mean" in message or not (near := similar_names(name, groups)):
+        return UnknownName(message)
     return UnknownName(f"No run or group {name!r}. Did you mean the group {' or '.join(map(repr, near))}?")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,7 +15,7 @@ from mosaic import formatting
 from mosaic.api.group_comparison import EACH_RUN, ComparisonResult, compare_runs
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import runs_argument
+from mosaic.cli.parameters import AnyFunction, runs_argument
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.statistics.aggregates import Aggregates
@@ -26,40 +28,53 @@ LEADERBOARD_COLUMNS = ("RANK", "POLICY", "ALGO", "STEP", "EPISODES", "MEAN", "95
 LEADERBOARD_RIGHT_ALIGNED = ("RANK", "STEP", "EPISODES", "MEAN", "IQM", "EVALUATED")
 
 
+def comparison_options(function: AnyFunction) -> AnyFunction:
+    """Adds the flags that choose and group the compared runs, passed as `choices` to `run_comparison`."""
+    for option in (
+        click.option(
+            "--reference-scores",
+            "reference_file",
+            metavar="FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Normalize by these returns instead of the worst and the best run. "
+            "YAML: CartPole-v1: {low: 20, high: 500}",
+        ),
+        click.option(
+            "--last",
+            metavar="N",
+            type=click.IntRange(1),
+            default=100,
+            show_default=True,
+            help="A run's score is the mean of its last N values.",
+        ),
+        click.option("--tag", default=RETURN_TAG, metavar="METRIC", show_default=True, help="The metric to compare."),
+        click.option("--env", "env_id", default="", metavar="ENV", help="Only runs on this environment."),
+        click.option(
+            "--by",
+            metavar="SETTING",
+            help=f"Group runs by this setting; {EACH_RUN!r}: no grouping.  "
+            "[default: chosen from the settings that differ]",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def run_comparison(context: CliContext, runs: tuple[str, ...], choices: Mapping[str, Any]) -> ComparisonResult:
+    """Compares what the arguments and the flags of `comparison_options` name."""
+    from mosaic.api.reference_scores import read_reference_scores
+
+    named = dict(choices)
+    file = named.pop("reference_file")
+    reference = None if file is None else read_reference_scores(file)
+    return compare_runs(context.trainer(), runs, reference=reference, **named)
+
+
 @command()
 @runs_argument()
-@click.option(
-    "--by",
-    metavar="SETTING",
-    help=f"Group runs by this setting; {EACH_RUN!r}: no grouping.  [default: chosen from the settings that differ]",
-)
-@click.option("--env", "env_id", default="", metavar="ENV", help="Only runs on this environment.")
-@click.option("--tag", default=RETURN_TAG, metavar="METRIC", show_default=True, help="The metric to compare.")
-@click.option(
-    "--last",
-    metavar="N",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="A run's score is the mean of its last N values.",
-)
-@click.option(
-    "--reference-scores",
-    "reference_file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Normalize by these returns instead of the worst and the best run. YAML: CartPole-v1: {low: 20, high: 500}",
-)
+@comparison_options
 @pass_context
-def compare(
-    context: CliContext,
-    runs: tuple[str, ...],
-    by: str | None,
-    env_id: str,
-    tag: str,
-    last: int,
-    reference_file: Path | None,
-) -> None:
+def compare(context: CliContext, /, runs: tuple[str, ...], **choices: object) -> None:
     """Compares runs as the workbench's Compare page does. RUN may also be the name of a group.
 
     For each group: the mean over its runs with Student's 95 % interval, the interquartile mean (IQM) with a
@@ -67,10 +82,7 @@ def compare(
 
     Runs on several environments are compared on each, and by normalized scores over all of them.
     """
-    from mosaic.api.reference_scores import read_reference_scores
-
-    reference = None if reference_file is None else read_reference_scores(reference_file)
-    result = compare_runs(context.trainer(), runs, by, tag, last, env_id, reference)
+    result = run_comparison(context, runs, choices)
     if context.is_json:
         output.print_json(comparison_to_json(result))
         return

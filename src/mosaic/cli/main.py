@@ -62,6 +62,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "compare_commands:compare",
             "Compare runs or groups: scores, confidence intervals and settings that differ.",
         ),
+        "plot": ("plot_command:plot", "Draw learning curves or aggregates of runs and groups for a paper."),
         "leaderboard": ("compare_commands:leaderboard", "Rank all evaluated policies, for each environment."),
     },
     "Control": {
