@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, wait_for
 
+import mosaic as api
 from mosaic.api.experiments import read_experiment
 from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
@@ -233,3 +234,51 @@ def test_a_group_is_evaluated_run_after_run_and_shown_by_setting(
     ]
     refused = mosaic(workspace, "eval", "evaluated", "--repeat")
     assert (refused.code, "not for a group" in refused.err) == (2, True)
+
+
+@pytest.mark.timeout(300)
+def test_an_experiment_is_run_waited_for_compared_and_drawn_in_python(
+    workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R10.4: the same in Python; a second process continues with the same runs."""
+    config = {
+        "name": "python",
+        "algorithms": ["ppo"],
+        "variants": {"fast": {"learning_rate": 1e-2}, "slow": {"learning_rate": 1e-5}},
+        "environments": [
+            "CartPole-v1",
+            {"id": "CartPole-v1", "label": "short", "wrappers": ["time-limit(max_episode_steps=20)"]},
+        ],
+        "seeds": [1, 2],
+        "settings": {"total_timesteps": 1024},
+    }
+    with api.connect(workspace.root) as client:
+        study = client.experiment(config)
+        assert study.status.counts == {"missing": 8}
+        with pytest.raises(api.BadInput, match="has no runs yet"):
+            study.compare()
+        assert study.check().run().wait(progress=True) is study
+        assert "8 of 8 done" in capsys.readouterr().err
+        assert str(study.status) == "8 of 8 done"
+        assert study.status.is_done
+        assert len(study.runs) == 8
+        assert {run.status for run in study.runs} == {"succeeded"}
+        result = study.compare(last=5)
+        assert result.by == "setting"
+        assert sorted(result.environments) == ["CartPole-v1", "short"]
+        assert {group.name for group in result.statistics.groups} == {"ppo, fast", "ppo, slow"}
+        assert result.aggregates is not None
+        by_reference = study.compare(reference_scores={"CartPole-v1": (0, 500), "short": (0, 20)})
+        assert by_reference.aggregates is not None
+        assert by_reference.aggregates.is_reference
+        for kind in ("curves", "efficiency", "aggregates"):
+            assert study.plot(tmp_path / f"{kind}.pdf", kind=kind, width="column").stat().st_size > 1000
+        with pytest.raises(api.UnknownName, match="Did you mean 'curves'"):
+            study.plot(tmp_path / "x.pdf", kind="curve")
+    with api.connect(workspace.root) as client:
+        again = client.experiment(config).run()
+        assert [run.id for run in again.runs] == [run.id for run in study.runs]
+        more = client.experiment({**config, "seeds": [1, 2, 3]})
+        assert str(more.status) == "8 of 12 done, 4 missing"
+        with pytest.raises(api.ConfigRefused, match=r"algorithms\.0: No algorithm 'pppo'"):
+            client.experiment({**config, "algorithms": ["pppo"]})

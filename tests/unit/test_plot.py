@@ -76,8 +76,8 @@ def test_a_png_has_the_resolution_of_print(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--width", "wide"), "--width: expected column, full or inches from 1.5 to 40, not 'wide'."),
-        (("--width", "nan"), "--width: expected column"),
+        (("--width", "wide"), "width: expected column, full or inches from 1.5 to 40, not 'wide'."),
+        (("--width", "nan"), "width: expected column"),
         (("--kind", "pie"), "'pie' is not one of"),
         (("--env", "CartPole-v1", "--kind", "aggregates"), "all these runs are on one"),
         (("--smoothing", "1"), "--smoothing"),

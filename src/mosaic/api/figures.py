@@ -16,7 +16,7 @@ import numpy as np
 
 from mosaic.api.group_comparison import CURVE_SMOOTHING, ComparisonResult
 from mosaic.common.files import atomic_write
-from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed
+from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.statistics import comparison
 from mosaic.statistics.aggregates import Aggregates, ScoreRange, iqm_curve, min_max_range
@@ -76,6 +76,12 @@ class _Style(NamedTuple):
     line: Literal["-", "--", ":", "-."]
 
 
+def parse_kind(text: str) -> FigureKind:
+    if text not in tuple(FigureKind):
+        raise unknown_name_error("kind of figure", text, map(str, FigureKind))
+    return FigureKind(text)
+
+
 def parse_width(text: str) -> float:
     """Return the width in inches that `column`, `full` or a number means."""
     try:
@@ -83,7 +89,7 @@ def parse_width(text: str) -> float:
     except ValueError:
         width = math.nan
     if not MIN_WIDTH <= width <= MAX_WIDTH:
-        raise BadInput(f"--width: expected column, full or inches from {MIN_WIDTH:g} to {MAX_WIDTH:g}, not {text!r}.")
+        raise BadInput(f"width: expected column, full or inches from {MIN_WIDTH:g} to {MAX_WIDTH:g}, not {text!r}.")
     return width
 
 
@@ -208,8 +214,8 @@ def _require_aggregates(result: ComparisonResult, kind: FigureKind) -> Aggregate
     if result.aggregates is None:
         reason = "these groups have no environment in common" if result.environments else "all these runs are on one"
         raise NotAllowed(
-            f"--kind {kind} shows normalized scores over environments, and {reason}. "
-            "Use --kind curves, or give --reference-scores FILE."
+            f"A figure of kind {str(kind)!r} shows normalized scores over environments, and {reason}. "
+            "Draw curves, or give reference scores."
         )
     return result.aggregates
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
-from pydantic import RootModel, model_validator
+from pydantic import RootModel, ValidationError, model_validator
 
 from mosaic.api.yaml_file import read_yaml_file, to_plain_mapping
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract, format_validation_error
 from mosaic.statistics.aggregates import ScoreRange
 
-_NOUN = "The file of reference scores"
+_EXAMPLE = "CartPole-v1: {low: 20, high: 500}"
+
+
+ReferenceScores = Mapping[str, tuple[float, float]] | str | os.PathLike[str]
+"""By environment the returns that count as 0 and as 1, or a file with them."""
 
 
 class ReferenceScore(Contract):
@@ -36,13 +41,26 @@ class _ReferenceScores(RootModel[dict[str, ReferenceScore]]):
 
 def read_reference_scores(path: Path) -> dict[str, ScoreRange]:
     """Return the range of each environment in a YAML file: `CartPole-v1: {low: 20, high: 500}`."""
-    from pydantic import ValidationError
+    noun = f"The file of reference scores {path}"
+    data = to_plain_mapping(read_yaml_file(path, "The file of reference scores"), noun, _EXAMPLE)
+    return _parse_scores(data, noun)
 
-    data = to_plain_mapping(read_yaml_file(path, _NOUN), _NOUN, "CartPole-v1: {low: 20, high: 500}")
+
+def read_ranges(source: ReferenceScores | None) -> dict[str, ScoreRange] | None:
+    """Return the ranges that a file or a mapping to pairs states; None where none are given."""
+    if source is None:
+        return None
+    if isinstance(source, Mapping):
+        named = {name: dict(zip(("low", "high"), pair, strict=False)) for name, pair in source.items()}
+        return _parse_scores(named, "reference_scores")
+    return read_reference_scores(Path(source))
+
+
+def _parse_scores(data: Mapping[str, object], noun: str) -> dict[str, ScoreRange]:
     try:
         scores = _ReferenceScores.model_validate(data).root
     except ValidationError as error:
-        raise BadInput(f"{_NOUN} {path} was refused: {format_validation_error(error)}") from None
+        raise BadInput(f"{noun} was refused: {format_validation_error(error)}") from None
     return {name: ScoreRange(score.low, score.high) for name, score in scores.items()}
 
 
