@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, wait_for
 
 import mosaic as api
-from mosaic.api.experiments import read_experiment
+from mosaic.api.experiments import follow_runs, read_experiment, submit_missing
 from mosaic.client import TrainerClient, connect
+from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
 from mosaic.submission.experiment_plan import plan_experiment
 
@@ -209,6 +211,37 @@ def test_the_keys_survive_a_rebuilt_index(tmp_path: Path, write_file: Callable[.
         assert len(trainer.runs()) == 1
     finally:
         trainer.close()
+        daemon.end()
+
+
+def test_a_daemon_that_dies_during_the_submission_is_given_the_rest(
+    tmp_path: Path, write_file: Callable[..., Path]
+) -> None:
+    plan = plan_experiment(read_experiment(write_file("survived")))
+    daemon = LiveDaemon(Workspace(tmp_path / "a user's var"), tmp_path / "plugins", "--max-runs", "2")
+    connections = [daemon.start()]
+
+    def call(ask: Callable[[TrainerClient], Any]) -> Any:
+        try:
+            return ask(connections[-1])
+        except NoDaemon:
+            connections.append(daemon.start())
+            return ask(connections[-1])
+
+    def kill_after_two(line: str) -> None:
+        if line.startswith("2 of 4"):
+            daemon.kill()
+
+    try:
+        report = submit_missing(call, plan, show=kill_after_two)
+        assert len(connections) == 2
+        assert [run.view is not None for run in report.runs] == [True] * 4
+        assert len(connections[-1].runs()) == 4
+        runs = follow_runs(call, plan)
+        assert [run.status for run in runs] == ["succeeded"] * 4
+    finally:
+        for connection in connections:
+            connection.close()
         daemon.end()
 
 

@@ -82,7 +82,7 @@ def test_a_run_that_is_submitted_again_by_hand_is_not_part_of_the_experiment() -
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "algoritms: unknown key. Did you mean 'algorithms'?": {"algoritms": []},
+    r"algoritms: unknown key. Did you mean 'algorithms'\?$": {"algoritms": []},
     "algorithms.1: No algorithm 'pppo'.* Did you mean 'ppo'": {"algorithms": ["dqn", "pppo"]},
     r"algorithms.0.lerning_rate: ppo has no such setting. Did you mean 'learning_rate'": {
         "algorithms": [{"name": "ppo", "lerning_rate": 1}]
