@@ -41,6 +41,7 @@ SAME_LENGTH = 0.05
 _PANEL_WIDTH_IN = 1.55
 _MIN_PANEL_HEIGHT_IN = 1.2
 _MAX_PANEL_HEIGHT_IN = 2.2
+_LEGEND_ROW_IN = 0.155
 _POINT_SIZE = 8
 _RC: dict[Any, Any] = {
     "font.size": _POINT_SIZE,
@@ -125,7 +126,7 @@ def save_figure(
 def _draw_curves(figure: Figure, result: ComparisonResult, width_in: float, smoothing: float) -> None:
     tasks = sorted({entry.task for entry in result.entries})
     styles = _styles(result)
-    panels = _add_panels(figure, len(tasks), width_in)
+    panels = _add_panels(figure, len(tasks), width_in, styles)
     for axes, task in zip(panels, tasks, strict=True):
         own = [entry for entry in result.entries if entry.task == task]
         compared = comparison.compare(own, result.by, smoothing, result.last)
@@ -142,7 +143,7 @@ def _draw_curves(figure: Figure, result: ComparisonResult, width_in: float, smoo
 def _draw_efficiency(figure: Figure, result: ComparisonResult, width_in: float, smoothing: float) -> None:
     aggregates = _require_aggregates(result, FigureKind.EFFICIENCY)
     styles = _styles(result)
-    (axes,) = _add_panels(figure, 1, width_in)
+    (axes,) = _add_panels(figure, 1, width_in, styles)
     entries = [entry for entry in result.entries if entry.task in aggregates.ranges and len(entry.x)]
     curves = {entry.run_id: smooth(entry.y, smoothing) for entry in entries}
     ranges = aggregates.ranges if aggregates.is_reference else _curve_ranges(entries, curves)
@@ -173,6 +174,8 @@ def _curve_ranges(entries: Sequence[ComparedRun], curves: Mapping[str, compariso
 
 
 def _draw_aggregates(figure: Figure, result: ComparisonResult, width_in: float, _: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     aggregates = _require_aggregates(result, FigureKind.AGGREGATES)
     styles = _styles(result)
     groups = sorted(aggregates.groups, key=lambda group: list(styles).index(group.name))
@@ -195,6 +198,7 @@ def _draw_aggregates(figure: Figure, result: ComparisonResult, width_in: float, 
         axes.set_yticks(range(len(groups)), [group.name for group in groups])
         axes.set_ylim(len(groups) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
+        axes.xaxis.set_major_locator(MaxNLocator(3 if rows > 1 else 4))
         axes.grid(axis="x", alpha=0.25, linewidth=0.5)
         axes.spines[["top", "right", "left"]].set_visible(False)
     figure.supxlabel("normalized score", fontsize=_POINT_SIZE)
@@ -229,12 +233,14 @@ def _styles(result: ComparisonResult) -> dict[str, _Style]:
     }
 
 
-def _add_panels(figure: Figure, count: int, width_in: float) -> list[Axes]:
+def _add_panels(figure: Figure, count: int, width_in: float, styles: Mapping[str, _Style]) -> list[Axes]:
+    """Panels of the same size, whatever the number of rows of the legend."""
     columns = max(1, min(count, int(width_in / _PANEL_WIDTH_IN)))
     columns = math.ceil(count / math.ceil(count / columns))  # rows of equal length where possible
     rows = math.ceil(count / columns)
     height_in = min(max(0.62 * width_in / columns, _MIN_PANEL_HEIGHT_IN), _MAX_PANEL_HEIGHT_IN)
-    figure.set_size_inches(width_in, rows * (height_in + 0.35) + 0.15)
+    legend_in = _LEGEND_ROW_IN * math.ceil(len(styles) / _legend_columns(styles, width_in)) if len(styles) > 1 else 0.0
+    figure.set_size_inches(width_in, rows * (height_in + 0.35) + legend_in)
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in panels[count:]:
         axes.remove()
@@ -269,16 +275,26 @@ def _format_steps(axes: Axes, label: str, is_count: bool = True) -> None:
     axes.set_xlabel(label)
 
 
+def _legend_columns(styles: Mapping[str, _Style], width_in: float) -> int:
+    """As many as fit, by the longest name: letters are about half as wide as high."""
+    entry_in = (max(map(len, styles)) * 0.52 * (_POINT_SIZE - 1) + 28) / 72
+    return max(1, min(len(styles), int(width_in / entry_in)))
+
+
 def _add_legend(figure: Figure, styles: Mapping[str, _Style], width_in: float) -> None:
-    """Below all panels, in as many columns as fit."""
+    """Below all panels."""
     if len(styles) < 2:
         return
     from matplotlib.lines import Line2D
 
     handles: list[Any] = [Line2D([], [], color=style.color, linestyle=style.line) for style in styles.values()]
-    entry_in = (max(map(len, styles)) * 0.55 * (_POINT_SIZE - 1) + 32) / 72
-    columns = max(1, min(len(styles), int(width_in / entry_in)))
     figure.legend(
-        handles, list(styles), loc="outside lower center", ncols=columns, frameon=False, handlelength=1.6,
-        columnspacing=1.2, borderaxespad=0.2,
-    )  # fmt: skip
+        handles,
+        list(styles),
+        loc="outside lower center",
+        ncols=_legend_columns(styles, width_in),
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.2,
+        borderaxespad=0.2,
+    )

@@ -18,7 +18,7 @@ from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_ids
 from mosaic.statistics import comparison
 from mosaic.statistics.aggregates import Aggregates, ScoreRange, aggregate_groups
-from mosaic.statistics.comparison import NO_GROUPING, SETTING_KEY, ComparedRun, Comparison
+from mosaic.statistics.comparison import NO_GROUPING, SETTING_KEY, ComparedRun, Comparison, RunGroup
 from mosaic.submission.run_payloads import comparison_settings
 
 if TYPE_CHECKING:
@@ -52,37 +52,50 @@ class ComparisonResult:
     superseded: int = 0
     """Runs of the groups that were left out, since later ones of their experiment replaced them."""
 
+    @property
+    def scored_groups(self) -> list[tuple[str, RunGroup]]:
+        """The groups of each environment, best first, with its name."""
+        if not self.environments:
+            task = next((entry.task for entry in self.entries), "")
+            return [(task, group) for group in self.statistics.groups]
+        return [(name, group) for name, compared in self.environments.items() for group in compared.groups]
+
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per group, best first. Requires pandas."""
-        groups = self.statistics.groups
+        """Return one row per environment and group, best first. Requires pandas."""
+        rows = self.scored_groups
         return make_frame(
             {
-                "group": [group.name for group in groups],
-                "runs": [len(group.run_ids) for group in groups],
-                "mean": [group.final_return.point for group in groups],
-                "mean_low": [group.final_return.low for group in groups],
-                "mean_high": [group.final_return.high for group in groups],
-                "iqm": [group.iqm.point for group in groups],
-                "iqm_low": [group.iqm.low for group in groups],
-                "iqm_high": [group.iqm.high for group in groups],
+                "environment": [name for name, _ in rows],
+                "group": [group.name for _, group in rows],
+                "runs": [len(group.run_ids) for _, group in rows],
+                "mean": [group.final_return.point for _, group in rows],
+                "mean_low": [group.final_return.low for _, group in rows],
+                "mean_high": [group.final_return.high for _, group in rows],
+                "iqm": [group.iqm.point for _, group in rows],
+                "iqm_low": [group.iqm.low for _, group in rows],
+                "iqm_high": [group.iqm.high for _, group in rows],
             }
         )
 
     def __repr__(self) -> str:
-        groups = ", ".join(f"{group.name}: {group.final_return.point:.6g}" for group in self.statistics.groups)
+        groups = ", ".join(
+            f"{group.name}{f' on {name}' if self.environments else ''}: {group.final_return.point:.6g}"
+            for name, group in self.scored_groups
+        )
         return f"<ComparisonResult of {self.tag}, by {self.by or EACH_RUN}: {groups}>"
 
     def _repr_html_(self) -> str:
         rows = [
             (
+                name,
                 group.name,
                 len(group.run_ids),
                 *(f"{value:.6g}" for value in group.final_return),
                 f"{group.iqm.point:.6g}",
             )
-            for group in self.statistics.groups
+            for name, group in self.scored_groups
         ]
-        return html_table(("group", "runs", "mean", "95 % low", "95 % high", "IQM"), rows)
+        return html_table(("environment", "group", "runs", "mean", "95 % low", "95 % high", "IQM"), rows)
 
 
 def compare_runs(
@@ -106,7 +119,7 @@ def compare_runs(
     entries = _load_entries(trainer, views, tag)
     _check_has_points(trainer, entries, tag)
     settings = [entry.settings for entry in entries]
-    key = comparison.suggest_grouping_key(settings) if by is None else resolve_group_key(by, settings)
+    key = _suggest_key(settings) if by is None else resolve_group_key(by, settings)
     statistics = comparison.compare(entries, key, CURVE_SMOOTHING, last)
     differences = comparison.differing_settings(settings)
     differences.pop(SETTING_KEY, None)
@@ -125,6 +138,12 @@ def compare_runs(
         _aggregate(entries, key, last, reference),
         len(superseded),
     )
+
+
+def _suggest_key(settings: Sequence[comparison.Settings]) -> str:
+    """Return what separates the runs besides the environment, which separates them anyway."""
+    key = comparison.suggest_grouping_key(settings)
+    return "algo" if key == "env_id" and all(one.get("algo") for one in settings) else key
 
 
 def find_compared(trainer: TrainerClient, names: Sequence[str]) -> tuple[list[RunView], list[RunView]]:
