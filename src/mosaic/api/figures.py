@@ -137,6 +137,7 @@ def _draw_curves(figure: Figure, result: ComparisonResult, width_in: float, smoo
     rows = _row_count(panels)
     for axes in panels[:: math.ceil(len(panels) / rows)]:
         axes.set_ylabel("episodic return" if result.tag == RETURN_TAG else result.tag)
+    figure.align_ylabels()
     _add_legend(figure, styles, width_in)
 
 
@@ -159,6 +160,7 @@ def _draw_efficiency(figure: Figure, result: ComparisonResult, width_in: float, 
         _draw_band(axes, grid, iqm_curve([np.stack(rows) for rows in tasks.values()]), styles[name])
     _format_steps(axes, "environment steps" if is_same else "share of each environment's steps", is_same)
     axes.set_ylabel("IQM of normalized return")
+    figure.align_ylabels()
     _add_legend(figure, styles, width_in)
 
 
