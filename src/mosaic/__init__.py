@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mosaic.api.attached_run import AttachedRun
     from mosaic.api.duel_results import DuelResult
+    from mosaic.api.experiment import Experiment
     from mosaic.api.group_comparison import ComparisonResult
     from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries
     from mosaic.api.policy import Policy
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         compare,
         connect,
         duel,
+        experiment,
         get_run,
         load_policy,
         play,
@@ -45,13 +47,14 @@ if TYPE_CHECKING:
 _MODULES = {
     "mosaic.api.attached_run": ("AttachedRun",),
     "mosaic.api.duel_results": ("DuelResult",),
+    "mosaic.api.experiment": ("Experiment",),
     "mosaic.api.group_comparison": ("ComparisonResult",),
     "mosaic.api.metric_arrays": ("Episodes", "MetricSeries", "Metrics"),
     "mosaic.api.policy": ("Policy",),
     "mosaic.api.submitted_run": ("EvaluationResult", "Run", "Runs"),
     "mosaic.api.workspace_client": (
-        *("Client", "check", "compare", "connect", "duel", "get_run", "load_policy", "play"),
-        *("runs", "start_run", "submit", "train"),
+        *("Client", "check", "compare", "connect", "duel", "experiment", "get_run", "load_policy"),
+        *("play", "runs", "start_run", "submit", "train"),
     ),
     "mosaic.contracts.errors": (
         *("BadInput", "ConfigRefused", "MissingExtra", "MosaicError", "NoDaemon", "NotAllowed", "RunEnded"),
@@ -69,6 +72,7 @@ __all__ = [
     "DuelResult",
     "Episodes",
     "EvaluationResult",
+    "Experiment",
     "MetricSeries",
     "Metrics",
     "MissingExtra",
@@ -85,6 +89,7 @@ __all__ = [
     "compare",
     "connect",
     "duel",
+    "experiment",
     "get_run",
     "load_policy",
     "play",

@@ -84,6 +84,17 @@ def format_number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def format_ranges(numbers: Sequence[int]) -> str:
+    """`1-5,9` for 1, 2, 3, 4, 5 and 9, in the order given."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in ranges)
+
+
 def format_si_number(value: float | None) -> str:
     """Format a number for a narrow place, with an SI suffix from 10,000 on: `482.1`, `50.7k`, `1.2M`."""
     if value is None:

@@ -103,7 +103,8 @@ class FakeTrainer:
     def runs(self, *filters: Any, **named: Any) -> list[RunView]:
         self.calls.append(("runs", *filters, named))
         limit = named.get("limit") or (filters[6] if len(filters) > 6 else 0)
-        return list(self.views.values())[: limit or None]
+        group = named.get("group")
+        return [one for one in self.views.values() if not group or one.group == group][: limit or None]
 
     def cancel(self, run: str) -> RunView:
         self.calls.append(("cancel", run))

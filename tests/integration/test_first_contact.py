@@ -166,14 +166,26 @@ def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
     assert rows[0] == "run,tag,step,at,value"
     assert {row.partition(",")[0] for row in rows[1:]} == {done, *active}
     exported = mosaic(workspace, "export", "exp", "--csv", str(tmp_path / "all.csv"), "--json")
-    assert [Path(entry["files"][0]).name for entry in exported.json] == [
-        f"all-{run_id[-6:]}.csv" for run_id in (done, *active)
-    ]
+    assert [entry["files"] for entry in exported.json] == [[str(tmp_path / "all.csv")]] * 3
+    assert (tmp_path / "all.csv").read_text().splitlines() == rows
+    assert mosaic(workspace, "export", "exp", "--metrics", str(tmp_path / "all.json")).code == 0
+    stored = json.loads((tmp_path / "all.json").read_text())
+    assert [entry["run_id"] for entry in stored] == [done, *active]
+    assert sum(len(series["values"]) for entry in stored for series in entry["metrics"].values()) == len(rows) - 1
+    assert mosaic(workspace, "export", "exp", "--zip", str(tmp_path / "all.zip")).code == 0
     assert "3 runs: 1 succeeded, 2 cancelled." in mosaic(workspace, "runs", "--group", "exp").err
     assert mosaic(workspace, "archive", "exp").code == 0
     assert list(trainer.runs(group="exp")) == []
     refused = mosaic(workspace, "cancel", "exp")
-    assert (refused.code, "No run 'exp'" in refused.err) == (2, True)
+    assert (refused.code, "No run or group 'exp'" in refused.err) == (2, True)
+    asked = mosaic(workspace, "delete", done, *active)
+    assert (asked.code, "Use --yes" in asked.err) == (2, True)
+    assert mosaic(workspace, "archive", "exp", "--undo").code == 0
+    assert mosaic(workspace, "delete", "exp", "--yes").code == 0
+    assert list(trainer.runs(include_archived=True)) == []
+    imported = mosaic(workspace, "import", str(tmp_path / "all.zip"), "--json")
+    assert [view["run_id"] for view in imported.json] == [done, *active]
+    assert {view.group for view in trainer.runs(include_archived=True)} == {"exp"}
 
 
 # --- before a run starts

@@ -21,13 +21,15 @@ PUBLIC_NAMES = {
         "DuelResult",
         "Episodes",
         "EvaluationResult",
+        "Experiment",
         "MetricSeries",
         "Metrics",
         "Policy",
         "Run",
         "Runs",
     ),
-    *("check", "compare", "connect", "duel", "get_run", "load_policy", "play", "runs", "start_run", "submit", "train"),
+    *("check", "compare", "connect", "duel", "experiment", "get_run", "load_policy", "play", "runs", "start_run"),
+    *("submit", "train"),
     "__version__",
 }
 

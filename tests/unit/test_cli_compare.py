@@ -4,57 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
 
 import pytest
-from tests.helpers.cli_trainer import CommandResult, FakeTrainer, call, view
+from tests.helpers.cli_trainer import CommandResult, call
+from tests.helpers.compared_runs import TAG, FinishedGroups
 
 from mosaic.cli.output import sparkline
-from mosaic.contracts.views import MetricSeries, RunView
-
-TAG = "charts/episodic_return"
-SCORES = {"fast": (10.0, 20.0, 30.0), "slow": (1.0, 2.0, 15.0)}
-"""By group: what the runs of its seeds return in the end."""
-
-
-class Finished(FakeTrainer):
-    """Three seeds of each group; a run's last ten episodes return its score, those before a hundredth of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores: dict[str, float] = {}
-        self.payloads: dict[str, Any] = {}
-        for group, scores in SCORES.items():
-            for seed, score in enumerate(scores, 1):
-                run_id = f"01{group.upper()}{seed}".rjust(26, "0")
-                self.views[run_id] = view(run_id, group=group, seed=seed, stage="finished", outcome="succeeded")
-                self.scores[run_id] = score
-                rate = {"fast": 0.01, "slow": 0.001}[group]
-                config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": seed}
-                settings = {"algo_params": {"learning_rate": rate}}
-                self.payloads[run_id] = {
-                    "metadata": {
-                        "worker": {"id": "cleanrl", "config": config | settings}, "group": group, "ui": {"x": run_id}
-                    }
-                }  # fmt: skip
-
-    def runs(self, *filters: Any, **named: Any) -> list[RunView]:
-        """Newest first."""
-        return [one for one in self.views.values() if one.group == named.get("group")][::-1]
-
-    def config(self, run: str) -> dict[str, Any]:
-        return dict(self.payloads[run])
-
-    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
-        values = [self.scores[run] / 100] * 90 + [self.scores[run]] * 10
-        if not tags or TAG in tags:
-            yield MetricSeries(TAG, range(100), [0.0] * 100, values)
-        if not tags or "losses/loss" in tags:
-            yield MetricSeries("losses/loss", range(100), [0.0] * 100, [1.0] * 100)
+from mosaic.contracts.views import MetricSeries
 
 
 def compared(*arguments: str) -> CommandResult:
-    result = call(Finished(), "compare", *arguments)
+    result = call(FinishedGroups(), "compare", *arguments)
     assert result.code == 0, result.err
     return result
 
@@ -84,24 +45,57 @@ def test_groups_are_scored_and_compared_as_in_the_window() -> None:
 
 def test_runs_on_two_environments_have_no_mean_in_common_and_can_be_selected() -> None:
     """R10.4: statistics never mix environments."""
-    trainer = Finished()
+    trainer = FinishedGroups()
     for run in list(trainer.views)[1::2]:
-        trainer.views[run] = trainer.views[run].model_copy(update={"env_id": "Acrobot-v1"})
-        trainer.payloads[run]["metadata"]["worker"]["config"]["env_id"] = "Acrobot-v1"
+        trainer.move_to(run, "Acrobot-v1")
     groups = ("compare", "fast", "slow", "--by", "group")
     result = call(trainer, *groups)
     assert "These runs are on Acrobot-v1 and CartPole-v1, whose returns cannot be averaged." in result.err
     assert "--env Acrobot-v1" in result.err
+    assert "from the worst (0) to the best (1) of these runs" in result.err
+    assert "Normalized scores over 2 environments [95 %]" in result.out
     both = json.loads(call(trainer, *groups, "--json").out)
     assert both["is_scaled"]
     assert [group["mean"] for group in both["groups"]] == [None, None]
     assert all(0 <= group["iqm"] <= 1 for group in both["groups"])
+    # Each environment alone has means: fast is 10, 30 on CartPole and 20 on Acrobot.
+    fast = {env: next(g for g in of["groups"] if g["name"] == "fast") for env, of in both["environments"].items()}
+    last_hundred = 0.01 * 0.9 + 1 * 0.1
+    assert {env: group["mean"] for env, group in fast.items()} == {
+        "Acrobot-v1": pytest.approx(20 * last_hundred),
+        "CartPole-v1": pytest.approx(20 * last_hundred),
+    }
+    aggregate = both["aggregate"]
+    assert (aggregate["normalization"], sorted(aggregate["ranges"])) == ("min-max", ["Acrobot-v1", "CartPole-v1"])
+    assert [group["name"] for group in aggregate["groups"]] == ["fast", "slow"]
+    assert aggregate["groups"][0]["profile"][0]["value"] == 1.0
     one = json.loads(call(trainer, *groups, "--env", "Acrobot-v1", "--json").out)
     assert not one["is_scaled"]
     assert None not in [group["mean"] for group in one["groups"]]
     assert len(one["runs"]) == 3
     unknown = call(trainer, "compare", "fast", "--env", "Acrobat-v1")
     assert (unknown.code, "Did you mean 'Acrobot-v1'?" in unknown.err) == (2, True)
+
+
+def test_scores_are_normalized_by_reference_scores(tmp_path: Path) -> None:
+    file = tmp_path / "scores.yaml"
+    file.write_text("CartPole-v1: {low: 0, high: 100}")
+    arguments = ("compare", "fast", "slow", "--last", "10", "--reference-scores", str(file))
+    aggregate = json.loads(call(FinishedGroups(), *arguments, "--json").out)["aggregate"]
+    assert [group["iqm"]["value"] for group in aggregate["groups"]] == pytest.approx([0.2, 0.06])
+    assert aggregate["ranges"] == {"CartPole-v1": {"low": 0.0, "high": 100.0}}
+    file.write_text("Acrobot-v1: {low: -500, high: -80}")
+    refused = call(FinishedGroups(), *arguments)
+    assert (refused.code, "no entry for 'CartPole-v1'" in refused.err) == (2, True)
+
+
+def test_a_name_that_is_a_group_and_a_run_is_refused() -> None:
+    trainer = FinishedGroups()
+    run_id = next(iter(trainer.views))
+    trainer.views[run_id] = trainer.views[run_id].model_copy(update={"group": run_id})
+    both = call(trainer, "compare", run_id)
+    assert both.code == 2
+    assert f"is the name of a group, and also names the run {run_id}" in both.err
 
 
 def test_the_score_is_of_as_many_last_values_as_are_asked_for() -> None:
@@ -131,7 +125,7 @@ def test_a_single_run_is_named_by_what_differs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nobody",), "No run 'nobody'."),
+        (("nobody",), "No run or group 'nobody'."),
         (("fast", "--by", "learning_rat"), "No setting 'learning_rat' in these runs. Did you mean 'learning_rate'?"),
         (("fast", "--tag", "losses/los"), "No metric 'losses/los' in these runs. Did you mean 'losses/loss'?"),
         (("fast", "--last", "0"), "--last must be a whole number of at least 1, not 0."),
@@ -139,13 +133,13 @@ def test_a_single_run_is_named_by_what_differs() -> None:
     ],
 )
 def test_unknown_names_are_reported(arguments: tuple[str, ...], words: str) -> None:
-    result = call(Finished(), "compare", *arguments)
+    result = call(FinishedGroups(), "compare", *arguments)
     assert (result.code, result.out) == (2, "")
     assert words in result.err
 
 
 def test_runs_without_an_episode_have_nothing_to_compare() -> None:
-    class Young(Finished):
+    class Young(FinishedGroups):
         def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
             return iter(())
 

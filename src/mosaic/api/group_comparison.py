@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mosaic.api.experiment_state import split_superseded
 from mosaic.api.metric_arrays import empty_series, html_table, join_series, make_frame
-from mosaic.api.run_lookup import resolve_runs
+from mosaic.api.reference_scores import select_ranges
+from mosaic.api.run_lookup import resolve_name
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_ids
 from mosaic.statistics import comparison
-from mosaic.statistics.comparison import NO_GROUPING, ComparedRun, Comparison
+from mosaic.statistics.aggregates import Aggregates, ScoreRange, aggregate_groups
+from mosaic.statistics.comparison import NO_GROUPING, SETTING_KEY, ComparedRun, Comparison, RunGroup
 from mosaic.submission.run_payloads import comparison_settings
 
 if TYPE_CHECKING:
@@ -42,38 +45,57 @@ class ComparisonResult:
     entries: tuple[ComparedRun, ...]
     differences: dict[str, list[Any]]
     """The settings that differ: one value per run, in the order of `entries`."""
+    environments: dict[str, Comparison]
+    """By environment: the same for its runs alone; empty where all runs are on one."""
+    aggregates: Aggregates | None
+    """Normalized scores over all environments; None for one, or where the groups have none in common."""
+    superseded: int = 0
+    """Runs of the groups that were left out, since later ones of their experiment replaced them."""
+
+    @property
+    def scored_groups(self) -> list[tuple[str, RunGroup]]:
+        """The groups of each environment, best first, with its name."""
+        if not self.environments:
+            task = next((entry.task for entry in self.entries), "")
+            return [(task, group) for group in self.statistics.groups]
+        return [(name, group) for name, compared in self.environments.items() for group in compared.groups]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per group, best first. Requires pandas."""
-        groups = self.statistics.groups
+        """Return one row per environment and group, best first. Requires pandas."""
+        rows = self.scored_groups
         return make_frame(
             {
-                "group": [group.name for group in groups],
-                "runs": [len(group.run_ids) for group in groups],
-                "mean": [group.final_return.point for group in groups],
-                "mean_low": [group.final_return.low for group in groups],
-                "mean_high": [group.final_return.high for group in groups],
-                "iqm": [group.iqm.point for group in groups],
-                "iqm_low": [group.iqm.low for group in groups],
-                "iqm_high": [group.iqm.high for group in groups],
+                "environment": [name for name, _ in rows],
+                "group": [group.name for _, group in rows],
+                "runs": [len(group.run_ids) for _, group in rows],
+                "mean": [group.final_return.point for _, group in rows],
+                "mean_low": [group.final_return.low for _, group in rows],
+                "mean_high": [group.final_return.high for _, group in rows],
+                "iqm": [group.iqm.point for _, group in rows],
+                "iqm_low": [group.iqm.low for _, group in rows],
+                "iqm_high": [group.iqm.high for _, group in rows],
             }
         )
 
     def __repr__(self) -> str:
-        groups = ", ".join(f"{group.name}: {group.final_return.point:.6g}" for group in self.statistics.groups)
+        groups = ", ".join(
+            f"{group.name}{f' on {name}' if self.environments else ''}: {group.final_return.point:.6g}"
+            for name, group in self.scored_groups
+        )
         return f"<ComparisonResult of {self.tag}, by {self.by or EACH_RUN}: {groups}>"
 
     def _repr_html_(self) -> str:
         rows = [
             (
+                name,
                 group.name,
                 len(group.run_ids),
                 *(f"{value:.6g}" for value in group.final_return),
                 f"{group.iqm.point:.6g}",
             )
-            for group in self.statistics.groups
+            for name, group in self.scored_groups
         ]
-        return html_table(("group", "runs", "mean", "95 % low", "95 % high", "IQM"), rows)
+        return html_table(("environment", "group", "runs", "mean", "95 % low", "95 % high", "IQM"), rows)
 
 
 def compare_runs(
@@ -83,21 +105,78 @@ def compare_runs(
     tag: str = RETURN_TAG,
     last: int = 100,
     env_id: str = "",
+    reference: dict[str, ScoreRange] | None = None,
 ) -> ComparisonResult:
     """Compare runs, named by ids or groups, grouped by a setting (`run`: each alone; None: what separates them).
 
-    With `env_id`, only the runs on that environment.
+    With `env_id`, only the runs on that environment. Scores on several environments are normalized on each from the
+    worst to the best of these runs, or by `reference`.
     """
-    named = resolve_runs(trainer, runs)
-    views = [view for view in named if view.env_id == env_id] if env_id else named
+    named, superseded = find_compared(trainer, runs)
+    views = [view for view in named if env_id in (view.env_id, environment_label(view))] if env_id else named
     if not views:
         raise unknown_name_error("environment", env_id, {view.env_id for view in named if view.env_id}, "these runs")
-    entries = [_load_entry(trainer, view, title, tag) for view, title in zip(views, run_titles(views), strict=True)]
+    entries = _load_entries(trainer, views, tag)
     _check_has_points(trainer, entries, tag)
     settings = [entry.settings for entry in entries]
-    key = comparison.suggest_grouping_key(settings) if by is None else resolve_group_key(by, settings)
+    key = _suggest_key(settings) if by is None else resolve_group_key(by, settings)
     statistics = comparison.compare(entries, key, CURVE_SMOOTHING, last)
-    return ComparisonResult(tag, last, key, statistics, tuple(entries), comparison.differing_settings(settings))
+    differences = comparison.differing_settings(settings)
+    differences.pop(SETTING_KEY, None)
+    tasks = sorted({entry.task for entry in entries})
+    by_environment = {task: [entry for entry in entries if entry.task == task] for task in tasks}
+    return ComparisonResult(
+        tag,
+        last,
+        key,
+        statistics,
+        tuple(entries),
+        differences,
+        {task: comparison.compare(own, key, CURVE_SMOOTHING, last) for task, own in by_environment.items()}
+        if len(tasks) > 1
+        else {},
+        _aggregate(entries, key, last, reference),
+        len(superseded),
+    )
+
+
+def _suggest_key(settings: Sequence[comparison.Settings]) -> str:
+    """Return what separates the runs besides the environment, which separates them anyway."""
+    key = comparison.suggest_grouping_key(settings)
+    return "algo" if key == "env_id" and all(one.get("algo") for one in settings) else key
+
+
+def find_compared(trainer: TrainerClient, names: Sequence[str]) -> tuple[list[RunView], list[RunView]]:
+    """Return the runs to compare, and those of groups that later ones of their experiment replaced."""
+    current: dict[str, RunView] = {}
+    superseded: dict[str, RunView] = {}
+    for name in names:
+        views, is_group = resolve_name(trainer, name)
+        counted, replaced = split_superseded(views) if is_group else (views, [])
+        current |= {view.run_id: view for view in counted}
+        superseded |= {view.run_id: view for view in replaced}
+    return list(current.values()), [view for view in superseded.values() if view.run_id not in current]
+
+
+def environment_label(view: RunView) -> str:
+    return view.experiment.environment if view.experiment is not None else view.env_id or ""
+
+
+def _aggregate(
+    entries: Sequence[ComparedRun], key: str, last: int, reference: dict[str, ScoreRange] | None
+) -> Aggregates | None:
+    finals = comparison.final_scores(entries, last)
+    ranges = comparison.score_ranges(entries, finals)
+    if reference is not None:
+        ranges = select_ranges(reference, ranges)
+    elif len(ranges) < 2:
+        return None
+    scores = {
+        name: comparison.scores_by_task(group, finals) for name, group in comparison.group_entries(entries, key).items()
+    }
+    # A group without any score would leave no environment that all groups have.
+    scores = {name: tasks for name, tasks in scores.items() if tasks}
+    return aggregate_groups(scores, ranges, reference is not None)
 
 
 def run_titles(views: Sequence[RunView]) -> list[str]:
@@ -112,10 +191,21 @@ def run_titles(views: Sequence[RunView]) -> list[str]:
     return titles
 
 
-def _load_entry(trainer: TrainerClient, view: RunView, title: str, tag: str) -> ComparedRun:
+def _load_entries(trainer: TrainerClient, views: Sequence[RunView], tag: str) -> list[ComparedRun]:
+    has_groups = len({view.group for view in views if view.experiment is not None}) > 1
+    return [
+        _load_entry(trainer, view, title, tag, has_groups) for view, title in zip(views, run_titles(views), strict=True)
+    ]
+
+
+def _load_entry(trainer: TrainerClient, view: RunView, title: str, tag: str, has_groups: bool) -> ComparedRun:
     series = join_series(trainer.metrics(view.run_id, [tag])).get(tag) or empty_series(tag)
     settings = comparison_settings(view, trainer.config(view.run_id))
-    return ComparedRun(view.run_id, title, settings, series.steps.astype(np.float64), series.values, series.values)
+    if view.experiment is not None:
+        setting = view.experiment.setting
+        settings[SETTING_KEY] = f"{view.group}: {setting}" if has_groups else setting
+    steps = series.steps.astype(np.float64)
+    return ComparedRun(view.run_id, title, settings, steps, series.values, series.values, environment_label(view))
 
 
 def _check_has_points(trainer: TrainerClient, entries: Sequence[ComparedRun], tag: str) -> None:

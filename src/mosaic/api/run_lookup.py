@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from mosaic.contracts.errors import NotAllowed, UnknownName
+from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName, similar_names
 from mosaic.contracts.options import RunKind
 
 if TYPE_CHECKING:
@@ -30,23 +31,52 @@ def resolve_run(trainer: TrainerClient, name: str, fits: Fits | None = None, inc
     return trainer.get(name)
 
 
+class NamedRuns(NamedTuple):
+    """What a name refers to."""
+
+    views: list[RunView]
+    is_group: bool
+
+
 def resolve_runs(
     trainer: TrainerClient, names: Sequence[str], fits: Fits | None = None, include_archived: bool = False
 ) -> list[RunView]:
     """Return each run once, in the order given; those of a group that fit, from its first to its last."""
-    views: dict[str, RunView] = {}
-    for name in names:
-        try:
-            matches = [resolve_run(trainer, name, fits, include_archived)]
-        except UnknownName:
-            members = trainer.runs(group=name, include_archived=include_archived)[::-1]
-            if not members:
-                raise
-            matches = [view for view in members if fits is None or fits(view)]
-            if not matches:
-                raise NotAllowed(f"None of the {len(members)} runs of group {name!r} is in a state for this.") from None
-        views |= {view.run_id: view for view in matches}
-    return list(views.values())
+    named = [resolve_name(trainer, name, fits, include_archived) for name in names]
+    return list({view.run_id: view for one in named for view in one.views}.values())
+
+
+def resolve_name(
+    trainer: TrainerClient, name: str, fits: Fits | None = None, include_archived: bool = False
+) -> NamedRuns:
+    """Return the run or the runs of the group that a name refers to; of a group, those that fit."""
+    members = trainer.runs(group=name, include_archived=include_archived)[::-1]
+    try:
+        view = resolve_run(trainer, name, fits, include_archived)
+    except UnknownName as error:
+        if not members:
+            raise _unknown_error(trainer, name, error) from None
+    else:
+        if members and name.lower() != LAST:
+            raise BadInput(
+                f"{name!r} is the name of a group, and also names the run {view.run_id}. "
+                "For the run, give more of its id; for the group, the ids of its runs: "
+                f"mosaic runs --group {shlex.quote(name)}"
+            )
+        return NamedRuns([view], is_group=False)
+    matches = [view for view in members if fits is None or fits(view)]
+    if not matches:
+        raise NotAllowed(f"None of the {len(members)} runs of group {name!r} is in a state for this.")
+    return NamedRuns(matches, is_group=True)
+
+
+def _unknown_error(trainer: TrainerClient, name: str, error: UnknownName) -> UnknownName:
+    """The error for a name that is neither a run nor a group, with the group of a similar name."""
+    message = str(error).replace("No run ", "No run or group ", 1)
+    groups = {view.group for view in trainer.runs(limit=MAX_SEARCHED) if view.group}
+    if message == str(error) or "Did you mean" in message or not (near := similar_names(name, groups)):
+        return UnknownName(message)
+    return UnknownName(f"No run or group {name!r}. Did you mean the group {' or '.join(map(repr, near))}?")
 
 
 def has_policy(view: RunView) -> bool:

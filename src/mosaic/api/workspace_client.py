@@ -34,7 +34,9 @@ from mosaic.submission.run_payloads import build_train_payload
 if TYPE_CHECKING:
     from mosaic.api.attached_run import AttachedRun
     from mosaic.api.duel_results import DuelResult
+    from mosaic.api.experiment import Experiment
     from mosaic.api.group_comparison import ComparisonResult
+    from mosaic.api.reference_scores import ReferenceScores
     from mosaic.contracts.views import DaemonStatus, Verdict
 
 Parameters = ParamSpec("Parameters")
@@ -175,6 +177,18 @@ class Client:
         with closing(ProgressLine()) as show:
             return run_duel(trainer, self._connection.call, plan, show)
 
+    def experiment(self, config: str | os.PathLike[str] | Mapping[str, Any]) -> Experiment:
+        """Return the experiment that a YAML file or a mapping describes: `name`, `algorithms`, `environments`, `seeds`.
+
+        Nothing is submitted: `run()` does that, and submits only what is missing. What is wrong with the config raises
+        ConfigRefused.
+        """
+        from mosaic.api.experiment import Experiment
+        from mosaic.api.experiments import read_experiment
+        from mosaic.submission.experiment_plan import plan_experiment
+
+        return Experiment(self._connection, plan_experiment(read_experiment(config)))
+
     def submit(self, payload: Mapping[str, Any]) -> Run:
         """Submit a whole config, as `mosaic submit` reads it from a file."""
         return Run(self._connection, self._connection.trainer().submit(dict(payload)))
@@ -235,19 +249,28 @@ class Client:
         return Runs([Run(self._connection, view) for view in views])
 
     def compare(
-        self, *runs: str | Run, by: str | None = None, tag: str = RETURN_TAG, last: int = 100, env_id: str = ""
+        self,
+        *runs: str | Run,
+        by: str | None = None,
+        tag: str = RETURN_TAG,
+        last: int = 100,
+        env_id: str = "",
+        reference_scores: ReferenceScores | None = None,
     ) -> ComparisonResult:
         """Compare runs or groups of them, as `mosaic compare` does.
 
         `by` is the setting to group by, or `run` to keep runs apart. A score is the mean of the `last` values of `tag`.
-        `env_id` leaves only the runs on that environment.
+        `env_id` leaves only the runs on that environment. Scores over several are normalized on each from the worst to
+        the best of these runs, or by `reference_scores`.
         """
         from mosaic.api.group_comparison import compare_runs
+        from mosaic.api.reference_scores import read_ranges
 
         if not runs:
             raise BadInput("compare() needs at least one run or group, such as mosaic.compare('groupA', 'groupB').")
         names = [run.id if isinstance(run, Run) else run for run in runs]
-        return self._connection.call(lambda trainer: compare_runs(trainer, names, by, tag, last, env_id))
+        reference = read_ranges(reference_scores)
+        return self._connection.call(lambda trainer: compare_runs(trainer, names, by, tag, last, env_id, reference))
 
     def load_policy(
         self,
@@ -345,4 +368,5 @@ runs = _with_default_client(Client.runs)
 compare = _with_default_client(Client.compare)
 play = _with_default_client(Client.play)
 duel = _with_default_client(Client.duel)
+experiment = _with_default_client(Client.experiment)
 load_policy = _with_default_client(Client.load_policy)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,9 +15,10 @@ from mosaic import formatting
 from mosaic.api.group_comparison import EACH_RUN, ComparisonResult, compare_runs
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import runs_argument
+from mosaic.cli.parameters import AnyFunction, runs_argument
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.statistics.aggregates import Aggregates
 from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
 from mosaic.statistics.curves import ConfidenceInterval
 from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
@@ -23,48 +28,115 @@ LEADERBOARD_COLUMNS = ("RANK", "POLICY", "ALGO", "STEP", "EPISODES", "MEAN", "95
 LEADERBOARD_RIGHT_ALIGNED = ("RANK", "STEP", "EPISODES", "MEAN", "IQM", "EVALUATED")
 
 
+def comparison_options(function: AnyFunction) -> AnyFunction:
+    """Adds the flags that choose and group the compared runs, passed as `choices` to `run_comparison`."""
+    for option in (
+        click.option(
+            "--reference-scores",
+            "reference_file",
+            metavar="FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Normalize by these returns instead of the worst and the best run. "
+            "YAML: CartPole-v1: {low: 20, high: 500}",
+        ),
+        click.option(
+            "--last",
+            metavar="N",
+            type=click.IntRange(1),
+            default=100,
+            show_default=True,
+            help="A run's score is the mean of its last N values.",
+        ),
+        click.option("--tag", default=RETURN_TAG, metavar="METRIC", show_default=True, help="The metric to compare."),
+        click.option("--env", "env_id", default="", metavar="ENV", help="Only runs on this environment."),
+        click.option(
+            "--by",
+            metavar="SETTING",
+            help=f"Group runs by this setting; {EACH_RUN!r}: no grouping.  "
+            "[default: chosen from the settings that differ]",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def run_comparison(context: CliContext, runs: tuple[str, ...], choices: Mapping[str, Any]) -> ComparisonResult:
+    """Compares what the arguments and the flags of `comparison_options` name."""
+    from mosaic.api.reference_scores import read_reference_scores
+
+    named = dict(choices)
+    file = named.pop("reference_file")
+    reference = None if file is None else read_reference_scores(file)
+    return compare_runs(context.trainer(), runs, reference=reference, **named)
+
+
 @command()
 @runs_argument()
-@click.option(
-    "--by",
-    metavar="SETTING",
-    help=f"Group runs by this setting; {EACH_RUN!r}: no grouping.  [default: chosen from the settings that differ]",
-)
-@click.option("--env", "env_id", default="", metavar="ENV", help="Only runs on this environment.")
-@click.option("--tag", default=RETURN_TAG, metavar="METRIC", show_default=True, help="The metric to compare.")
-@click.option(
-    "--last",
-    metavar="N",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="A run's score is the mean of its last N values.",
-)
+@comparison_options
 @pass_context
-def compare(context: CliContext, runs: tuple[str, ...], by: str | None, env_id: str, tag: str, last: int) -> None:
+def compare(context: CliContext, /, runs: tuple[str, ...], **choices: object) -> None:
     """Compares runs as the workbench's Compare page does. RUN may also be the name of a group.
 
     For each group: the mean over its runs with Student's 95 % interval, the interquartile mean (IQM) with a
     bootstrap interval, and how likely one of its runs is better than one of another group.
+
+    Runs on several environments are compared on each, and by normalized scores over all of them.
     """
-    result = compare_runs(context.trainer(), runs, by, tag, last, env_id)
+    result = run_comparison(context, runs, choices)
     if context.is_json:
         output.print_json(comparison_to_json(result))
         return
-    _print_groups(result.statistics, result.by)
-    if result.statistics.is_normalized:
-        environments = sorted({entry.task for entry in result.entries})
+    if result.superseded:
+        output.print_message(describe_superseded(result.superseded))
+    for environment, comparison in result.environments.items():
+        output.console().print(environment, style="bold")
+        _print_groups(comparison, result.by)
+        click.echo()
+    if not result.environments:
+        _print_groups(result.statistics, result.by)
+    if result.aggregates is not None:
+        print_aggregates(result.aggregates)
+    if result.environments:
         output.print_message(
-            f"These runs are on {' and '.join(environments)}, whose returns cannot be averaged. The IQM is of scores "
-            "that were scaled on each environment from the worst (0) to the best (1) of these runs. "
-            f"One environment alone: --env {environments[0]}"
+            f"These runs are on {' and '.join(result.environments)}, whose returns cannot be averaged. "
+            f"{describe_normalization(result.aggregates)} "
+            f"One environment alone: --env {shlex.quote(next(iter(result.environments)))}"
         )
     _print_improvement_probabilities(result.statistics)
     _print_differences(result)
 
 
+def describe_superseded(number: int) -> str:
+    runs = "1 run was" if number == 1 else f"{number} runs were"
+    return f"{runs} left out: later runs of the experiment replaced them. See: mosaic runs --group NAME"
+
+
+def describe_normalization(aggregates: Aggregates | None) -> str:
+    if aggregates is None:
+        return "They have no environment in common, so there is no score over all of them."
+    if aggregates.is_reference:
+        return "Scores over all of them were normalized by the reference scores: low is 0, high is 1."
+    return (
+        "Scores over all of them were normalized on each environment from the worst (0) to the best (1) of these runs."
+    )
+
+
 def comparison_to_json(result: ComparisonResult) -> dict[str, object]:
-    comparison = result.statistics
+    return {
+        "tag": result.tag,
+        "last": result.last,
+        "by": result.by or EACH_RUN,
+        "runs": [entry.run_id for entry in result.entries],
+        **_scores_json(result.statistics),
+        "is_scaled": result.statistics.is_normalized,
+        "differences": result.differences,
+        "environments": {name: _scores_json(comparison) for name, comparison in result.environments.items()},
+        "aggregate": None if result.aggregates is None else aggregates_to_json(result.aggregates),
+        "superseded": result.superseded,
+    }
+
+
+def _scores_json(comparison: Comparison) -> dict[str, object]:
     groups = [
         {
             "name": group.name,
@@ -81,22 +153,55 @@ def comparison_to_json(result: ComparisonResult) -> dict[str, object]:
         {"one": one, "other": other, "probability": value.point, "ci95": [value.low, value.high]}
         for (one, other), value in comparison.improvement_probability.items()
     ]
+    return {"groups": groups, "probability_of_improvement": better}
+
+
+def aggregates_to_json(aggregates: Aggregates) -> dict[str, object]:
+    def value(interval: ConfidenceInterval) -> dict[str, object]:
+        return {"value": interval.point, "ci95": [interval.low, interval.high]}
+
     return {
-        "tag": result.tag,
-        "last": result.last,
-        "by": result.by or EACH_RUN,
-        "runs": [entry.run_id for entry in result.entries],
-        "groups": groups,
-        "is_scaled": comparison.is_normalized,
-        "probability_of_improvement": better,
-        "differences": result.differences,
+        "normalization": "reference" if aggregates.is_reference else "min-max",
+        "ranges": {name: {"low": score.low, "high": score.high} for name, score in aggregates.ranges.items()},
+        "thresholds": list(aggregates.thresholds),
+        "groups": [
+            {
+                "name": group.name,
+                "n": group.runs,
+                "iqm": value(group.iqm),
+                "median": value(group.median),
+                "mean": value(group.mean),
+                "optimality_gap": value(group.optimality_gap),
+                "profile": [value(share) for share in group.profile],
+            }
+            for group in aggregates.groups
+        ],
     }
 
 
+def print_aggregates(aggregates: Aggregates) -> None:
+    """Prints the normalized scores and the performance profile."""
+    environments = f"{len(aggregates.ranges)} environment{'s' if len(aggregates.ranges) > 1 else ''}"
+    screen = output.console()
+    screen.print(f"Normalized scores over {environments} [95 %]", style="bold")
+    columns = ("GROUP", "RUNS", "IQM", "MEDIAN", "MEAN", "OPTIMALITY GAP")
+    table = output.create_table(*columns, right_aligned=("RUNS",), truncate=("GROUP",))
+    for group in aggregates.groups:
+        values = (group.iqm, group.median, group.mean, group.optimality_gap)
+        table.add_row(group.name, str(group.runs), *map(format_probability, values))
+    screen.print(table)
+    screen.print("\nShare of runs with a normalized score above [95 %]", style="bold")
+    table = output.create_table(
+        "GROUP", *(f"{threshold:g}" for threshold in aggregates.thresholds), truncate=("GROUP",)
+    )
+    for group in aggregates.groups:
+        table.add_row(group.name, *map(format_probability, group.profile))
+    screen.print(table)
+
+
 def _print_groups(comparison: Comparison, key: str) -> None:
-    iqm = "IQM, SCALED [95 %]" if comparison.is_normalized else "IQM [95 %]"
     short = strip_common_parts([group.name for group in comparison.groups]) if not key else {}
-    columns = ["GROUP" if key else "RUN", "RUNS", "MEAN [95 %]", iqm, "CURVE"]
+    columns = ["GROUP" if key else "RUN", "RUNS", "MEAN [95 %]", "IQM [95 %]", "CURVE"]
     if not key:
         columns.remove("RUNS")
     table = output.create_table(*columns, right_aligned=("RUNS",), truncate=(columns[0],))
@@ -119,7 +224,8 @@ def _print_improvement_probabilities(comparison: Comparison) -> None:
         return
     names = [group.name for group in comparison.groups]
     screen = output.console()
-    screen.print("\nHow likely a run of the row is better than one of the column [95 %]", style="bold")
+    averaged = ", averaged over environments" if comparison.is_normalized else ""
+    screen.print(f"\nHow likely a run of the row is better than one of the column{averaged} [95 %]", style="bold")
     table = output.create_table("", *names)
     for one in names:
         values = [comparison.improvement_probability.get((one, other)) for other in names]

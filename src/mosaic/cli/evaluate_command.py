@@ -15,9 +15,10 @@ from mosaic.api.run_lookup import has_policy
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.control_commands import TRUST_HELP
-from mosaic.cli.parameters import SettingType, find_run, run_argument
+from mosaic.cli.group_evaluation import evaluate_group
+from mosaic.cli.parameters import SettingType, find_current_runs, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
-from mosaic.contracts.errors import RunEnded
+from mosaic.contracts.errors import BadInput, RunEnded
 from mosaic.contracts.options import OPTIONS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _option(flag: str, name: str, **attributes: Any) -> Callable[[Any], Any]:
 
 
 @command("eval")
-@run_argument("policy", "RUN|CHECKPOINT")
+@run_argument("policy", "RUN|GROUP|CHECKPOINT")
 @_option("--episodes", "eval_batch_size", default=OPTIONS["eval_batch_size"].default, show_default=True)
 @click.option("--repeat", "eval_repeat", is_flag=True, help="Batch after batch on further seeds, until Ctrl-C.")
 @click.option(
@@ -67,12 +68,17 @@ def evaluate(
 ) -> int:
     """Evaluates a policy on fresh seeds, deterministically. An evaluation is a run.
 
-    RUN is a run that has trained one. CHECKPOINT is the folder of a checkpoint or of a run, a .cleanrl_model, or a
-    file with weights only, with --algo and --env-id.
+    RUN is a run that has trained one; of a GROUP, all such runs are evaluated, one after the other. CHECKPOINT is the
+    folder of a checkpoint or of a run, a .cleanrl_model, or a file with weights only, with --algo and --env-id.
     """
     context.print_workspace()
     if not is_policy_path(policy):
-        policy = find_run(context, policy, has_policy).run_id
+        views = find_current_runs(context, policy, has_policy)
+        if len(views) > 1:
+            if options["eval_repeat"] or algo is not None:
+                raise BadInput("--repeat and --algo are for a single policy, not for a group.")
+            return evaluate_group(context, views, checkpoint, env_id, is_trusted, options)
+        policy = views[0].run_id
     payload = evaluation_payload(context.trainer(), policy, options, checkpoint, algo, env_id)
     view, evaluation = run_evaluation(context, payload, is_trusted)
     summary = None if evaluation is None else evaluation.summary

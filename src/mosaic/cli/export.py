@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -34,7 +34,16 @@ _LINE_COLOR = "#1f4e79"
 @command()
 @run_argument(metavar="RUN|GROUP")
 @click.option("--episodes", metavar="F.jsonl", type=_FILE_TYPE, help="Every episode, one JSON object per line.")
-@click.option("--csv", "csv_file", metavar="F.csv", type=_FILE_TYPE, help="Every logged value: tag,step,at,value.")
+@click.option(
+    "--csv",
+    "csv_file",
+    metavar="F.csv",
+    type=_FILE_TYPE,
+    help="Every logged value: tag,step,at,value; of a group, run first.",
+)
+@click.option(
+    "--metrics", "json_file", metavar="F.json", type=_FILE_TYPE, help="The same as JSON, with what each run is."
+)
 @click.option("--png", metavar="F.png", type=_FILE_TYPE, help="The curve of its returns.")
 @click.option("--pdf", metavar="F.pdf", type=_FILE_TYPE, help="The same for print.")
 @click.option("--svg", metavar="F.svg", type=_FILE_TYPE, help="The same to be edited.")
@@ -43,52 +52,78 @@ _LINE_COLOR = "#1f4e79"
 def export(context: CliContext, /, run: str, **paths: Path | None) -> None:
     """Writes a run's episodes, metrics, curve or whole folder to a file.
 
-    For a group, one file for each run: F.csv becomes F-RUN.csv.
+    For a group, --csv, --metrics and --zip write one file with all runs; the others one for each: F.png becomes
+    F-RUN.png.
     """
     chosen = {kind: path for kind, path in paths.items() if path is not None}
     if not chosen:
         raise BadInput(
-            "Choose what to export: --episodes F.jsonl, --csv F.csv, --png F.png, --pdf F.pdf, --svg F.svg or "
-            "--zip F.zip."
+            "Choose what to export: --episodes F.jsonl, --csv F.csv, --metrics F.json, --png F.png, --pdf F.pdf, "
+            "--svg F.svg or --zip F.zip."
         )
     from mosaic.client import exports
 
-    writers: dict[str, Callable[[TrainerClient, RunView, Path, ExportTask], None]] = {
-        "episodes": exports.export_episodes,
-        "csv_file": exports.export_csv,
-        "zip_file": exports.export_zip,
-        **{kind: partial(save_curve, image_format=kind) for kind in ("png", "pdf", "svg")},
-    }
-    trainer = context.trainer()
     fits = (lambda view: view.stage == "finished") if "zip_file" in chosen else None
     views = find_runs(context, [run], fits)
+    for_one: dict[str, Callable[[TrainerClient, RunView, Path, ExportTask], None]] = {
+        "episodes": exports.export_episodes,
+        **{kind: partial(save_curve, image_format=kind) for kind in ("png", "pdf", "svg")},
+    }
+    for_all: dict[str, Callable[[TrainerClient, Sequence[RunView], Path, ExportTask], None]] = {
+        "json_file": exports.export_json_of_runs,
+        "csv_file": exports.export_csv_of_runs,
+        "zip_file": exports.export_zip_of_runs,
+    }
+    if len(views) == 1:
+        for_one |= {"csv_file": exports.export_csv, "zip_file": exports.export_zip}
+    trainer = context.trainer()
     short = formatting.short_ids([view.run_id for view in views])
     written: dict[str, list[str]] = {view.run_id: [] for view in views}
-    for view, (kind, chosen_path) in itertools.product(views, chosen.items()):
-        path = chosen_path if len(views) == 1 else chosen_path.with_stem(f"{chosen_path.stem}-{short[view.run_id]}")
+    for kind, chosen_path in chosen.items():
         with output.progress_bar("Packing") as show_bytes:
             show = show_bytes if kind == "zip_file" else lambda *_: None
-            writers[kind](trainer, view, path, exports.ExportTask(path.name, show))
-        written[view.run_id].append(str(path.absolute()))
-        if not context.is_json:
-            click.echo(f"Wrote {path.absolute()} ({formatting.format_size(os.path.getsize(path))})")
+            if kind not in for_one:
+                for_all[kind](trainer, views, chosen_path, exports.ExportTask(chosen_path.name, show))
+                _report(context, written, views, chosen_path)
+                continue
+            for view in views:
+                name = chosen_path.stem if len(views) == 1 else f"{chosen_path.stem}-{short[view.run_id]}"
+                path = chosen_path.with_stem(name)
+                for_one[kind](trainer, view, path, exports.ExportTask(path.name, show))
+                _report(context, written, [view], path)
     if context.is_json:
         entries = [{"run_id": run_id, "files": files} for run_id, files in written.items()]
         output.print_json(entries[0] if len(entries) == 1 else entries)
+
+
+def _report(context: CliContext, written: dict[str, list[str]], views: Sequence[RunView], path: Path) -> None:
+    for view in views:
+        written[view.run_id].append(str(path.absolute()))
+    if not context.is_json:
+        click.echo(f"Wrote {path.absolute()} ({formatting.format_size(os.path.getsize(path))})")
 
 
 @command("import")
 @click.argument("file", metavar="F.zip", type=click.Path())
 @pass_context
 def import_(context: CliContext, file: str) -> None:
-    """Imports a run that was exported as a zip, or a run folder from the trash."""
+    """Imports the runs in a zip that `mosaic export --zip` made, or a run folder from the trash."""
     context.require_local()
     path = Path(file).absolute()
     if not path.exists():
         raise BadInput(f"{file} does not exist; expected a zip that `mosaic export --zip` made.")
     context.print_workspace()
-    view = context.trainer().import_run(str(path))
-    context.print_result(view, f"Run {view.run_id} is here now: {view.run_dir}")
+    from mosaic.client.file_transfer import extract_packed_runs
+
+    trainer = context.trainer()
+    with tempfile.TemporaryDirectory(prefix="mosaic-import-") as folder:
+        parts = extract_packed_runs(path, Path(folder)) if path.is_file() else [path]
+        views = [trainer.import_run(str(part)) for part in parts]
+    if context.is_json:
+        output.print_json(views[0] if len(views) == 1 else views)
+        return
+    for view in views:
+        click.echo(f"Run {view.run_id} is here now: {view.run_dir}")
 
 
 # --- the curve of returns

@@ -39,6 +39,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("script_command:run", "Run any script of yours, unedited, with curves and live frames."),
         "check": ("train_commands:check", "Dry run: validate the config and show what would run."),
         "submit": ("train_commands:submit", "Submit a whole config from a JSON file."),
+        "experiment": ("experiment_commands:experiment", "Run algorithms × environments × seeds from a YAML file."),
         "eval": ("evaluate_command:evaluate", "Evaluate a run's policy on fresh seeds."),
     },
     "Play": {
@@ -50,6 +51,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Inspect": {
         "runs": ("runs_commands:runs", "List runs, newest first."),
+        "experiments": ("experiment_commands:experiments", "List groups of runs, with their numbers by status."),
         "show": ("show:show", "Show everything about a run."),
         "watch": ("watch_command:watch", "Watch a run's environments, live."),
         "logs": ("logs_commands:logs", "Print what a run wrote to its console."),
@@ -60,6 +62,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "compare_commands:compare",
             "Compare runs or groups: scores, confidence intervals and settings that differ.",
         ),
+        "plot": ("plot_command:plot", "Draw learning curves or aggregates of runs and groups for a paper."),
         "leaderboard": ("compare_commands:leaderboard", "Rank all evaluated policies, for each environment."),
     },
     "Control": {

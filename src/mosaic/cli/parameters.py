@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mosaic import formatting
+from mosaic.api.experiment_state import split_superseded
 from mosaic.api.run_lookup import LAST, Fits, resolve_run, resolve_runs
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command
@@ -95,10 +96,19 @@ def find_run(context: CliContext, name: str, fits: Fits | None = None) -> RunVie
     return view
 
 
+def find_current_runs(context: CliContext, name: str, fits: Fits | None = None) -> list[RunView]:
+    """Return the same for one name; of a group, without runs that later ones of their experiment replaced."""
+    views = find_runs(context, [name], fits)
+    return split_superseded(views)[0] if len(views) > 1 else views
+
+
 def find_runs(
     context: CliContext, names: Sequence[str], fits: Fits | None = None, include_archived: bool = False
 ) -> list[RunView]:
-    """Return the runs that a user names, by ids, groups or `last`; of a group, those that fit the command."""
+    """Return the runs that a user names, by ids, groups or `last`; of a group, those that fit the command.
+
+    Every command that takes RUN|GROUP calls this, so that a name means the same in all of them.
+    """
     views = resolve_runs(context.trainer(), names, fits, include_archived)
     for name in names:
         if name.lower() == LAST and len(names) == 1:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import math
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from mosaic.client.file_transfer import pack_run
 from mosaic.common.files import atomic_write
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
 
 
 CSV_COLUMNS = ("tag", "step", "at", "value")
+_DESCRIBED = ("run_id", "group", "algo", "env_id", "seed", "tags", "experiment", "total_timesteps", "global_step")
+"""What a JSON file states of each run."""
 
 
 class ExportCancelled(MosaicError):
@@ -45,26 +53,77 @@ class ExportTask:
 
 def export_zip(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:
     """Write the whole run folder."""
-    if view.stage != "finished":
-        raise NotAllowed(f"Run {short_id(view.run_id)} is {view.stage}; its folder can be exported when it has ended.")
+    _require_finished([view])
     files = trainer.files(view.run_id)
     task.total = sum(entry.size_bytes for entry in files)
     with atomic_write(path) as file:
         pack_run(trainer, view.run_id, files, file, task.advance)
 
 
+def export_zip_of_runs(trainer: TrainerClient, views: Sequence[RunView], path: Path, task: ExportTask) -> None:
+    """Write a zip that contains the zip of each run."""
+    _require_finished(views)
+    files = {view.run_id: trainer.files(view.run_id) for view in views}
+    task.total = sum(entry.size_bytes for entries in files.values() for entry in entries)
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for run_id, entries in files.items():
+            with tempfile.TemporaryFile(dir=path.absolute().parent) as packed:
+                pack_run(trainer, run_id, entries, packed, task.advance)
+                packed.seek(0)
+                with archive.open(f"{run_id}.zip", "w", force_zip64=True) as target:
+                    shutil.copyfileobj(packed, target)
+
+
+def _require_finished(views: Iterable[RunView]) -> None:
+    for view in views:
+        if view.stage != "finished":
+            raise NotAllowed(
+                f"Run {short_id(view.run_id)} is {view.stage}; its folder can be exported when it has ended."
+            )
+
+
 def export_csv(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:
     """Write every logged value."""
+    with _open_text(path) as text:
+        write_csv(_count_points(trainer, view.run_id, task), text)
 
-    def count_points() -> Iterator[MetricSeries]:
-        for part in trainer.metrics(view.run_id):
-            task.advance(len(part.steps))
-            yield part
 
+def export_csv_of_runs(trainer: TrainerClient, views: Sequence[RunView], path: Path, task: ExportTask) -> None:
+    """Write every logged value of all runs into one file, with the run's id first."""
+    with _open_text(path) as text:
+        write_group_csv({view.run_id: _count_points(trainer, view.run_id, task) for view in views}, text)
+
+
+def export_json_of_runs(trainer: TrainerClient, views: Sequence[RunView], path: Path, task: ExportTask) -> None:
+    """Write every logged value of all runs as one JSON array: what each run is, and its metrics by tag.
+
+    A value that is not finite is null.
+    """
+    with _open_text(path) as text:
+        for number, view in enumerate(views):
+            series: dict[str, dict[str, list[Any]]] = {}
+            for part in _count_points(trainer, view.run_id, task):
+                columns = series.setdefault(part.tag, {"steps": [], "at": [], "values": []})
+                columns["steps"].extend(part.steps)
+                columns["at"].extend(part.at)
+                columns["values"].extend(value if math.isfinite(value) else None for value in part.values)
+            entry = {**view.model_dump(mode="json", include=set(_DESCRIBED)), "status": view.status, "metrics": series}
+            text.write(("[" if number == 0 else ",\n") + json.dumps(entry))
+        text.write("]\n")
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[IO[str]]:
     with atomic_write(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        write_csv(count_points(), text)
+        yield text
         text.detach()
+
+
+def _count_points(trainer: TrainerClient, run_id: str, task: ExportTask) -> Iterator[MetricSeries]:
+    for part in trainer.metrics(run_id):
+        task.advance(len(part.steps))
+        yield part
 
 
 def write_csv(parts: Iterable[MetricSeries], stream: IO[str]) -> None:

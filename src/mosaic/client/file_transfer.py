@@ -75,6 +75,29 @@ def pack_run(
                     on_bytes(len(data))
 
 
+def extract_packed_runs(path: Path, folder: Path) -> list[Path]:
+    """Return the zips of single runs in a zip of a group, copied into `folder`; another file is returned as it is.
+
+    They are stored without compression, so that copies are not larger than `path`; the daemon that imports them checks
+    what is inside.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if not members or any(
+                not member.filename.endswith(".zip") or member.compress_type != zipfile.ZIP_STORED for member in members
+            ):
+                return [path]
+            parts = []
+            for number, member in enumerate(members):
+                parts.append(folder / f"{number}.zip")
+                with archive.open(member) as source, open(parts[-1], "xb") as target:
+                    shutil.copyfileobj(source, target)
+            return parts
+    except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError):
+        return [path]  # the daemon says what is wrong with it
+
+
 def _zip_time(at: float) -> tuple[int, int, int, int, int, int]:
     """Return a time as zip files store it: in parts, and not before 1980."""
     return time.localtime(max(at, 315_619_200))[:6]

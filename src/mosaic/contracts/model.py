@@ -67,7 +67,8 @@ def format_problems(problems: Iterable[FieldProblem]) -> str:
     listed = [f"{path}: {problem}" if path else problem for path, problem in problems]
     if len(listed) > MAX_LISTED:
         listed[MAX_LISTED:] = [f"and {len(listed) - MAX_LISTED:,} more"]
-    return "; ".join(listed) + "."
+    text = "; ".join(listed)
+    return text if text.endswith("?") else f"{text}."
 
 
 def format_validation_error(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
+from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import Contract, parse_contract
@@ -129,6 +130,8 @@ class Metadata(Contract):
     """Runs that belong together, such as the seeds of one experiment."""
     is_imported: bool = False
     """Set by an import and kept in every copy: what the config would execute needs `--trust`."""
+    experiment: ExperimentMember | None = None
+    """Which run of the experiment `group` it is; not part of what clients read to submit it again."""
 
 
 def _option(path: str, **changes: Any) -> Any:
@@ -297,6 +300,14 @@ class Payload(Contract):
         """A copy with other fields of `metadata.worker`."""
         worker = self.metadata.worker.model_copy(update=changes)
         return self.model_copy(update={"metadata": self.metadata.model_copy(update={"worker": worker})})
+
+    def without_experiment(self) -> Payload:
+        """A copy that can be submitted again: it makes a run that is not a part of an experiment."""
+        if self.metadata.experiment is None:
+            return self
+        given = self.metadata.model_fields_set - {"experiment"}
+        metadata = Metadata.model_construct(given, **{name: getattr(self.metadata, name) for name in given})
+        return self.model_copy(update={"metadata": metadata})
 
     def with_policy_path(self, change: Callable[[str], str]) -> Payload:
         """A copy with another path of the policy to evaluate, if there is one."""

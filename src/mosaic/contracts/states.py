@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, model_validator
 
+from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.model import Contract, Int64, StoredProcess
 from mosaic.contracts.options import RunKind
 
@@ -91,6 +92,8 @@ class RunRecord(StoredState):
     agent_id: str | None = None
     """The name that the config gives to the agent."""
     group: str | None = None
+    experiment: ExperimentMember | None = None
+    """Which run of the experiment `group` it is."""
     tags: tuple[str, ...] = ()
     notes: str | None = None
     is_archived: bool = False

@@ -10,6 +10,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
+from mosaic.statistics.aggregates import ScoreRange, min_max_range
 from mosaic.statistics.curves import ConfidenceBand, ConfidenceInterval, mean_with_band, resample, smooth
 from mosaic.statistics.scores import (
     LAST_EPISODES,
@@ -23,6 +24,8 @@ Floats = npt.NDArray[np.float64]
 GRID_POINTS = 400
 NO_GROUPING = ""
 """The key for no grouping: every run is its own group."""
+SETTING_KEY = "setting"
+"""What an experiment calls an algorithm with its settings."""
 DEFAULT_KEYS = ("algo", "env_id", "group", "seed")
 NOT_SET_LABEL = "not set"
 
@@ -38,10 +41,12 @@ class ComparedRun:
     y: Floats
     returns: Floats
     """Values whose last ones are averaged to the final score: returns, or another metric."""
+    environment: str = ""
+    """What tells its environment apart, where its id is not enough."""
 
     @property
     def task(self) -> str:
-        return str(self.settings.get("env_id") or "")
+        return self.environment or str(self.settings.get("env_id") or "")
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def grouping_keys(settings: Sequence[Settings]) -> list[str]:
 
 def suggest_grouping_key(settings: Sequence[Settings]) -> str:
     """Return the default key that splits these runs into groups of several, or NO_GROUPING."""
-    for key in ("group", "algo", "env_id"):
+    for key in (SETTING_KEY, "group", "algo", "env_id"):
         values = {format_value(one.get(key)) for one in settings}
         if 1 < len(values) < len(settings):
             return key
@@ -112,16 +117,26 @@ def _mask_partial(band: ConfidenceBand) -> ConfidenceBand:
     return ConfidenceBand(mean, low, high, band.runs)
 
 
-def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episodes: int = LAST_EPISODES) -> Comparison:
-    """Compare runs grouped by `key`. `weight` smooths the curves; a final score averages the last `last_episodes`."""
-    grid = _grid(entries)
+def group_entries(entries: Sequence[ComparedRun], key: str) -> dict[str, list[ComparedRun]]:
     members: dict[str, list[ComparedRun]] = {}
     for entry in entries:
         name = entry.title if key == NO_GROUPING else format_value(entry.settings.get(key))
         members.setdefault(name, []).append(entry)
-    finals = {entry.run_id: final_performance(entry.returns, last_episodes) for entry in entries}
+    return members
+
+
+def final_scores(entries: Sequence[ComparedRun], last_episodes: int = LAST_EPISODES) -> dict[str, float]:
+    """By run: the mean of its last values; NaN where it has none."""
+    return {entry.run_id: final_performance(entry.returns, last_episodes) for entry in entries}
+
+
+def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episodes: int = LAST_EPISODES) -> Comparison:
+    """Compare runs grouped by `key`. `weight` smooths the curves; a final score averages the last `last_episodes`."""
+    grid = _grid(entries)
+    members = group_entries(entries, key)
+    finals = final_scores(entries, last_episodes)
     scores, is_normalized = _normalize_scores(entries, finals)
-    strata = {name: _scores_by_task(group, scores) for name, group in members.items()}
+    strata = {name: scores_by_task(group, scores) for name, group in members.items()}
     groups = [
         RunGroup(
             name,
@@ -167,16 +182,17 @@ def _normalize_scores(entries: Sequence[ComparedRun], finals: Mapping[str, float
     tasks = {entry.task for entry in entries}
     if len(tasks) < 2:
         return dict(finals), False
-    scores: dict[str, float] = {}
-    for task in tasks:
-        of_task = {entry.run_id: finals[entry.run_id] for entry in entries if entry.task == task}
-        known = [value for value in of_task.values() if np.isfinite(value)]
-        low, high = min(known, default=0.0), max(known, default=0.0)
-        scores |= {run_id: (value - low) / ((high - low) or 1.0) for run_id, value in of_task.items()}
-    return scores, True
+    ranges = score_ranges(entries, finals)
+    return {e.run_id: float(ranges[e.task].normalize(np.array(finals[e.run_id]))) for e in entries}, True
 
 
-def _scores_by_task(group: Sequence[ComparedRun], scores: Mapping[str, float]) -> dict[str, Floats]:
+def score_ranges(entries: Sequence[ComparedRun], finals: Mapping[str, float]) -> dict[str, ScoreRange]:
+    """By environment: from the worst to the best final score."""
+    tasks = sorted({entry.task for entry in entries})
+    return {task: min_max_range(finals[e.run_id] for e in entries if e.task == task) for task in tasks}
+
+
+def scores_by_task(group: Sequence[ComparedRun], scores: Mapping[str, float]) -> dict[str, Floats]:
     by_task: dict[str, list[float]] = {}
     for entry in group:
         if np.isfinite(scores[entry.run_id]):

@@ -8,6 +8,7 @@ task, so that a task with many runs does not outweigh one with few by chance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from mosaic.statistics.curves import ConfidenceInterval
 
 Floats = npt.NDArray[np.float64]
 Strata = Sequence[Floats]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 LAST_EPISODES = 100
 BOOTSTRAP_REPETITIONS = 50_000
@@ -33,14 +35,16 @@ def final_performance(returns: Floats, last_episodes: int = LAST_EPISODES) -> fl
 
 def iqm(scores: Floats) -> float:
     """Return the interquartile mean: the mean without the lowest and the highest quarter."""
-    return float(_iqm_rows(np.asarray(scores, np.float64).reshape(1, -1))[0])
+    return float(iqm_rows(np.asarray(scores, np.float64).reshape(1, -1))[0])
 
 
 def iqm_interval(strata: Strata, repetitions: int = BOOTSTRAP_REPETITIONS) -> ConfidenceInterval:
     """Return the IQM over all tasks with the 95 % interval of a stratified bootstrap."""
     point = iqm(np.concatenate(list(strata)))
-    samples = np.concatenate([_iqm_rows(np.concatenate(drawn, axis=1)) for drawn in _bootstrap(strata, repetitions)])
-    return _percentile_interval(point, samples)
+    samples = np.concatenate(
+        [iqm_rows(np.concatenate(drawn, axis=1)) for drawn in bootstrap_strata(strata, repetitions)]
+    )
+    return percentile_interval(point, samples)
 
 
 def probability_of_improvement(one: Strata, other: Strata) -> float:
@@ -55,21 +59,25 @@ def probability_of_improvement_interval(
     samples = np.concatenate(
         [
             _improvement_rows(left, right)
-            for left, right in zip(_bootstrap(one, repetitions), _bootstrap(other, repetitions, _SEED + 1), strict=True)
+            for left, right in zip(
+                bootstrap_strata(one, repetitions), bootstrap_strata(other, repetitions, seed=_SEED + 1), strict=True
+            )
         ]
     )
-    return _percentile_interval(probability_of_improvement(one, other), samples)
+    return percentile_interval(probability_of_improvement(one, other), samples)
 
 
-def _bootstrap(strata: Strata, repetitions: int, seed: int = _SEED) -> Iterator[list[Floats]]:
+def bootstrap_strata(
+    strata: Sequence[npt.NDArray[Scalar]], repetitions: int, chunk: int = _CHUNK, seed: int = _SEED
+) -> Iterator[list[npt.NDArray[Scalar]]]:
     """Yield chunks: for each task a matrix whose rows are samples of its runs, with replacement."""
     random = np.random.default_rng(seed)
-    for begin in range(0, repetitions, _CHUNK):
-        rows = min(_CHUNK, repetitions - begin)
+    for begin in range(0, repetitions, chunk):
+        rows = min(chunk, repetitions - begin)
         yield [part[random.integers(0, len(part), (rows, len(part)))] for part in strata]
 
 
-def _iqm_rows(rows: Floats) -> Floats:
+def iqm_rows(rows: Floats) -> Floats:
     cut = rows.shape[1] // 4
     middle: Floats = np.sort(rows, axis=1)[:, cut : rows.shape[1] - cut]
     mean: Floats = middle.mean(axis=1)
@@ -87,6 +95,6 @@ def _improvement_rows(one: Sequence[Floats], other: Sequence[Floats]) -> Floats:
     return mean
 
 
-def _percentile_interval(point: float, samples: Floats) -> ConfidenceInterval:
+def percentile_interval(point: float, samples: Floats) -> ConfidenceInterval:
     low, high = np.percentile(samples, (2.5, 97.5))
     return ConfidenceInterval(point, float(low), float(high))

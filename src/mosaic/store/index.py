@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.events import Deleted, Steps
+from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import MetricsCursor, MetricSeries
@@ -210,6 +211,15 @@ class Index:
             (wanted, wanted + "~", len(wanted) >= MIN_SUFFIX_LENGTH, -len(wanted), wanted, limit),
         )
         return [run_id for (run_id,) in rows]
+
+    def find_experiment_run(self, group: str | None, member: ExperimentMember) -> str | None:
+        """Return the run of a group that has this key and attempt."""
+        rows = self._rows(
+            "SELECT run_id FROM run WHERE run_group IS ? AND json_extract(record, '$.experiment.key') = ? "
+            "AND json_extract(record, '$.experiment.attempt') = ? ORDER BY run_id LIMIT 1",
+            (group, member.key, member.attempt),
+        )
+        return rows[0][0] if rows else None
 
     def list_run_ids(self, include_archived: bool = False) -> list[str]:
         """Newest first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -66,6 +67,7 @@ class RunService:
         self._checkers = checkers
         self._slots = slots
         self._wake = wake
+        self._experiment_lock = threading.Lock()
 
     # --- submitting
 
@@ -127,7 +129,7 @@ class RunService:
         return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, caller: Caller) -> RunView:
-        """Creates the run, if all checks accept it."""
+        """Creates the run, if all checks accept it. That of an experiment is returned if it exists already."""
         self._require_space()
         data = decode_limited(text)
         redacted = redact_secrets(data)
@@ -136,7 +138,14 @@ class RunService:
         if stored != redacted:  # a reference got another name, because another secret had that one
             payload = self._parse_submission(translate_extras(stored), caller)
         payload = pin_env_version(payload, verdict.summary.environment.id)
-        record, folder = self._create_run_folder(payload, verdict.summary, caller)
+        if payload.metadata.experiment is None:
+            return self._create_run(payload, verdict.summary, caller)
+        with self._experiment_lock:  # so that a run submitted twice at the same time is created once
+            found = self._records.index.find_experiment_run(payload.metadata.group, payload.metadata.experiment)
+            return self._records.view(found) if found else self._create_run(payload, verdict.summary, caller)
+
+    def _create_run(self, payload: Payload, summary: VerdictSummary, caller: Caller) -> RunView:
+        record, folder = self._create_run_folder(payload, summary, caller)
         with self._records.lock:
             if caller.environment:
                 # Without what would load libraries of the caller's choice into the keeper's tree.
@@ -171,6 +180,7 @@ class RunService:
             worker=payload.metadata.worker.id,
             run_name=payload.run_name,
             group=payload.metadata.group,
+            experiment=payload.metadata.experiment,
             tags=payload.metadata.tags,
             notes=payload.metadata.notes,
             is_imported=payload.metadata.is_imported,

@@ -119,7 +119,7 @@ class Servicer(TrainerServicer):
         return _run_reply(self._records.view(self._records.resolve(request.run)))
 
     def GetConfig(self, request: pb.RunRequest, context: Context) -> pb.JsonReply:
-        payload = self._records.read_payload(self._records.resolve(request.run))
+        payload = self._records.read_payload(self._records.resolve(request.run)).without_experiment()
         return pb.JsonReply(json=payload.model_dump_json(exclude_unset=True))
 
     def AnnotateRun(self, request: pb.AnnotateRequest, context: Context) -> pb.RunReply:

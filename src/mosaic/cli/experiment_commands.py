@@ -1,0 +1,302 @@
+"""`mosaic experiment check|run|status` and `mosaic experiments`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic import formatting
+from mosaic.api.run_wait import InterruptCounter
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
+from mosaic.contracts.errors import unknown_name_error
+
+if TYPE_CHECKING:
+    from mosaic.api.experiment_state import ExperimentRun
+    from mosaic.contracts.views import RunView
+    from mosaic.submission.experiment_plan import ExperimentPlan
+
+FAILED_EXIT_CODE = 3
+DETACHED_EXIT_CODE = 130
+FILE_SUFFIXES = (".yaml", ".yml")
+_FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
+COUNTED = {
+    "DONE": ("succeeded",),
+    "RUNNING": ("starting", "running", "stalled", "paused", "stopping"),
+    "QUEUED": ("queued",),
+    "FAILED": ("failed", "rejected", "lost"),
+    "CANCELLED": ("cancelled",),
+    "MISSING": ("missing",),
+}
+"""By column: the statuses of runs that it counts."""
+
+
+@click.group(params=common_options())
+def experiment() -> None:
+    """Runs algorithms × environments × seeds from a YAML file, as one group of runs.
+
+    \b
+    mosaic experiment check FILE.yaml     # what would run; nothing is submitted
+    mosaic experiment run FILE.yaml       # submits what is missing, and follows
+    mosaic compare NAME                   # and plot, eval, export, cancel, delete …
+    """
+
+
+@command("check")
+@click.argument("file", metavar="FILE.yaml", type=_FILE_TYPE)
+@pass_context
+def check(context: CliContext, file: Path) -> None:
+    """Checks an experiment and lists its runs; nothing is submitted. Every combination goes through the dry run."""
+    from mosaic.api.experiments import check_cells, read_runs
+
+    plan = _read_plan(file)
+    verdicts = check_cells(context.call_with_reconnect, plan.cells, plan.seeds[0])
+    runs = read_runs(context.call_with_reconnect, plan)
+    if context.is_json:
+        output.print_json({**_plan_json(plan), "runs": [_run_json(run) for run in runs]})
+        return
+    for warning in dict.fromkeys(warning for verdict in verdicts for warning in verdict.summary.warnings):
+        output.print_message(f"Warning: {warning}")
+    print_plan(plan, runs)
+
+
+@command("run")
+@click.argument("file", metavar="FILE.yaml", type=_FILE_TYPE)
+@click.option("--detach", "is_detached", is_flag=True, help="Do not wait; the runs continue in the background.")
+@click.option("--retry", "is_retry", is_flag=True, help="Submit failed, cancelled and lost runs again, too.")
+@pass_context
+def run(context: CliContext, file: Path, is_detached: bool, is_retry: bool) -> int:
+    """Submits the runs of an experiment that are missing, and follows all of them. Ctrl-C detaches: runs continue.
+
+    Given again, it submits only what was not submitted before, and runs whose settings were changed in the file.
+    """
+    from mosaic.api.duels import ProgressLine
+    from mosaic.api.experiments import follow_runs, submit_missing
+
+    plan = _read_plan(file)
+    context.print_workspace()
+    call = context.call_with_reconnect
+    with InterruptCounter() as interrupts:
+
+        def is_interrupted() -> bool:
+            return interrupts.count > 0
+
+        with closing(ProgressLine()) as show:
+            report = submit_missing(
+                call, plan, is_retry, is_interrupted, show if sys.stderr.isatty() else lambda line: None
+            )
+        output.print_warnings(*report.submitted)
+        if report.left:
+            output.print_message(
+                f"Interrupted: {report.left} runs were not submitted. "
+                f"Submit them: mosaic experiment run {shlex.quote(str(file))}"
+            )
+            return DETACHED_EXIT_CODE
+        output.print_message(f"{_count(len(report.submitted), 'run')} submitted to group {plan.name}.")
+        runs = report.runs
+        if not is_detached:
+            with closing(ProgressLine()) as show:
+                runs = follow_runs(call, plan, show, is_interrupted)
+    _print_runs(context, plan.name, runs)
+    if is_detached:
+        return 0
+    if any(one.view is not None and one.view.is_active for one in runs):
+        output.print_message(
+            f"Detached; the runs continue. Attach again: mosaic experiment run {shlex.quote(str(file))}    "
+            f"Cancel them: mosaic cancel {plan.name}"
+        )
+        return DETACHED_EXIT_CODE
+    if any(one.is_unsuccessful for one in runs):
+        output.print_message(
+            f"Submit those that did not succeed again: mosaic experiment run {shlex.quote(str(file))} --retry"
+        )
+        return FAILED_EXIT_CODE
+    return 0
+
+
+@command("status")
+@click.argument("experiment_name", metavar="NAME|FILE.yaml")
+@pass_context
+def status(context: CliContext, experiment_name: str) -> None:
+    """Shows how far an experiment is, by setting and environment. Runs that are missing are known from its file."""
+    from mosaic.api.experiments import read_runs
+
+    path = Path(experiment_name)
+    if path.suffix in FILE_SUFFIXES or path.is_file():
+        plan = _read_plan(path)
+        _print_runs(context, plan.name, read_runs(context.call_with_reconnect, plan))
+        return
+    from mosaic.api.experiment_state import format_counts, split_superseded
+
+    views = context.trainer().runs(group=experiment_name, include_archived=True)
+    if not views:
+        known = {view.group for view in context.trainer().runs(include_archived=True) if view.group}
+        raise unknown_name_error("experiment", experiment_name, known, context.place)
+    current, superseded = split_superseded(views)
+    if context.is_json:
+        output.print_json({"name": experiment_name, "runs": [view.run_id for view in current]} | _counts_json(current))
+        return
+    rows: dict[tuple[str, str], list[RunView]] = {}
+    for view in current[::-1]:
+        member = view.experiment
+        setting = member.setting if member else view.algo or view.worker
+        rows.setdefault((setting, member.environment if member else view.env_id or ""), []).append(view)
+    _print_table([(*labels, members, [view.status for view in members]) for labels, members in rows.items()])
+    click.echo(f"\n{experiment_name}: {format_counts([view.status for view in current])}")
+    if superseded:
+        output.print_message(f"{_count(len(superseded), 'run')} with earlier settings or attempts are not counted.")
+
+
+@command()
+@click.option("--archived", is_flag=True, help="Archived runs, too.")
+@pass_context
+def experiments(context: CliContext, archived: bool) -> None:
+    """Lists the groups of runs with the number of runs by status, newest first."""
+    groups: dict[str, list[RunView]] = {}
+    for view in context.trainer().runs(include_archived=archived):
+        if view.group:
+            groups.setdefault(view.group, []).append(view)
+    if context.is_json:
+        output.print_json([{"name": name} | _counts_json(views) for name, views in groups.items()])
+        return
+    if not groups:
+        output.print_message(f"No groups yet in {context.place}. Make one: mosaic experiment run FILE.yaml")
+        return
+    columns = ("GROUP", "RUNS", *(name for name in COUNTED if name != "MISSING"), "AGE")
+    table = output.create_table(*columns, right_aligned=columns[1:], truncate=("GROUP",))
+    for name, views in groups.items():
+        cells = _count_cells([view.status for view in views])
+        del cells["MISSING"]
+        table.add_row(name, str(len(views)), *cells.values(), formatting.format_age(views[0].submitted_at))
+    output.console().print(table)
+
+
+for each in (check, run, status):
+    experiment.add_command(each)
+
+
+def _read_plan(file: Path) -> ExperimentPlan:
+    from mosaic.api.experiments import read_experiment
+    from mosaic.submission.experiment_plan import plan_experiment
+
+    return plan_experiment(read_experiment(file))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# --- output
+
+
+def print_plan(plan: ExperimentPlan, runs: Sequence[ExperimentRun]) -> None:
+    columns = ("SETTING", "ENV", "SEEDS", "STEPS EACH", "STEPS", "TO SUBMIT")
+    table = output.create_table(*columns, right_aligned=columns[3:], truncate=columns[:3])
+    missing = Counter(run.planned.cell.settings_key for run in runs if run.view is None)
+    seeds = formatting.format_ranges(plan.seeds)
+    for cell in plan.cells:
+        steps = cell.total_timesteps
+        table.add_row(
+            cell.setting,
+            cell.environment,
+            seeds,
+            formatting.format_count(steps),
+            formatting.format_count(None if steps is None else steps * len(plan.seeds)),
+            str(missing[cell.settings_key]),
+        )
+    output.console().print(table)
+    steps_text = f" with {plan.total_steps:,} steps in total" if plan.total_steps else ""
+    submitted = f"{missing.total()} would be submitted" if missing else "all of them are submitted already"
+    click.echo(f"\n{_count(len(runs), 'run')} in group {plan.name}{steps_text}; {submitted}.")
+
+
+def _print_runs(context: CliContext, name: str, runs: Sequence[ExperimentRun]) -> None:
+    from mosaic.api.experiment_state import format_counts
+
+    statuses = [run.status for run in runs]
+    if context.is_json:
+        counts = dict(Counter(statuses))
+        output.print_json({"name": name, "counts": counts, "runs": [_run_json(run) for run in runs]})
+        return
+    print_cells(runs)
+    click.echo(f"\n{name}: {format_counts(statuses)}")
+
+
+def print_cells(runs: Sequence[ExperimentRun]) -> None:
+    """One row for each setting and environment."""
+    rows: dict[str, list[ExperimentRun]] = {}
+    for run in runs:
+        rows.setdefault(run.planned.cell.settings_key, []).append(run)
+    _print_table(
+        [
+            (
+                members[0].planned.cell.setting,
+                members[0].planned.cell.environment,
+                [run.view for run in members if run.view is not None],
+                [run.status for run in members],
+            )
+            for members in rows.values()
+        ]
+    )
+
+
+def _print_table(rows: Sequence[tuple[str, str, Sequence[RunView], Sequence[str]]]) -> None:
+    """Each row: setting, environment, its runs, and the statuses of these and of missing ones."""
+    counts = [_count_cells(statuses) for *_, statuses in rows]
+    shown = [name for name in COUNTED if name == "DONE" or any(cells[name] for cells in counts)]
+    columns = ("SETTING", "ENV", "RUNS", *shown, "STEPS", "RETURN")
+    table = output.create_table(*columns, right_aligned=columns[2:], truncate=("SETTING", "ENV"))
+    for (setting, environment, views, statuses), cells in zip(rows, counts, strict=True):
+        steps = sum(view.global_step or 0 for view in views)
+        table.add_row(
+            setting,
+            environment,
+            str(len(statuses)),
+            *(cells[name] for name in shown),
+            formatting.format_count(steps) if steps else "",
+            formatting.format_number(_mean_return(views)),
+        )
+    output.console().print(table)
+
+
+def _mean_return(views: Sequence[RunView]) -> float | None:
+    """Of runs on one environment."""
+    known = [view.episodic_return for view in views if view.episodic_return is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _count_cells(statuses: Sequence[str]) -> dict[str, str]:
+    numbers = Counter(statuses)
+    counts = {name: sum(numbers[status] for status in counted) for name, counted in COUNTED.items()}
+    return {name: str(count) if count or name == "DONE" else "" for name, count in counts.items()}
+
+
+def _counts_json(views: Sequence[RunView]) -> dict[str, Any]:
+    return {"counts": dict(Counter(view.status for view in views))}
+
+
+def _plan_json(plan: ExperimentPlan) -> dict[str, Any]:
+    return {"name": plan.name, "total_steps": plan.total_steps, "seeds": list(plan.seeds)}
+
+
+def _run_json(run: ExperimentRun) -> dict[str, Any]:
+    cell = run.planned.cell
+    return {
+        "setting": cell.setting,
+        "environment": cell.environment,
+        "algo": cell.algo,
+        "env_id": cell.env_id,
+        "seed": run.planned.seed,
+        "total_timesteps": cell.total_timesteps,
+        "key": run.planned.key,
+        "status": run.status,
+        "run_id": None if run.view is None else run.view.run_id,
+        "attempt": run.view.experiment.attempt if run.view is not None and run.view.experiment is not None else None,
+    }
