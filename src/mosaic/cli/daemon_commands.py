@@ -51,7 +51,7 @@ def _daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
+def _to_arguments(options: Mapping[str, float | str | None]) -> list[str]:
     given = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items() if value is not None}
     return [text for pair in given.items() for text in pair]
 
@@ -61,7 +61,7 @@ def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
 @pass_context
 def start(context: CliContext, /, **options: float | None) -> None:
     """Starts the daemon, if none runs. It ends after ten minutes without runs or callers, unless --idle-s is given."""
-    context.require_local()
+    context.use_local()
     is_new = context.daemon_address() is None
     arguments = _to_arguments(options)
     context.print_workspace()
@@ -77,7 +77,7 @@ def start(context: CliContext, /, **options: float | None) -> None:
 @pass_context
 def status(context: CliContext) -> None:
     """Shows whether the daemon is running, and its state. Exit code 4: it is not running."""
-    if context.trainer_address is None and context.daemon_address() is None:
+    if not context.is_remote and context.daemon_address() is None:
         if context.is_json:
             output.print_json(
                 {"pid": None, "address": None, "started_at": None, "workspace": str(context.workspace.root)}
@@ -95,6 +95,8 @@ def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
     slots = status.slots
     return [
         ("daemon", f"pid {status.pid} at {status.address}"),
+        ("listen", f"{status.listen}, by TLS" if status.listen else None),
+        ("fingerprint", status.fingerprint),
         ("started", f"{formatting.format_timestamp(status.started_at)} ({formatting.format_ago(status.started_at)})"),
         ("version", status.version),
         ("workspace", status.workspace),
@@ -128,8 +130,8 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
     """Stops the daemon. Runs continue without it, and the next daemon adopts them."""
     if cancel_runs and drain:
         raise BadInput("--runs and --drain exclude each other: cancel the runs or let them end.")
+    context.use_local()
     context.print_workspace()
-    context.require_local()
     address = context.daemon_address()
     if address is None:
         context.print_result({"stopped": None}, "No daemon runs.")
@@ -165,11 +167,20 @@ def _wait_until_gone(address: DaemonAddress, timeout_s: float) -> bool:
 
 @command(has_json=False)
 @_daemon_options
+@click.option(
+    "--listen",
+    metavar="HOST[:PORT]",
+    help="Also serve other machines there, by TLS and with a token. 0.0.0.0: on all addresses.",
+)
 @pass_context
-def run(context: CliContext, /, **options: float | None) -> int:
-    """Runs the daemon in the foreground, until Ctrl-C, or as --idle-s says."""
+def run(context: CliContext, /, **options: Any) -> int:
+    """Runs the daemon in the foreground, until Ctrl-C, or as --idle-s says.
+
+    With --listen, other machines can use it: it prints the fingerprint and where its token is. See docs/remote.md.
+    """
     from mosaic.trainer.__main__ import main
 
+    context.use_local()
     context.print_workspace()
     if options["idle_s"] is None:
         options["idle_s"] = math.inf

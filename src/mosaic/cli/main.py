@@ -84,6 +84,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "MOSAIC itself": {
         "daemon": ("daemon_commands:daemon", "Start, stop or inspect the daemon that manages the runs."),
+        "trainer": ("trainer_commands:trainer", "Add and choose trainers on other machines."),
         "completion": ("parameters:completion", "Print the script that completes commands in your shell."),
     },
 }

@@ -97,7 +97,7 @@ def watch(
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput(f"There is no terminal to draw in. Save a video instead: mosaic watch {short} --save out.mp4")
-    is_remote = remote or context.trainer_address is not None
+    is_remote = remote or context.is_remote
     open_source = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, is_remote)
     envs = () if grid else (env or 0,)
     if save is None:

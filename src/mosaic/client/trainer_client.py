@@ -106,10 +106,10 @@ class TrainerClient:
     Every method raises the MosaicError that the daemon raised.
     """
 
-    def __init__(self, channel: grpc.Channel, token: str, is_local: bool = True) -> None:
-        """`is_local`: the daemon's files can be opened on this machine."""
+    def __init__(self, channel: grpc.Channel, token: str, is_local: bool = True, trainer_label: str = "") -> None:
+        """`is_local`: the daemon's files can be opened on this machine. `trainer_label` names one on another."""
         self.is_local = is_local
-        self._daemon = DaemonChannel(channel, token)
+        self._daemon = DaemonChannel(channel, token, trainer_label)
 
     def close(self) -> None:
         self._daemon.close()
