@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mosaic.client.connect import ReconnectingClient
 
 Result = TypeVar("Result")
+REMOTE_RETRY_S = 60.0
+"""How long a trainer on another machine is tried after its connection broke."""
 
 
 class CliContext:
@@ -97,6 +99,10 @@ class CliContext:
         """Where the runs are, for messages."""
         return self.trainer_name or str(self.workspace.root)
 
+    def add_trainer_option(self, command: str) -> str:
+        """A command to be shown, with --trainer where it was given for this one."""
+        return f"{command} --trainer {self.trainer_option}" if self.trainer_option else command
+
     def print_workspace(self) -> None:
         """Printed by commands that create or change something."""
         click.echo(f"{'Trainer' if self.is_remote else 'Workspace'}: {self.place}", err=True)
@@ -161,9 +167,17 @@ class CliContext:
         """The connection of this command, opened on first use."""
         return self._reconnecting(may_start).trainer()
 
-    def call_with_reconnect(self, call: Callable[[TrainerClient], Result]) -> Result:
-        """Makes a call that may safely be made twice: a daemon that died meanwhile is started again."""
-        return self._reconnecting().call(call)
+    def call_with_reconnect(self, call: Callable[[TrainerClient], Result], retry_s: float | None = None) -> Result:
+        """Makes a call that may safely be made twice: a daemon that died meanwhile is started again.
+
+        One on another machine is tried for a minute, or for `retry_s`.
+        """
+        return self._reconnecting().call(call, retry_s)
+
+    def drop_connection(self) -> None:
+        """Closes a connection that broke; the next call opens another one."""
+        if self._connection is not None:
+            self._connection.close()
 
     def _reconnecting(self, may_start: bool = True) -> ReconnectingClient:
         from mosaic.client.connect import ReconnectingClient
@@ -172,7 +186,11 @@ class CliContext:
             full_disk = None if self.is_remote else describe_full_disk(self.workspace.root)
             if full_disk:
                 click.echo(full_disk, err=True)
-            self._connection = ReconnectingClient(lambda: self._connect_and_print_notes(may_start), self.daemon_address)
+            self._connection = ReconnectingClient(
+                lambda: self._connect_and_print_notes(may_start),
+                self.daemon_address,
+                REMOTE_RETRY_S if self.is_remote else 0.0,
+            )
         return self._connection
 
 

@@ -28,6 +28,7 @@ from mosaic.contracts.process_identity import ProcessIdentity
 
 START_TIMEOUT_S = 20.0
 RETRY_S = 0.1
+RECONNECT_PAUSE_S = 0.5
 
 Result = TypeVar("Result")
 
@@ -147,10 +148,15 @@ class ReconnectingClient:
     """`open_client` connects; `read_address` returns where the daemon is now, None where that cannot be read."""
 
     def __init__(
-        self, open_client: Callable[[], TrainerClient], read_address: Callable[[], DaemonAddress | None]
+        self,
+        open_client: Callable[[], TrainerClient],
+        read_address: Callable[[], DaemonAddress | None],
+        retry_s: float = 0.0,
     ) -> None:
+        """`retry_s`: how long a connection that broke is tried again, where nothing can be started instead."""
         self._open_client = open_client
         self._read_address = read_address
+        self._retry_s = retry_s
         self._trainer: TrainerClient | None = None
         self._connected_address: DaemonAddress | None = None
 
@@ -161,15 +167,27 @@ class ReconnectingClient:
             self._connected_address = self._read_address()
         return self._trainer
 
-    def call(self, call: Callable[[TrainerClient], Result]) -> Result:
+    def call(self, call: Callable[[TrainerClient], Result], retry_s: float | None = None) -> Result:
         """Make a call that may safely be made twice: where the daemon has died, it is started and called again."""
+        retry_s = self._retry_s if retry_s is None else retry_s
         if self._trainer is not None and self._read_address() != self._connected_address:
             self.close()  # another process may have taken the port, and does not know our token
+        has_connected = self._trainer is not None
+        deadline = time.monotonic() + retry_s
         try:
             return call(self.trainer())
         except NoDaemon:
             self.close()
-            return call(self.trainer())
+            if not has_connected and self._retry_s:
+                raise  # it was never reached
+        while True:
+            try:
+                return call(self.trainer())
+            except NoDaemon as error:
+                self.close()
+                if isinstance(error, IdentityFailed) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(RECONNECT_PAUSE_S)
 
     def close(self) -> None:
         if self._trainer is not None:

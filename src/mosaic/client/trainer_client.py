@@ -14,7 +14,7 @@ import grpc
 
 from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import UnknownName
+from mosaic.contracts.errors import NoDaemon, UnknownName
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.semconv import EVENTS_SKIPPED
 from mosaic.contracts.views import (
@@ -131,7 +131,12 @@ class TrainerClient:
         config would execute is executed.
         """
         request = self._payload_request(payload, environment, is_trusted)
-        return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
+        try:
+            return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
+        except NoDaemon as error:
+            raise NoDaemon(
+                f"{error} Whether the run was accepted is not known: look before you submit it again: mosaic runs"
+            ) from None
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
