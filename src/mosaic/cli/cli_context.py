@@ -99,6 +99,10 @@ class CliContext:
         """Where the runs are, for messages."""
         return self.trainer_name or str(self.workspace.root)
 
+    def describe_path(self, path: str) -> str:
+        """A path of the trainer's as it is printed: `gpu:/home/…` where it is on another machine."""
+        return f"{self.trainer_name}:{path}" if self.is_remote else path
+
     def add_trainer_option(self, command: str) -> str:
         """A command to be shown, with --trainer where it was given for this one."""
         return f"{command} --trainer {self.trainer_option}" if self.trainer_option else command

@@ -1,4 +1,4 @@
-"""`mosaic daemon start|stop|status|run`."""
+"""`mosaic daemon start|stop|status|continue|run`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
+from mosaic.cli.service_commands import install_service, uninstall_service
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
 
@@ -187,5 +188,5 @@ def run(context: CliContext, /, **options: Any) -> int:
     return main(["--var", str(context.workspace.root), *_to_arguments(options)])
 
 
-for each in (start, stop, status, continue_queue, run):
+for each in (start, stop, status, continue_queue, run, install_service, uninstall_service):
     daemon.add_command(each)

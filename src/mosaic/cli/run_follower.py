@@ -287,7 +287,7 @@ def report_end(context: CliContext, view: RunView) -> int:
         output.print_message(f"Attach again: {context.add_trainer_option(_attach_command(view.run_id))}")
         return exit_code(view)
     output.print_run_heading(view)
-    output.print_fields(end_summary_rows(view), "  ")
+    output.print_fields(end_summary_rows(view, context.describe_path(view.run_dir)), "  ")
     has_hint = "mosaic resume" in (view.reason or "")
     if view.outcome not in ("succeeded", "rejected") and view.checkpoint_step is not None and not has_hint:
         command = context.add_trainer_option(f"mosaic resume {short}")
@@ -295,7 +295,7 @@ def report_end(context: CliContext, view: RunView) -> int:
     return exit_code(view)
 
 
-def end_summary_rows(view: RunView) -> list[tuple[str, str | None]]:
+def end_summary_rows(view: RunView, folder: str) -> list[tuple[str, str | None]]:
     """What is worth printing of a run that has ended."""
     took_s = (view.finished_at or 0) - view.started_at if view.started_at else None
     speed = f", {view.sps:,.0f} steps/s" if view.sps else ""
@@ -306,5 +306,5 @@ def end_summary_rows(view: RunView) -> list[tuple[str, str | None]]:
         ("steps", f"{step:,} in {formatting.format_duration(took_s)}{speed}" if step is not None else None),
         ("checkpoint", output.describe_checkpoint(view)),
         ("run", view.run_id),
-        ("folder", view.run_dir),
+        ("folder", folder),
     ]

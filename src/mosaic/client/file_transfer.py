@@ -27,7 +27,10 @@ def download(trainer: TrainerClient, run_id: str, files: Iterable[RunFile], on_b
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mosaic", "files")
     _delete_unused(cache)
     folder = cache / run_id
-    folder.mkdir(parents=True, exist_ok=True)
+    cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache.mkdir(mode=0o700, exist_ok=True)  # in the workspace, too, they are readable by their owner only
+    cache.chmod(0o700)
+    folder.mkdir(exist_ok=True)
     os.utime(folder)
     for file in files:
         path = path_inside(folder, file.name)
