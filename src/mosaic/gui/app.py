@@ -54,6 +54,7 @@ class Application:
         self.bridge = Bridge(workspace, functools.partial(connect_remote, remote) if remote else None)
         self.workbench = Workbench(workspace, self.bridge, self.settings)
         self.workbench.is_remote = remote is not None
+        self.workbench.trainer_name = remote.option if remote else ""
         self.window = MainWindow(self.workbench, PAGES, DOCKS, ACTIONS, DIALOGS)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
 
