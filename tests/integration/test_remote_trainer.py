@@ -85,6 +85,8 @@ def test_a_trainer_is_added_used_and_removed(far: Far) -> None:
     assert far.run("trainer", "show", "gpu", "--json").json["state"] == "reachable"
     shown = far.run("show", "last", "--trainer", "gpu")
     assert f"Files in gpu:{far.workspace.runs / run_id}" in shown.out
+    program = far.run("run", "--", "true")
+    assert (program.code, "is not sent to another machine" in program.err) == (2, True)
     for command in (("import", "x.zip"), ("push", "last", "--repo", "a/b")):
         refused = far.run(*command)
         assert (refused.code, refused.err.splitlines()[-1].endswith("Add: --trainer local")) == (2, True)

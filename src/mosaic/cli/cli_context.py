@@ -77,8 +77,9 @@ class CliContext:
 
     def use_local(self) -> None:
         """Ignores the user's default trainer: the command is about this machine."""
-        if self.trainer_option is None:
+        if self.trainer_option is None and self.is_remote:
             self.trainer_option = LOCAL
+            self.__dict__.pop("trainer_name")  # which was just cached
         self.require_local()
 
     @property

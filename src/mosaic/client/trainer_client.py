@@ -14,7 +14,7 @@ import grpc
 
 from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import NoDaemon, UnknownName
+from mosaic.contracts.errors import NoDaemon, NotAllowed, UnknownName
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.semconv import EVENTS_SKIPPED
 from mosaic.contracts.views import (
@@ -146,6 +146,11 @@ class TrainerClient:
     def _payload_request(
         self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool = False
     ) -> pb.PayloadRequest:
+        if environment is not None and not self.is_local:
+            raise NotAllowed(
+                "A program runs in the environment of whoever submits it, which is not sent to another machine. Log in "
+                "on the trainer's machine, and run it there: mosaic run -- …"
+            )
         return pb.PayloadRequest(
             payload_json=json.dumps(self._add_imports(payload)),
             environment=environment or {},
