@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import grpc
 import pytest
-from tests.helpers.commands import CommandResult, mosaic
+from tests.helpers.commands import MOSAIC, CommandResult, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted
 from tests.helpers.relay import Relay
 
+from mosaic import connect as connect_api
 from mosaic.client import RemoteTrainer, TrainerClient, connect_remote
 from mosaic.client.remote_trainer import fetch_trainer_certificate
 from mosaic.common.certificates import compute_fingerprint
@@ -117,6 +120,31 @@ def test_the_port_for_other_machines_refuses_what_is_not_encrypted(far: Far) -> 
     content = json.loads(far.workspace.daemon_file.read_text())
     assert content["token"] != content["remote_token"], "workers get the first, which does not outlive the daemon"
     assert content["address"].startswith("127.0.0.1:")
+
+
+def test_the_token_is_asked_for_in_a_terminal_and_not_shown(far: Far) -> None:
+    token = far.workspace.remote_token.read_text().strip()
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(
+        [MOSAIC, "trainer", "add", "gpu", far.address],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    with open(ours, "r+b", buffering=0) as terminal:
+        while b"Token, from trainer/remote_token there:" not in shown:
+            shown += terminal.read(1000)
+        terminal.write(token.encode() + b"\n")
+        with suppress(OSError):  # the end of a terminal's other side
+            while part := terminal.read(1000):
+                shown += part
+    assert asked.wait(timeout=60) == 0, shown
+    assert token.encode() not in shown
+    with connect_api(trainer="gpu") as client:
+        assert client.status.listen == far.address
 
 
 @pytest.mark.may_log("call_refused")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import socket
-import ssl
 
 CERTIFICATE_NAME = "mosaic-trainer"
 """In every trainer's certificate, whatever its host is called: clients compare the certificate itself."""
@@ -16,6 +14,8 @@ CERTIFICATE_NAME = "mosaic-trainer"
 
 def compute_fingerprint(certificate: str) -> str:
     """`SHA256:…` of a certificate in PEM, written as SSH writes those of host keys."""
+    import ssl  # takes a while, and most commands need it not
+
     digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.strip() + "\n")).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
@@ -25,6 +25,9 @@ def fetch_certificate(host: str, port: int, timeout_s: float) -> str:
 
     Raises ssl.SSLError or ConnectionError where something without TLS answers, else OSError.
     """
+    import socket
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
