@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.helpers.daemons import environment, wait_for
 from tests.helpers.network import TRAINER_HOST, TwoMachines, two_machines, why_impossible
 
 from mosaic.contracts.folder import Workspace
+from mosaic.fastlane.lane_files import LANES_VARIABLE
 
 pytest.importorskip("cryptography", reason="makes the certificate: pip install 'mosaic-rl[remote]'")
 REASON = why_impossible()
@@ -105,8 +107,9 @@ def pair(workspace: Workspace, tmp_path: Path) -> Iterator[Pair]:
             made.daemon.wait()
 
 
-def run_id_in(path: Path) -> str:
-    return json.loads(path.read_text().splitlines()[-1])["run_id"]  # type: ignore[no-any-return]
+def last_viewed_at() -> float:
+    """When a viewer's heartbeat last reached a worker on the trainer's machine."""
+    return max((path.stat().st_mtime for path in Path(os.environ[LANES_VARIABLE]).rglob("*.beat")), default=0.0)
 
 
 def test_a_run_is_trained_read_evaluated_watched_and_cancelled_from_another_machine(pair: Pair) -> None:
@@ -156,8 +159,10 @@ def test_a_cable_that_is_cut_is_noticed_and_everything_continues_where_it_was(pa
         for path in (followed, logged):
             wait_for(lambda path=path: "broke. What it runs continues" in path.read_text(), path.name, NOTICE_S)  # type: ignore[misc]
         pair.machines.join()
+        joined_at = time.time()
         for path in (followed, logged):
             wait_for(lambda path=path: "Connected again." in path.read_text(), f"{path.name} to continue")  # type: ignore[misc]
+        wait_for(lambda: last_viewed_at() > joined_at, "frames to be asked for again")
         assert watch.wait(timeout=PATIENCE_S) == 0, watched.read_text()
         assert video.stat().st_size
         assert pair.run("cancel", run_id).code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 import threading
@@ -176,9 +175,16 @@ class RemoteFrameSource(RelayedFrames[Any]):
                     raise
                 return  # gRPC's error for a closed channel
             self._trainer.close()
+            self._reconnect()
+
+    def _reconnect(self) -> None:
+        while not self.is_closed:
             time.sleep(RECONNECT_PAUSE_S)
-            with contextlib.suppress(NoDaemon):
+            try:
                 self._trainer = self._connect()
+                return
+            except NoDaemon as error:
+                self.reason = str(error)
 
     def _decode_image(self, update: FrameUpdate) -> Any:
         try:
