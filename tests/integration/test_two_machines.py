@@ -207,5 +207,7 @@ def test_an_unreachable_machine_is_described(pair: Pair) -> None:
     unreachable = pair.run("runs")
     assert (unreachable.code, f"{TRAINER_HOST}:50055" in unreachable.err) == (4, True)
     assert "Check the network" in unreachable.err
+    unknown = pair.run("trainer", "add", "other", "no-such-host.invalid", "--token-file", str(pair.home / "token"))
+    assert (unknown.code, "There is no host 'no-such-host.invalid'" in unknown.err) == (4, True)
     pair.machines.join()
     assert wait_for(lambda: pair.run("runs").code == 0, "the cable")

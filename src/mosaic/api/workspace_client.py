@@ -19,6 +19,7 @@ from mosaic.api.submitted_run import Run, Runs
 from mosaic.client.connect import ReconnectingClient, read_daemon_address
 from mosaic.client.connect import connect as connect_workspace
 from mosaic.client.remote_trainer import connect_remote, find_remote_trainer
+from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
@@ -296,7 +297,8 @@ def connect(
         trainer = workspace
     if trainer is not None:
         remote = find_remote_trainer(trainer, token=token or "")
-        client = Client(ReconnectingClient(partial(connect_remote, remote), lambda: None), remote.option)
+        connection = ReconnectingClient(partial(connect_remote, remote), lambda: None, REMOTE_RETRY_S)
+        client = Client(connection, remote.option)
     else:
         client = _workspace_client(Workspace.resolve(workspace))
     client._connection.trainer()

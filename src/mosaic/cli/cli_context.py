@@ -14,6 +14,7 @@ import click
 from mosaic import __version__
 from mosaic.common.app_log import append_log
 from mosaic.common.disk_space import describe_full_disk
+from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import TOKEN_VARIABLE, TRAINER_VARIABLE, WORKSPACE_VARIABLE, Workspace
 from mosaic.trainer_profiles import LOCAL, read_profiles
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from mosaic.client.connect import ReconnectingClient
 
 Result = TypeVar("Result")
-REMOTE_RETRY_S = 60.0
-"""How long a trainer on another machine is tried after its connection broke."""
 
 
 class CliContext:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mosaic.cli.cli_context import REMOTE_RETRY_S, CliContext
+from mosaic.cli.cli_context import CliContext
+from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
 
 

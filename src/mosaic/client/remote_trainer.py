@@ -150,7 +150,7 @@ def fetch_trainer_certificate(address: str) -> str:
     host, port = split_address(address, PORT) or (address, PORT)
     try:
         return fetch_certificate(host, port, PROBE_TIMEOUT_S)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the latter for a name that no host can have
         raise NoDaemon(f"There is no host {host!r}. Check its name: getent hosts {host}") from None
     except ConnectionRefusedError:
         raise NoDaemon(
@@ -200,7 +200,7 @@ def _diagnose_tunnel(remote: RemoteTrainer) -> NoDaemon:
         return NoDaemon(
             f"Nobody listens on {remote.address}. Forward the trainer's port first: ssh -L {port}:127.0.0.1:PORT HOST"
         )
-    except OSError:
+    except (OSError, UnicodeError):
         return NoDaemon(
             f"The trainer {remote.address} does not answer. Check the tunnel, and the daemon at its other end."
         )
