@@ -5,7 +5,6 @@ Configs, records and arguments contain a reference such as `secret:wandb_api_key
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import itertools
 import json
@@ -16,12 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from mosaic.common.files import write_json
+from mosaic.common.user_folders import config_folder, lock_private_folder
 from mosaic.contracts.errors import BadInput
 
 SECRET_VARIABLES = {"wandb_api_key": "WANDB_API_KEY", "hf_token": "HF_TOKEN", "openai_api_key": "OPENAI_API_KEY"}
@@ -229,10 +228,7 @@ def _read_keyring(name: str) -> str | None:
 
 
 def secrets_path() -> Path:
-    """Ignores a relative XDG_CONFIG_HOME, as its specification demands: it could be inside a workspace."""
-    config_home = os.environ.get("XDG_CONFIG_HOME", "")
-    base = Path(config_home) if os.path.isabs(config_home) else Path.home() / ".config"
-    return base / "mosaic" / "secrets.json"
+    return config_folder() / "secrets.json"
 
 
 def read_secrets_file() -> dict[str, str]:
@@ -256,7 +252,7 @@ def _set_in_file(name: str, value: str | None) -> bool:
     if value is None and not path.exists():
         return False
     try:
-        with _lock_folder(path.parent):
+        with lock_private_folder(path.parent):
             data = read_secrets_file()
             is_changed = data.get(name) != value
             if is_changed:
@@ -269,17 +265,3 @@ def _set_in_file(name: str, value: str | None) -> bool:
             f"The key cannot be stored in {path}: {error.strerror or error}. "
             "Make that folder writable, or set the key in the environment."
         ) from None
-
-
-@contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
-    """Serializes writers, so that none of two concurrent changes is lost."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

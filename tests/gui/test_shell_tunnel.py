@@ -13,7 +13,7 @@ from tests.helpers.gui import close, pump
 from tests.helpers.tunnel import Tunnel
 
 from mosaic.arena.video_recorder import EpisodeVideo
-from mosaic.client import TrainerClient, read_daemon_address
+from mosaic.client import RemoteTrainer, TrainerClient, read_daemon_address
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.views.video_player import VideoPlayer
@@ -34,7 +34,9 @@ def far(
     """A window that knows the trainer's token and the tunnel's end, and nothing of its workspace."""
     there = read_daemon_address(workspace)
     assert there is not None
-    program = Application(qapp, Workspace(tmp_path / "elsewhere"), settings_path, (tunnel.address, there.token))
+    program = Application(
+        qapp, Workspace(tmp_path / "elsewhere"), settings_path, RemoteTrainer(tunnel.address, there.token)
+    )
     program.start()
     yield program
     close(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from PySide6.QtWidgets import QApplication, QLabel
 from tests.helpers.gui import click, find, pump, settle
 from tests.helpers.gui_frames import RUN, StillTrainer, changed, still_workbench, view_of
 
+from mosaic.client.trainer_client import RunFile
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.models.tensorboard_process import READY, STOPPED
 from mosaic.gui.panels.tensorboard_panel import TensorBoardTab, find_logdir
@@ -113,9 +115,53 @@ def test_without_webengine_it_opens_in_the_browser(make: Make, opened: list[str]
     assert find(tab, "tensorboard.state", QLabel).text() == "ready at http://127.0.0.1:4711/"
 
 
-def test_event_files_of_a_remote_trainer_are_not_available(make: Make, workbench: Workbench) -> None:
+class FarFiles:
+    """The files of a trainer on another machine; what was read of them is recorded."""
+
+    def __init__(self, content: dict[str, bytes]) -> None:
+        self.content = content
+        self.read: list[tuple[str, int]] = []
+
+    def files(self, run: str, pattern: str = "*") -> list[RunFile]:
+        named = {name: data for name, data in self.content.items() if fnmatch.fnmatch(name, pattern)}
+        return [RunFile(name, len(data), float(len(data))) for name, data in named.items()]
+
+    def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
+        self.read.append((name, offset))
+        yield self.content[name][offset:]
+
+
+def test_event_files_of_a_remote_trainer_are_copied_and_brought_up_to_date(
+    make: Make, workbench: Workbench, trainer: StillTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    far = FarFiles({"tensorboard/events.1": b"abc", "logs/other": b"x"})
+    monkeypatch.setattr(trainer, "files", far.files, raising=False)
+    monkeypatch.setattr(trainer, "read_file", far.read_file, raising=False)
     workbench.is_remote = True
-    assert "another machine" in hint(make())
+    tab = make()
+    copy = tmp_path / "cache" / "mosaic" / "files" / RUN / "tensorboard" / "events.1"
+    pump(lambda: find(tab, "tensorboard.browser").isEnabled(), "the folder")
+    assert copy.read_bytes() == b"abc"
+    far.content["tensorboard/events.1"] += b"defg"
+    far.content["tensorboard/events.2"] = b"new"
+    trainer.views[0] = changed(trainer.views[0], stage="finished", outcome="succeeded")
+    workbench.runs.update(trainer.views)
+    tab._copy_timer.timeout.emit()
+    pump(lambda: tab._is_complete, "the rest")
+    assert copy.read_bytes() == b"abcdefg"
+    assert far.read == [("tensorboard/events.1", 0), ("tensorboard/events.1", 3), ("tensorboard/events.2", 0)]
+
+
+def test_event_files_of_a_remote_trainer_that_are_too_large_are_not_copied(
+    make: Make, workbench: Workbench, trainer: StillTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "files", lambda *_: [RunFile("tensorboard/events.1", 300_000_000, 0.0)], raising=False)
+    workbench.is_remote = True
+    tab = make()
+    pump(lambda: "300 MB" in hint(tab), "the hint")
+    assert "tensorboard --logdir trainer/runs/" in hint(tab)
+    assert tab.board.state == STOPPED
 
 
 def test_a_run_without_output_shows_a_message(make: Make, workbench: Workbench, trainer: StillTrainer) -> None:

@@ -13,7 +13,7 @@ from tests.helpers.daemons import ended, running_daemon, scripted
 from tests.helpers.recordings import record_episodes
 
 from mosaic.api.replays import fetch_recording, replay_episodes
-from mosaic.client import TrainerClient, connect_remote, read_daemon_address
+from mosaic.client import RemoteTrainer, TrainerClient, connect_remote, read_daemon_address
 from mosaic.client.file_transfer import CACHE_DAYS, pack_run
 from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
 from mosaic.contracts.folder import RunFolder, Workspace
@@ -39,7 +39,7 @@ def remote(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     address = read_daemon_address(workspace)
     assert address is not None
-    with connect_remote(address.address, address.token) as client:
+    with connect_remote(RemoteTrainer(address.address, address.token)) as client:
         get = client.get
         monkeypatch.setattr(client, "get", lambda run: get(run).model_copy(update={"run_dir": "/nowhere"}))
         yield client

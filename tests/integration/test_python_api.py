@@ -157,8 +157,8 @@ def test_a_refused_submission_raises_and_starts_nothing(client: mosaic.Client) -
     assert refused.value.log_code == "LOG705"
     assert client.check("ppo", "CartPole-v1", total_timesteps=999).summary.total_timesteps == 999
     assert len(client.runs()) == 0
-    with pytest.raises(mosaic.BadInput, match="not be encrypted"):
-        mosaic.connect("10.0.0.4:50055", token="t")
+    with pytest.raises(mosaic.BadInput, match="'nowhere' is not known"):
+        mosaic.connect(trainer="nowhere")
 
 
 def test_a_failed_run_raises_its_reason(client: mosaic.Client) -> None:

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 
-from mosaic.cli import run_follower
+from mosaic.cli import outage, run_follower
 from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_log_line
 from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.client.trainer_client import MetricsUpdate, TrainerClient
@@ -100,7 +100,7 @@ def test_watching_continues_after_a_restart_of_the_daemon() -> None:
 
 
 def test_an_unreachable_daemon_is_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_follower, "RECONNECT_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(outage, "REMOTE_RETRY_S", -1.0)
     result = train(Daemon(NoDaemon("It is gone for good.")))
     assert result.code == 4
     assert result.err.endswith("It is gone for good.\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cleanrl_worker import describe
 from cleanrl_worker.evaluation.loading import check_evaluation

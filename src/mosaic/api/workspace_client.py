@@ -16,14 +16,10 @@ from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import is_policy_path
 from mosaic.api.run_lookup import has_policy, resolve_run
 from mosaic.api.submitted_run import Run, Runs
-from mosaic.client.connect import (
-    ReconnectingClient,
-    check_loopback_address,
-    connect_remote,
-    read_daemon_address,
-    read_token,
-)
+from mosaic.client.connect import ReconnectingClient, read_daemon_address
 from mosaic.client.connect import connect as connect_workspace
+from mosaic.client.remote_trainer import connect_remote, find_remote_trainer
+from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
@@ -314,17 +310,20 @@ def _train_payload(
     return payload
 
 
-def connect(workspace: str | os.PathLike[str] | None = None, *, token: str | None = None) -> Client:
+def connect(
+    workspace: str | os.PathLike[str] | None = None, *, trainer: str | None = None, token: str | None = None
+) -> Client:
     """Connect to the daemon of a workspace, starting it where none runs.
 
-    `workspace` is its folder (default: $MOSAIC_VAR or ./var), or `HOST:PORT` of a daemon on another machine whose port
-    a tunnel forwards to this one; that needs its token (default: $MOSAIC_TOKEN).
+    `workspace` is its folder (default: $MOSAIC_VAR or ./var). `trainer` is a daemon on another machine instead: the
+    name that `mosaic trainer add` gave it, or `HOST:PORT`, which needs its token (default: $MOSAIC_TOKEN).
     """
     if isinstance(workspace, str) and _HOST_AND_PORT.fullmatch(workspace):
-        address = check_loopback_address(workspace)
-        client = Client(
-            ReconnectingClient(partial(connect_remote, address, token or read_token()), lambda: None), address
-        )
+        trainer = workspace
+    if trainer is not None:
+        remote = find_remote_trainer(trainer, token=token or "")
+        connection = ReconnectingClient(partial(connect_remote, remote), lambda: None, REMOTE_RETRY_S)
+        client = Client(connection, remote.option)
     else:
         client = _workspace_client(Workspace.resolve(workspace))
     client._connection.trainer()

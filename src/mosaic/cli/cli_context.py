@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,11 +14,13 @@ import click
 from mosaic import __version__
 from mosaic.common.app_log import append_log
 from mosaic.common.disk_space import describe_full_disk
+from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.folder import TOKEN_VARIABLE, WORKSPACE_VARIABLE, Workspace
+from mosaic.contracts.folder import TOKEN_VARIABLE, TRAINER_VARIABLE, WORKSPACE_VARIABLE, Workspace
+from mosaic.trainer_profiles import LOCAL, read_profiles
 
 if TYPE_CHECKING:
-    from mosaic.client import DaemonAddress, TrainerClient
+    from mosaic.client import DaemonAddress, RemoteTrainer, TrainerClient
     from mosaic.client.connect import ReconnectingClient
 
 Result = TypeVar("Result")
@@ -29,14 +32,15 @@ class CliContext:
     def __init__(self) -> None:
         self.workspace_dir: str | None = None
         self.is_json = False
-        self.trainer_address: str | None = None
-        """Of a daemon on another machine, through a tunnel."""
+        self.trainer_option: str | None = None
+        """What --trainer says: a name or an address."""
         self.token_file: Path | None = None
         self.daemon_arguments: list[str] = []
         """For a daemon that this command starts."""
         self.command_name: str | None = None
         """The command that was given, once it is known to exist."""
         self._connection: ReconnectingClient | None = None
+        self._remote: RemoteTrainer | None = None
 
     def __enter__(self) -> CliContext:
         return self
@@ -45,10 +49,37 @@ class CliContext:
         if self._connection is not None:
             self._connection.close()
 
+    @cached_property
+    def trainer_name(self) -> str | None:
+        """The trainer on another machine that is used, by name or address; None for this machine's own.
+
+        The first of --trainer, --var (a workspace of this machine), the environment, and the user's default counts.
+        """
+        if self.trainer_option is None and self.workspace_dir is not None:
+            return None
+        name = self.trainer_option or os.environ.get(TRAINER_VARIABLE) or read_profiles().default
+        return None if name == LOCAL else name
+
+    @property
+    def is_remote(self) -> bool:
+        return self.trainer_name is not None
+
     def require_local(self) -> None:
-        """Refuses --trainer for a command that works with files or processes of this machine."""
-        if self.trainer_address is not None:
+        """Refuses a trainer on another machine for a command that works with files or processes of this one."""
+        if self.trainer_option not in (None, LOCAL):
             raise BadInput("This command works in a workspace on this machine; leave out --trainer.")
+        if self.is_remote:
+            raise BadInput(
+                f"This command works in a workspace on this machine, and the trainer {self.trainer_name!r} is used "
+                f"unless another is named. Add: --trainer {LOCAL}"
+            )
+
+    def use_local(self) -> None:
+        """Ignores the user's default trainer: the command is about this machine."""
+        if self.trainer_option is None and self.is_remote:
+            self.trainer_option = LOCAL
+            self.__dict__.pop("trainer_name")  # which was just cached
+        self.require_local()
 
     @property
     def workspace(self) -> Workspace:
@@ -66,11 +97,19 @@ class CliContext:
     @property
     def place(self) -> str:
         """Where the runs are, for messages."""
-        return self.trainer_address or str(self.workspace.root)
+        return self.trainer_name or str(self.workspace.root)
+
+    def describe_path(self, path: str) -> str:
+        """A path of the trainer's as it is printed: `gpu:/home/…` where it is on another machine."""
+        return f"{self.trainer_name}:{path}" if self.is_remote else path
+
+    def add_trainer_option(self, command: str) -> str:
+        """A command to be shown, with --trainer where it was given for this one."""
+        return f"{command} --trainer {self.trainer_option}" if self.trainer_option else command
 
     def print_workspace(self) -> None:
         """Printed by commands that create or change something."""
-        click.echo(f"{'Workspace' if self.trainer_address is None else 'Trainer'}: {self.place}", err=True)
+        click.echo(f"{'Trainer' if self.is_remote else 'Workspace'}: {self.place}", err=True)
 
     def print_result(self, data: object, message: str) -> None:
         """Prints `data` with --json, else the message."""
@@ -85,7 +124,7 @@ class CliContext:
         """The address of this workspace's daemon; None where none runs, or it is on another machine."""
         from mosaic.client import read_daemon_address
 
-        if self.trainer_address is not None:
+        if self.is_remote:
             return None
         return read_daemon_address(self.workspace)
 
@@ -97,18 +136,20 @@ class CliContext:
         if remote is not None:
             from mosaic.client import connect_remote
 
-            return connect_remote(*remote)
+            return connect_remote(remote)
         return connect(self.workspace, may_start, self.daemon_arguments)
 
-    def remote_trainer(self) -> tuple[str, str] | None:
-        """The address and the token of a daemon on another machine; None: this workspace's own is used."""
-        from mosaic.client.connect import check_loopback_address, read_token
+    def remote_trainer(self) -> RemoteTrainer | None:
+        """How to reach the daemon on another machine; None: this workspace's own is used."""
+        from mosaic.client.remote_trainer import find_remote_trainer
 
-        if self.trainer_address is None:
+        if self.trainer_name is None:
             if self.token_file is not None:
                 raise BadInput("--token-file goes with --trainer HOST:PORT; this machine's own trainer needs no token.")
             return None
-        return check_loopback_address(self.trainer_address), read_token(self.token_file)
+        if self._remote is None:
+            self._remote = find_remote_trainer(self.trainer_name, self.token_file)
+        return self._remote
 
     def _connect_and_print_notes(self, may_start: bool) -> TrainerClient:
         """Connects, and prints what of the daemon a user should know: its damaged index, its other version."""
@@ -130,18 +171,30 @@ class CliContext:
         """The connection of this command, opened on first use."""
         return self._reconnecting(may_start).trainer()
 
-    def call_with_reconnect(self, call: Callable[[TrainerClient], Result]) -> Result:
-        """Makes a call that may safely be made twice: a daemon that died meanwhile is started again."""
-        return self._reconnecting().call(call)
+    def call_with_reconnect(self, call: Callable[[TrainerClient], Result], retry_s: float | None = None) -> Result:
+        """Makes a call that may safely be made twice: a daemon that died meanwhile is started again.
+
+        One on another machine is tried for a minute, or for `retry_s`.
+        """
+        return self._reconnecting().call(call, retry_s)
+
+    def drop_connection(self) -> None:
+        """Closes a connection that broke; the next call opens another one."""
+        if self._connection is not None:
+            self._connection.close()
 
     def _reconnecting(self, may_start: bool = True) -> ReconnectingClient:
         from mosaic.client.connect import ReconnectingClient
 
         if self._connection is None:
-            full_disk = None if self.trainer_address else describe_full_disk(self.workspace.root)
+            full_disk = None if self.is_remote else describe_full_disk(self.workspace.root)
             if full_disk:
                 click.echo(full_disk, err=True)
-            self._connection = ReconnectingClient(lambda: self._connect_and_print_notes(may_start), self.daemon_address)
+            self._connection = ReconnectingClient(
+                lambda: self._connect_and_print_notes(may_start),
+                self.daemon_address,
+                REMOTE_RETRY_S if self.is_remote else 0.0,
+            )
         return self._connection
 
 
@@ -157,7 +210,7 @@ def _set_json_output(ctx: click.Context, _: click.Parameter, value: bool) -> Non
 
 def _set_trainer(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     if value is not None:
-        ctx.ensure_object(CliContext).trainer_address = value
+        ctx.ensure_object(CliContext).trainer_option = value
 
 
 def _set_token_file(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -184,10 +237,11 @@ def common_options(has_json: bool = True) -> list[click.Parameter]:
     )
     trainer = click.Option(
         ["--trainer"],
-        metavar="HOST:PORT",
+        metavar="NAME|HOST[:PORT]",
         expose_value=False,
         callback=_set_trainer,
-        help="The trainer of another machine, whose port a tunnel forwards: ssh -L 50055:127.0.0.1:50055 THERE",
+        help=f"The trainer of another machine; {LOCAL}: this one's.  [default: ${TRAINER_VARIABLE}, or as 'mosaic "
+        "trainer use' says]",
     )
     token_file = click.Option(
         ["--token-file"],
@@ -195,7 +249,8 @@ def common_options(has_json: bool = True) -> list[click.Parameter]:
         type=click.Path(path_type=Path, dir_okay=False),
         expose_value=False,
         callback=_set_token_file,
-        help=f"That trainer's daemon.json, copied here.  [default: the token in ${TOKEN_VARIABLE}]",
+        help=f"That trainer's daemon.json or remote_token, copied here.  [default: what 'mosaic trainer add' stored, "
+        f"or ${TOKEN_VARIABLE}]",
     )
     return [var, trainer, token_file, *([json] if has_json else [])]
 

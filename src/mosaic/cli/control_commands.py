@@ -33,7 +33,7 @@ def print_views(context: CliContext, views: list[RunView], template: str) -> Non
     for view in views:
         run = formatting.short_id(view.run_id)
         tags = ", ".join(view.tags) or "none"
-        click.echo(template.format(run=run, status=view.status, folder=view.run_dir, tags=tags))
+        click.echo(template.format(run=run, status=view.status, folder=context.describe_path(view.run_dir), tags=tags))
 
 
 @command()
@@ -202,7 +202,8 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
     deleted = [trainer.delete(view.run_id) for view in views]
     print_views(context, deleted, "Run {run} is in the trash: {folder}")
     if not context.is_json:
-        output.print_message(f"Undo: mosaic import {shlex.quote(deleted[0].run_dir)}")
+        where = " (on the trainer's machine)" if context.is_remote else ""
+        output.print_message(f"Undo{where}: mosaic import {shlex.quote(deleted[0].run_dir)}")
 
 
 def _confirm_delete(views: list[RunView]) -> None:

@@ -1,4 +1,4 @@
-"""`mosaic daemon start|stop|status|run`."""
+"""`mosaic daemon start|stop|status|continue|run`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
+from mosaic.cli.service_commands import install_service, uninstall_service
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
 
@@ -57,7 +58,7 @@ def _daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
+def _to_arguments(options: Mapping[str, float | str | None]) -> list[str]:
     if options["metrics_port"] is not None:
         from mosaic.trainer.metrics_server import require_metrics_extra
 
@@ -71,7 +72,7 @@ def _to_arguments(options: Mapping[str, float | None]) -> list[str]:
 @pass_context
 def start(context: CliContext, /, **options: float | None) -> None:
     """Starts the daemon, if none runs. It ends after ten minutes without runs or callers, unless --idle-s is given."""
-    context.require_local()
+    context.use_local()
     is_new = context.daemon_address() is None
     arguments = _to_arguments(options)
     context.print_workspace()
@@ -87,7 +88,7 @@ def start(context: CliContext, /, **options: float | None) -> None:
 @pass_context
 def status(context: CliContext) -> None:
     """Shows whether the daemon is running, and its state. Exit code 4: it is not running."""
-    if context.trainer_address is None and context.daemon_address() is None:
+    if not context.is_remote and context.daemon_address() is None:
         if context.is_json:
             output.print_json(
                 {"pid": None, "address": None, "started_at": None, "workspace": str(context.workspace.root)}
@@ -104,6 +105,8 @@ def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
     runs = ", ".join(f"{number} {stage}" for stage, number in status.runs.items() if number)
     return [
         ("daemon", f"pid {status.pid} at {status.address}"),
+        ("listen", f"{status.listen}, by TLS" if status.listen else None),
+        ("fingerprint", status.fingerprint),
         ("started", f"{formatting.format_timestamp(status.started_at)} ({formatting.format_ago(status.started_at)})"),
         ("version", status.version),
         ("workspace", status.workspace),
@@ -154,8 +157,8 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
     """Stops the daemon. Runs continue without it, and the next daemon adopts them."""
     if cancel_runs and drain:
         raise BadInput("--runs and --drain exclude each other: cancel the runs or let them end.")
+    context.use_local()
     context.print_workspace()
-    context.require_local()
     address = context.daemon_address()
     if address is None:
         context.print_result({"stopped": None}, "No daemon runs.")
@@ -191,16 +194,25 @@ def _wait_until_gone(address: DaemonAddress, timeout_s: float) -> bool:
 
 @command(has_json=False)
 @_daemon_options
+@click.option(
+    "--listen",
+    metavar="HOST[:PORT]",
+    help="Also serve other machines there, by TLS and with a token. 0.0.0.0: on all addresses.",
+)
 @pass_context
-def run(context: CliContext, /, **options: float | None) -> int:
-    """Runs the daemon in the foreground, until Ctrl-C, or as --idle-s says."""
+def run(context: CliContext, /, **options: Any) -> int:
+    """Runs the daemon in the foreground, until Ctrl-C, or as --idle-s says.
+
+    With --listen, other machines can use it: it prints the fingerprint and where its token is. See docs/remote.md.
+    """
     from mosaic.trainer.__main__ import main
 
+    context.use_local()
     context.print_workspace()
     if options["idle_s"] is None:
         options["idle_s"] = math.inf
     return main(["--var", str(context.workspace.root), *_to_arguments(options)])
 
 
-for each in (start, stop, status, continue_queue, run):
+for each in (start, stop, status, continue_queue, run, install_service, uninstall_service):
     daemon.add_command(each)

@@ -35,6 +35,7 @@ EVAL_EPISODES = 20
 @pass_context
 def demo(context: CliContext) -> int:
     """Trains PPO on CartPole-v1, shows it learning, evaluates it on fresh seeds, and shows what to do next."""
+    context.use_local()
     context.print_workspace()
     began_at = time.monotonic()
     output.print_message("Training PPO to balance a pole. A return of 500 is perfect.")

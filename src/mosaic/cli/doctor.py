@@ -41,6 +41,7 @@ class DoctorCheck(NamedTuple):
 @pass_context
 def doctor(context: CliContext) -> int:
     """Checks this machine and shows how to fix each problem. Exit code 1: a required check failed."""
+    context.use_local()
     context.print_workspace()
     checks = [check for function in CHECKS for check in function(context)]
     has_failed = any(check.state == "fail" for check in checks)

@@ -92,7 +92,7 @@ def evaluate(
         if summary.videos:
             click.echo("\nVideos:")
             for video in summary.videos:
-                click.echo(f"  {view.run_dir}/{video}")
+                click.echo(f"  {context.trainer().open_file(view.run_id, video)}")
     return 0 if is_done else exit_code(view)
 
 
@@ -107,7 +107,9 @@ def run_evaluation(
         return view, None
     evaluation = context.trainer().newest_evaluation(view.run_id)
     if evaluation is None and view.outcome == "succeeded":
-        raise RunEnded(f"The evaluation ended without a complete batch. Its folder: {view.run_dir}")
+        raise RunEnded(
+            f"The evaluation ended without a complete batch. Its folder: {context.describe_path(view.run_dir)}"
+        )
     return view, evaluation
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,9 +13,11 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.outage import Outage
 from mosaic.cli.parameters import find_run, find_runs, run_argument
-from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
+from mosaic.contracts.errors import BadInput, NoDaemon, UnknownName, unknown_name_error
 
+RECONNECT_PAUSE_S = 0.5
 MAX_LINE_CHARS = 4000
 """Characters of a line that are shown in a terminal."""
 
@@ -42,14 +45,39 @@ def logs(context: CliContext, run: str, follow: bool, is_stderr: bool, lines: in
             return
         size = write_log([data])
         if follow:
-            size += write_log(chunk.data for chunk in trainer.log(run_id, is_stderr, offset, follow=True))
+            size += write_log(follow_log(context, run_id, is_stderr, offset))
+    elif follow:
+        size = write_log(follow_log(context, run_id, is_stderr))
     else:
-        size = write_log(chunk.data for chunk in trainer.log(run_id, is_stderr, follow=follow))
+        size = write_log(chunk.data for chunk in trainer.log(run_id, is_stderr))
     if size == 0:
         other = "" if is_stderr else f" Its other stream: mosaic logs --stderr {formatting.short_id(run_id)}"
         output.print_message(
             f"Run {formatting.short_id(run_id)} wrote nothing to {'stderr' if is_stderr else 'stdout'}.{other}"
         )
+
+
+def follow_log(context: CliContext, run_id: str, is_stderr: bool, offset: int = 0) -> Iterator[bytes]:
+    """Yields what is written from `offset` on until the run has ended; a broken connection continues where it was."""
+    option = " --stderr" if is_stderr else ""
+    outage = Outage(context, f"mosaic logs -f{option} {formatting.short_id(run_id)}")
+    while True:
+        try:
+            trainer = context.trainer()
+            if (message := outage.note_success()) is not None:
+                output.print_message(message)
+            for chunk in trainer.log(run_id, is_stderr, offset, follow=True):
+                offset = chunk.offset
+                yield chunk.data
+            if trainer.get(run_id).stage == "finished":
+                return
+            error = NoDaemon("The daemon has ended.")
+        except NoDaemon as broken:
+            error = broken
+        context.drop_connection()
+        if (message := outage.note_failure(error)) is not None:
+            output.print_message(message)
+        time.sleep(RECONNECT_PAUSE_S)
 
 
 def last_lines(data: bytes, lines: int | None) -> bytes:

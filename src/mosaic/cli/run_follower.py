@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from mosaic.api.run_wait import InterruptCounter, poll_until_finished
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.live_view import LiveDisplay, LiveGroupView, LiveRunState, PlainDisplay, create_display
+from mosaic.cli.outage import Outage
 from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.metric_tags import RETURN_TAG
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 POLL_S = 0.5
+CANCEL_RETRY_S = 1.0
 MAX_SILENCE_S = 5.0
 """After this long without an event, the daemon is asked for the run's state."""
-RECONNECT_TIMEOUT_S = 60.0
 FOLLOWED_EVENT_KINDS = ("record", "hello", "progress", "episodes", "sample", "warning", "anomaly")
 """What the live view shows."""
 EXIT_CODES = {"succeeded": 0, "cancelled": 130}
@@ -49,7 +51,9 @@ class RunEventStream:
         self._cursor = 0
         self._returns_cursor = MetricsCursor()
         # Not a SimpleQueue: a signal can make its `get` ignore the timeout.
-        self._items: queue.Queue[Event | MetricsUpdate | MosaicError] = queue.Queue()
+        self._items: queue.Queue[Event | MetricsUpdate | str | MosaicError] = queue.Queue()
+        self._outage = Outage(context, _attach_command(run_id))
+        self.is_connected = True
         self._closed = threading.Event()
         self._trainer: TrainerClient | None = None
         self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
@@ -65,9 +69,9 @@ class RunEventStream:
                 self._trainer.close()
             self._thread.join(0.05)
 
-    def poll(self, timeout_s: float) -> list[Event | MetricsUpdate]:
-        """Returns what is new, waiting up to `timeout_s` for the first item."""
-        items: list[Event | MetricsUpdate] = []
+    def poll(self, timeout_s: float) -> list[Event | MetricsUpdate | str]:
+        """Returns what is new, also sentences about the connection, waiting up to `timeout_s` for the first item."""
+        items: list[Event | MetricsUpdate | str] = []
         with suppress(queue.Empty):
             item = self._items.get(timeout=timeout_s)
             while True:
@@ -78,17 +82,16 @@ class RunEventStream:
         return items
 
     def _listen(self) -> None:
-        deadline: float | None = None
         while not self._closed.is_set():
             try:
                 self._trainer = self._context.connect()
                 for batch in self._trainer.watch(self._cursor, self._run_id, FOLLOWED_EVENT_KINDS):
+                    self._set_connected(self._outage.note_success())
                     if batch.runs_with_points:
                         self._read_returns(self._trainer)
                     for event in batch.events:
                         self._items.put(event)
                     self._cursor = batch.cursor
-                    deadline = None
                 error = NoDaemon("The daemon ended the watch.")
             except NoDaemon as broken:
                 error = broken
@@ -101,11 +104,21 @@ class RunEventStream:
                 raise
             if self._trainer is not None:
                 self._trainer.close()
-            deadline = deadline or time.monotonic() + RECONNECT_TIMEOUT_S
-            if time.monotonic() > deadline:
-                self._items.put(error)
+            try:
+                self.is_connected = False
+                self._tell(self._outage.note_failure(error))
+            except NoDaemon as final:
+                self._items.put(final)
                 return
             self._closed.wait(POLL_S)
+
+    def _set_connected(self, message: str | None) -> None:
+        self.is_connected = True
+        self._tell(message)
+
+    def _tell(self, message: str | None) -> None:
+        if message:
+            self._items.put(message)
 
     def _read_returns(self, trainer: TrainerClient) -> None:
         update = trainer.metrics_after(self._run_id, self._returns_cursor, [RETURN_TAG])
@@ -151,13 +164,16 @@ def _follow(
             nonlocal heard_at
             items = stream.poll(TICK_S)
             for item in items:
-                if isinstance(item, MetricsUpdate):
+                if isinstance(item, str):
+                    display.print_message(item)
+                elif isinstance(item, MetricsUpdate):
                     state.apply_returns(item)
                 else:
                     state.apply_event(item)
-            is_silent = not items and time.monotonic() - heard_at > MAX_SILENCE_S
+            is_silent = not items and stream.is_connected and time.monotonic() - heard_at > MAX_SILENCE_S
             if is_silent:
-                state.apply_view(_read_view(context, view.run_id))
+                with suppress(*((NoDaemon,) if context.is_remote else ())):  # the stream reports it
+                    state.apply_view(_read_view(context, view.run_id, retry_s=0.0))
             if items or is_silent:
                 heard_at = time.monotonic()
             while state.warnings:
@@ -173,11 +189,21 @@ def follow_many(context: CliContext, views: list[RunView]) -> list[RunView]:
     group_view = LiveGroupView(views)
     group = views[0].group or ""
     next_at = 0.0
+    outage = Outage(context, f"mosaic runs --group {shlex.quote(group)}")
 
     def update() -> None:
         nonlocal next_at
         if time.monotonic() >= next_at:
-            for view in context.call_with_reconnect(lambda trainer: trainer.runs(group=group, include_archived=True)):
+            try:
+                found = context.call_with_reconnect(
+                    lambda trainer: trainer.runs(group=group, include_archived=True), retry_s=0.0
+                )
+                message = outage.note_success()
+            except NoDaemon as error:
+                found, message = [], outage.note_failure(error)
+            if message:
+                display.print_message(message)
+            for view in found:
                 group_view.apply_view(view)
             next_at = time.monotonic() + POLL_S
         time.sleep(TICK_S)
@@ -197,6 +223,7 @@ def _update_until_end(
 ) -> None:
     """Returns when all runs have ended or the user has detached: the first Ctrl-C cancels them, the second detaches."""
     handled = 0
+    cancel_at: float | None = None
     while shown.active_views:
         display.refresh()
         update()
@@ -204,8 +231,17 @@ def _update_until_end(
             handled += 1
             if handled > 1 or not may_cancel:
                 return
-            for view in _cancel_runs(context, shown.active_views, display):
-                shown.apply_view(view)
+            cancel_at = time.monotonic()
+        if cancel_at is not None and time.monotonic() >= cancel_at:
+            try:
+                for view in _cancel_runs(context, shown.active_views, display):
+                    shown.apply_view(view)
+                cancel_at = None
+            except NoDaemon:
+                if not context.is_remote:
+                    raise
+                cancel_at = time.monotonic() + CANCEL_RETRY_S
+                display.set_hint("Stopping when the trainer can be reached again. Ctrl-C again: detach.")
     display.refresh()
 
 
@@ -216,12 +252,16 @@ def _cancel_runs(context: CliContext, views: list[RunView], display: LiveDisplay
     stopping: list[RunView] = []
     for run_id in [view.run_id for view in views]:
         with suppress(NotAllowed):  # it has just ended by itself
-            stopping.append(context.call_with_reconnect(lambda trainer, run_id=run_id: trainer.cancel(run_id)))  # type: ignore[misc]
+            stopping.append(context.call_with_reconnect(lambda trainer, run_id=run_id: trainer.cancel(run_id), 0.0))  # type: ignore[misc]
     return stopping
 
 
-def _read_view(context: CliContext, run_id: str) -> RunView:
-    return context.call_with_reconnect(lambda trainer: trainer.get(run_id))
+def _read_view(context: CliContext, run_id: str, retry_s: float | None = None) -> RunView:
+    return context.call_with_reconnect(lambda trainer: trainer.get(run_id), retry_s)
+
+
+def _attach_command(run_id: str) -> str:
+    return f"mosaic show -f {formatting.short_id(run_id)}"
 
 
 def wait_for_end(context: CliContext, views: list[RunView]) -> list[RunView]:
@@ -244,17 +284,18 @@ def report_end(context: CliContext, view: RunView) -> int:
     short = formatting.short_id(view.run_id)
     if view.stage != "finished":
         output.print_message(f"Detached from run {short}, which is {view.status}.")
-        output.print_message(f"Attach again: mosaic show -f {short}")
+        output.print_message(f"Attach again: {context.add_trainer_option(_attach_command(view.run_id))}")
         return exit_code(view)
     output.print_run_heading(view)
-    output.print_fields(end_summary_rows(view), "  ")
+    output.print_fields(end_summary_rows(view, context.describe_path(view.run_dir)), "  ")
     has_hint = "mosaic resume" in (view.reason or "")
     if view.outcome not in ("succeeded", "rejected") and view.checkpoint_step is not None and not has_hint:
-        output.print_message(f"Resume from step {view.checkpoint_step:,}: mosaic resume {short}")
+        command = context.add_trainer_option(f"mosaic resume {short}")
+        output.print_message(f"Resume from step {view.checkpoint_step:,}: {command}")
     return exit_code(view)
 
 
-def end_summary_rows(view: RunView) -> list[tuple[str, str | None]]:
+def end_summary_rows(view: RunView, folder: str) -> list[tuple[str, str | None]]:
     """What is worth printing of a run that has ended."""
     took_s = (view.finished_at or 0) - view.started_at if view.started_at else None
     speed = f", {view.sps:,.0f} steps/s" if view.sps else ""
@@ -265,5 +306,5 @@ def end_summary_rows(view: RunView) -> list[tuple[str, str | None]]:
         ("steps", f"{step:,} in {formatting.format_duration(took_s)}{speed}" if step is not None else None),
         ("checkpoint", output.describe_checkpoint(view)),
         ("run", view.run_id),
-        ("folder", view.run_dir),
+        ("folder", folder),
     ]

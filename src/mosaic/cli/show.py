@@ -51,7 +51,14 @@ def show(context: CliContext, run: str, follow: bool) -> None:
         }
         output.print_json({**view.model_dump(mode="json"), **shown})
         return
-    _print_run(view, files, saved_files, last, {"W&B": _format_wandb_status(wandb), "Hub": _format_push(push)})
+    _print_run(
+        view,
+        context.describe_path(view.run_dir),
+        files,
+        saved_files,
+        last,
+        {"W&B": _format_wandb_status(wandb), "Hub": _format_push(push)},
+    )
 
 
 def list_artifacts(trainer: TrainerClient, view: RunView) -> dict[str, str]:
@@ -80,6 +87,7 @@ def list_artifacts(trainer: TrainerClient, view: RunView) -> dict[str, str]:
 
 def _print_run(
     view: RunView,
+    folder: str,
     files: dict[str, str],
     saved_files: list[str],
     last_metrics: dict[str, float],
@@ -92,7 +100,7 @@ def _print_run(
         "History": [(_entry_time(entry.at, view.history[0].at), entry.message) for entry in view.history],
         "Attempts": [(str(one.number), _format_attempt(one)) for one in view.attempts if len(view.attempts) > 1],
         "Last metrics": [(tag, formatting.format_number(value)) for tag, value in sorted(last_metrics.items())],
-        f"Files in {view.run_dir}": [(name, path.removeprefix(root)) for name, path in files.items()],
+        f"Files in {folder}": [(name, path.removeprefix(root)) for name, path in files.items()],
         "Files that the script saved": [(str(number), path) for number, path in enumerate(saved_files, 1)],
     }
     for title, rows in sections.items():

@@ -244,10 +244,11 @@ def submit_run(
     view = context.trainer().submit(payload, environment, is_trusted)
     output.print_warnings(view)
     stage = f"{view.stage} ({view.wait_reason})" if view.wait_reason else view.stage
-    context.print_result(view, f"Run {view.run_id} is {stage}. Its folder: {view.run_dir}")
+    context.print_result(view, f"Run {view.run_id} is {stage}. Its folder: {context.describe_path(view.run_dir)}")
     if not context.is_json:
         short = formatting.short_id(view.run_id)
-        output.print_message(f"Watch it: mosaic show -f {short}    Stop it: mosaic cancel {short}")
+        watch, stop = map(context.add_trainer_option, (f"mosaic show -f {short}", f"mosaic cancel {short}"))
+        output.print_message(f"Watch it: {watch}    Stop it: {stop}")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 import threading
@@ -17,6 +16,7 @@ import numpy as np
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.outage import Outage
 from mosaic.cli.parameters import find_run, run_argument
 from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, NoDaemon, NotAllowed
@@ -24,6 +24,7 @@ from mosaic.contracts.options import RunKind
 from mosaic.fastlane import (
     CONNECTED,
     UNAVAILABLE,
+    WAITING,
     FrameHud,
     LaneView,
     compose_grid,
@@ -45,6 +46,8 @@ FIRST_FRAME_TIMEOUT_S = 20.0
 """How long a video waits for its first frame."""
 MAX_VIDEO_SIDE_PX = 1280
 STATUS_INTERVAL_S = 1.0
+RECONNECT_PAUSE_S = 0.5
+CLOSE_TIMEOUT_S = 2.0
 TEXT_LINES = 2
 NEXT_KEYS = ("\x1b[C", "n", "l")
 PREVIOUS_KEYS = ("\x1b[D", "p", "h")
@@ -97,7 +100,7 @@ def watch(
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput(f"There is no terminal to draw in. Save a video instead: mosaic watch {short} --save out.mp4")
-    is_remote = remote or context.trainer_address is not None
+    is_remote = remote or context.is_remote
     open_source = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, is_remote)
     envs = () if grid else (env or 0,)
     if save is None:
@@ -113,7 +116,7 @@ def _frame_source_factory(
     def open_source(envs: Sequence[int]) -> FrameSource:
         if has_local_frames(view, is_remote):
             return LocalFrameSource(view.run_dir, envs, rate_hz, budget)
-        return RemoteFrameSource(context.connect(), view.run_id, envs, rate_hz, budget)
+        return RemoteFrameSource(context.connect, view.run_id, envs, rate_hz, budget)
 
     return open_source
 
@@ -138,26 +141,50 @@ class LocalFrameSource(LaneView):
 
 
 class RemoteFrameSource(RelayedFrames[Any]):
-    """Receives in its own thread."""
+    """Receives in its own thread, also after the connection broke: when to give up is decided by the RunPoller."""
 
     def __init__(
-        self, trainer: TrainerClient, run_id: str, envs: Sequence[int], rate_hz: float | None, budget: float | None
+        self,
+        connect: Callable[[], TrainerClient],
+        run_id: str,
+        envs: Sequence[int],
+        rate_hz: float | None,
+        budget: float | None,
     ) -> None:
         super().__init__(run_id, envs, rate_hz, budget, self._decode_image)
         self.huds: Sequence[FrameHud] = ()
-        self._trainer = trainer
+        self._connect = connect
+        self._trainer = connect()
         self._image: Any = None
         self._failure: MosaicError | None = None
         self._thread = threading.Thread(target=self._receive_until_closed, name="frames", daemon=True)
         self._thread.start()
 
     def _receive_until_closed(self) -> None:
-        try:
-            self.receive(self._trainer)
-        except MosaicError as error:
-            if not self.is_closed:
-                self.state, self.reason = UNAVAILABLE, str(error)
-                self._failure = None if isinstance(error, NoDaemon) else error
+        while not self.is_closed:
+            try:
+                self.receive(self._trainer)
+                return
+            except NoDaemon as error:
+                self.state, self.reason = WAITING, str(error)
+            except MosaicError as error:
+                self.state, self.reason, self._failure = UNAVAILABLE, str(error), error
+                return
+            except ValueError:
+                if not self.is_closed:
+                    raise
+                return  # gRPC's error for a closed channel
+            self._trainer.close()
+            self._reconnect()
+
+    def _reconnect(self) -> None:
+        while not self.is_closed:
+            time.sleep(RECONNECT_PAUSE_S)
+            try:
+                self._trainer = self._connect()
+                return
+            except NoDaemon as error:
+                self.reason = str(error)
 
     def _decode_image(self, update: FrameUpdate) -> Any:
         try:
@@ -186,9 +213,10 @@ class RemoteFrameSource(RelayedFrames[Any]):
 
     def close(self) -> None:
         super().close()
-        self._trainer.close()
-        with contextlib.suppress(RuntimeError):
-            self._thread.join(2.0)
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self._trainer.close()  # it may just have opened another one
+            self._thread.join(0.1)
 
 
 FrameSource = LocalFrameSource | RemoteFrameSource
@@ -201,18 +229,26 @@ class RunPoller:
         self._context = context
         self.view = view
         self.eval_line = ""
+        self._outage = Outage(context, f"mosaic watch {formatting.short_id(view.run_id)}")
         self._next_poll_at = 0.0 if view.kind == RunKind.POLICY_EVAL else time.monotonic() + STATUS_INTERVAL_S
 
     @property
     def has_ended(self) -> bool:
         if self.view.stage != "finished" and time.monotonic() >= self._next_poll_at:
             self._next_poll_at = time.monotonic() + STATUS_INTERVAL_S
-            run_id = self.view.run_id
-            self.view = self._context.call_with_reconnect(lambda trainer: trainer.get(run_id))
-            if self.view.kind == RunKind.POLICY_EVAL:
-                evaluation = self._context.call_with_reconnect(lambda trainer: trainer.newest_evaluation(run_id))
-                self.eval_line = formatting.format_eval_line(evaluation.summary.batches[-1]) if evaluation else ""
+            try:
+                self._poll()
+                self._outage.note_success()  # the state of the frames tells the rest
+            except NoDaemon as error:
+                self._outage.note_failure(error)
         return bool(self.view.stage == "finished")
+
+    def _poll(self) -> None:
+        run_id = self.view.run_id
+        self.view = self._context.call_with_reconnect(lambda trainer: trainer.get(run_id), retry_s=0.0)
+        if self.view.kind == RunKind.POLICY_EVAL:
+            evaluation = self._context.call_with_reconnect(lambda trainer: trainer.newest_evaluation(run_id), 0.0)
+            self.eval_line = formatting.format_eval_line(evaluation.summary.batches[-1]) if evaluation else ""
 
 
 # --- in the terminal
@@ -299,6 +335,12 @@ def _save_video(
         video.finish()
     except KeyboardInterrupt:
         video.finish()
+    except NoDaemon:
+        if video.size is None:
+            video.discard()
+        else:
+            video.finish()  # what came until then is kept
+        raise
     except BaseException:
         video.discard()
         raise

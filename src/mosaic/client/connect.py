@@ -1,40 +1,35 @@
-"""Connections to the daemon of a workspace, which is started where none runs, or to one on another machine."""
+"""Connections to the daemon of a workspace, which is started where none runs."""
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
-import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import grpc
-
+from mosaic.client.identify import (
+    CHANNEL_OPTIONS,
+    IDENTIFY_TIMEOUT_S,
+    DaemonMissing,
+    ProofRefused,
+    identify,
+    open_channel,
+)
 from mosaic.client.trainer_client import TrainerClient
-from mosaic.common.auth_proof import compute_proof, constant_time_equals, identify_metadata
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import file_size
 from mosaic.common.processes import is_alive
-from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import AlreadyRunning, BadInput, IdentityFailed, NoDaemon
-from mosaic.contracts.folder import TOKEN_VARIABLE, Workspace
+from mosaic.contracts.folder import Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
-CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # users may be behind a proxy; the daemon is local
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-)
 START_TIMEOUT_S = 20.0
-IDENTIFY_TIMEOUT_S = 10.0
 RETRY_S = 0.1
+RECONNECT_PAUSE_S = 0.5
 
 Result = TypeVar("Result")
 
@@ -98,44 +93,29 @@ def _unusable_workspace(workspace: Workspace, error: OSError) -> BadInput:
     )
 
 
-def connect_remote(address: str, token: str) -> TrainerClient:
-    """A connection to a daemon on another machine, whose port a tunnel forwards. Nothing is ever started."""
-    return _connect_verified(address, token, "", is_local=False)
-
-
-def _connect_verified(address: str, token: str, daemon_label: str, is_local: bool = True) -> TrainerClient:
-    channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+def _connect_verified(address: str, token: str, daemon_label: str) -> TrainerClient:
+    channel = open_channel(address, CHANNEL_OPTIONS)
+    restart = "mosaic daemon stop && mosaic daemon start"
     try:
-        _check_identity(channel, address, token, daemon_label)
-    except BaseException:
+        identify(channel, token)
+    except DaemonMissing:
         channel.close()
-        raise
-    return TrainerClient(channel, token, is_local)
-
-
-def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_label: str) -> None:
-    nonce = secrets.token_hex(16)
-    try:
-        reply = TrainerStub(channel).Identify(
-            pb.IdentifyRequest(nonce=nonce),
-            metadata=identify_metadata(token, nonce),
-            timeout=IDENTIFY_TIMEOUT_S,
-        )
-    except grpc.RpcError as error:
-        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-            raise NoDaemon(
-                f"The daemon ({daemon_label}{address}) does not answer. "
-                "Restart it: mosaic daemon stop && mosaic daemon start"
+        raise NoDaemon(f"The daemon ({daemon_label}{address}) does not answer. Restart it: {restart}") from None
+    except ProofRefused as error:
+        channel.close()
+        if error.is_server:
+            raise IdentityFailed(
+                f"Identity check failed: what answers on {address} does not know this workspace's token. "
+                f"Nothing was sent to it. Restart the daemon: {restart}"
             ) from None
         raise IdentityFailed(
             f"Identity check failed: what answers on {address} is not this workspace's daemon "
-            f"({error.details()}). Restart it: mosaic daemon stop && mosaic daemon start"
+            f"({error}). Restart it: {restart}"
         ) from None
-    if not constant_time_equals(reply.proof, compute_proof(token, "server", nonce)):
-        raise IdentityFailed(
-            f"Identity check failed: what answers on {address} does not know this workspace's token. "
-            "Nothing was sent to it. Restart the daemon: mosaic daemon stop && mosaic daemon start"
-        )
+    except BaseException:
+        channel.close()
+        raise
+    return TrainerClient(channel, token)
 
 
 def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonAddress:
@@ -173,10 +153,15 @@ class ReconnectingClient:
     """`open_client` connects; `read_address` returns where the daemon is now, None where that cannot be read."""
 
     def __init__(
-        self, open_client: Callable[[], TrainerClient], read_address: Callable[[], DaemonAddress | None]
+        self,
+        open_client: Callable[[], TrainerClient],
+        read_address: Callable[[], DaemonAddress | None],
+        retry_s: float = 0.0,
     ) -> None:
+        """`retry_s`: how long a connection that broke is tried again, where nothing can be started instead."""
         self._open_client = open_client
         self._read_address = read_address
+        self._retry_s = retry_s
         self._trainer: TrainerClient | None = None
         self._connected_address: DaemonAddress | None = None
 
@@ -187,57 +172,29 @@ class ReconnectingClient:
             self._connected_address = self._read_address()
         return self._trainer
 
-    def call(self, call: Callable[[TrainerClient], Result]) -> Result:
+    def call(self, call: Callable[[TrainerClient], Result], retry_s: float | None = None) -> Result:
         """Make a call that may safely be made twice: where the daemon has died, it is started and called again."""
+        retry_s = self._retry_s if retry_s is None else retry_s
         if self._trainer is not None and self._read_address() != self._connected_address:
             self.close()  # another process may have taken the port, and does not know our token
+        has_connected = self._trainer is not None
+        deadline = time.monotonic() + retry_s
         try:
             return call(self.trainer())
         except NoDaemon:
             self.close()
-            return call(self.trainer())
+            if not has_connected and self._retry_s:
+                raise  # it was never reached
+        while True:
+            try:
+                return call(self.trainer())
+            except NoDaemon as error:
+                self.close()
+                if isinstance(error, IdentityFailed) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(RECONNECT_PAUSE_S)
 
     def close(self) -> None:
         if self._trainer is not None:
             self._trainer.close()
             self._trainer = None
-
-
-# --- a daemon on another machine
-
-
-def check_loopback_address(address: str) -> str:
-    """Return the address; connections are not encrypted, so only the end of a tunnel on this machine is accepted."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise BadInput(f"The trainer's address {address!r} is not valid; expected HOST:PORT, such as 127.0.0.1:50055.")
-    try:
-        is_here = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        is_here = host == "localhost"
-    if not is_here:
-        raise BadInput(
-            f"The trainer's address {address}: the connection would not be encrypted, so only addresses of this "
-            f"machine are accepted. Forward its port first: ssh -L {port}:127.0.0.1:{port} {host or 'HOST'}   "
-            f"and then use 127.0.0.1:{port}."
-        )
-    return address
-
-
-def read_token(file: Path | None = None) -> str:
-    """Return the token of a copied daemon.json, or of the environment."""
-    if file is None:
-        token = os.environ.get(TOKEN_VARIABLE, "")
-        if not token:
-            raise BadInput(
-                "A trainer on another machine needs its token, which is in its trainer/daemon.json. Set "
-                f"${TOKEN_VARIABLE} to it, or name a copy of that file: --token-file FILE"
-            )
-        return token
-    try:
-        token = json.loads(file.read_text())["token"]
-    except OSError as error:
-        raise BadInput(f"--token-file {file} cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError):
-        raise BadInput(f"--token-file {file} has no token; expected a copy of a trainer's daemon.json.") from None
-    return str(token)

@@ -20,8 +20,10 @@ REPLY_TIMEOUT_S = 30.0
 
 
 class DaemonChannel:
-    def __init__(self, channel: grpc.Channel, token: str) -> None:
+    def __init__(self, channel: grpc.Channel, token: str, trainer_label: str = "") -> None:
+        """`trainer_label` names a trainer on another machine, in errors."""
         self._channel = channel
+        self._trainer_label = trainer_label
         self._metadata = ((TOKEN_KEY, token),)
         self._stub = TrainerStub(channel)
 
@@ -34,16 +36,15 @@ class DaemonChannel:
             return getattr(self._stub, verb)(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise _no_answer(timeout_s) from None
-            raise _to_mosaic_error(error) from None
+                raise _no_answer(timeout_s, self._trainer_label) from None
+            raise self.to_error(error) from None
 
     def send_stream(self, verb: str, requests: Iterator[Any]) -> Any:
         """Start a call that sends many requests and returns its one reply as a future."""
         return getattr(self._stub, verb).future(requests, metadata=self._metadata)
 
-    @staticmethod
-    def to_error(error: grpc.RpcError) -> MosaicError:
-        return _to_mosaic_error(error)
+    def to_error(self, error: grpc.RpcError) -> MosaicError:
+        return _to_mosaic_error(error, self._trainer_label)
 
     def stream(self, verb: str, request: Any, is_endless: bool = False) -> Iterator[Any]:
         """Yield the replies; the call is cancelled when the caller stops reading.
@@ -51,7 +52,7 @@ class DaemonChannel:
         Each reply must come in time; of an endless stream, only the acceptance of the call.
         """
         call = getattr(self._stub, verb)(request, metadata=self._metadata)
-        guard = SilenceGuard(call, REPLY_TIMEOUT_S)
+        guard = SilenceGuard(call, REPLY_TIMEOUT_S, self._trainer_label)
         try:
             if is_endless:
                 with guard.awaiting():
@@ -66,7 +67,7 @@ class DaemonChannel:
                     return
                 yield reply
         except grpc.RpcError as error:
-            raise _to_mosaic_error(error) from None
+            raise self.to_error(error) from None
         finally:
             guard.close()
             call.cancel()
@@ -75,8 +76,9 @@ class DaemonChannel:
 class SilenceGuard:
     """Cancels a stream when one of its replies is awaited for too long. The reader's own time does not count."""
 
-    def __init__(self, call: Any, timeout_s: float) -> None:
+    def __init__(self, call: Any, timeout_s: float, trainer_label: str = "") -> None:
         self._call = call
+        self._trainer_label = trainer_label
         self._timeout_s = timeout_s
         self._waiting_since: float | None = None
         self._has_expired = False
@@ -98,7 +100,7 @@ class SilenceGuard:
         finally:
             self._waiting_since = None
         if self._has_expired:
-            raise _no_answer(self._timeout_s)
+            raise _no_answer(self._timeout_s, self._trainer_label)
 
     def _watch(self) -> None:
         pause_s = self._timeout_s
@@ -111,7 +113,7 @@ class SilenceGuard:
                 return
 
 
-def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
+def _to_mosaic_error(error: grpc.RpcError, trainer_label: str) -> MosaicError:
     """The error as it was raised in the daemon."""
     details = error.details() or ""
     name, colon, message = details.partition(": ")
@@ -119,11 +121,19 @@ def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
     if colon and kind.__name__ == name:
         return kind(message, _problems(error))
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        if trainer_label:
+            return NoDaemon(
+                f"The connection to the trainer {trainer_label} broke ({details}). Its runs continue; try again."
+            )
         return NoDaemon(f"The connection to the daemon broke ({details}). The next command starts it again.")
     return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
 
 
-def _no_answer(timeout_s: float) -> NoDaemon:
+def _no_answer(timeout_s: float, trainer_label: str) -> NoDaemon:
+    if trainer_label:
+        return NoDaemon(
+            f"The trainer {trainer_label} did not answer within {timeout_s:g} s. Its runs continue; try again."
+        )
     return NoDaemon(
         f"The daemon did not answer within {timeout_s:g} s. Try again, or restart it: "
         "mosaic daemon stop && mosaic daemon start"

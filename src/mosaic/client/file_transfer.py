@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import stat
@@ -11,30 +12,46 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from mosaic.common.files import atomic_write, path_inside
+from mosaic.common.files import atomic_write, file_size, path_inside
+from mosaic.contracts.errors import NotAllowed
 
 if TYPE_CHECKING:
     from mosaic.client.trainer_client import RunFile, TrainerClient
 
 CACHE_DAYS = 30
 """How long the copies of a run are kept after their last use."""
+MAX_EVENTS_MB = 200
 OnBytes = Callable[[int], object]
 """Called with the number of bytes of each part."""
 
 
-def download(trainer: TrainerClient, run_id: str, files: Iterable[RunFile], on_bytes: OnBytes) -> Path:
-    """Bring files of a run into the cache, unless they are there already, and return their folder."""
+def download(
+    trainer: TrainerClient,
+    run_id: str,
+    files: Iterable[RunFile],
+    on_bytes: OnBytes = lambda _: None,
+    is_append_only: bool = False,
+) -> Path:
+    """Bring files of a run into the cache, unless they are there already, and return their folder.
+
+    Of files that are only appended to, what is new is added to the copy.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mosaic", "files")
     _delete_unused(cache)
     folder = cache / run_id
-    folder.mkdir(parents=True, exist_ok=True)
+    cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache.mkdir(mode=0o700, exist_ok=True)  # in the workspace, too, they are readable by their owner only
+    cache.chmod(0o700)
+    folder.mkdir(exist_ok=True)
     os.utime(folder)
     for file in files:
         path = path_inside(folder, file.name)
         if not _is_same(path, file):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as target:
-                for data in trainer.read_file(run_id, file.name):
+            start = file_size(path) if is_append_only else 0
+            is_continued = 0 < start <= file.size_bytes
+            with open(path, "ab") if is_continued else atomic_write(path) as target:
+                for data in trainer.read_file(run_id, file.name, start if is_continued else 0):
                     target.write(data)
                     on_bytes(len(data))
             os.utime(path, (time.time(), file.modified_at))
@@ -53,6 +70,20 @@ def _delete_unused(cache: Path) -> None:
     for folder in cache.glob("*"):
         if folder.stat().st_mtime < time.time() - CACHE_DAYS * 86_400:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_event_files(trainer: TrainerClient, run_id: str, folder: str) -> Path:
+    """Bring a folder of TensorBoard's event files up to date in the cache, and return where it is."""
+    files = trainer.files(run_id, f"{glob.escape(folder)}/*")
+    size_mb = sum(file.size_bytes for file in files) / 1e6
+    if size_mb > MAX_EVENTS_MB:
+        raise NotAllowed(
+            f"The event files have {size_mb:,.0f} MB, and only {MAX_EVENTS_MB} MB are copied from another machine. "
+            f"There: tensorboard --logdir trainer/runs/{run_id}/{folder}"
+        )
+    copies = download(trainer, run_id, files, is_append_only=True) / folder
+    copies.mkdir(parents=True, exist_ok=True)
+    return copies
 
 
 def pack_run(

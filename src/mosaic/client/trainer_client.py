@@ -14,7 +14,7 @@ import grpc
 
 from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import UnknownName
+from mosaic.contracts.errors import NoDaemon, NotAllowed, UnknownName
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.semconv import EVENTS_SKIPPED
 from mosaic.contracts.views import (
@@ -107,10 +107,10 @@ class TrainerClient:
     Every method raises the MosaicError that the daemon raised.
     """
 
-    def __init__(self, channel: grpc.Channel, token: str, is_local: bool = True) -> None:
-        """`is_local`: the daemon's files can be opened on this machine."""
+    def __init__(self, channel: grpc.Channel, token: str, is_local: bool = True, trainer_label: str = "") -> None:
+        """`is_local`: the daemon's files can be opened on this machine. `trainer_label` names one on another."""
         self.is_local = is_local
-        self._daemon = DaemonChannel(channel, token)
+        self._daemon = DaemonChannel(channel, token, trainer_label)
 
     def close(self) -> None:
         self._daemon.close()
@@ -132,7 +132,12 @@ class TrainerClient:
         config would execute is executed.
         """
         request = self._payload_request(payload, environment, is_trusted)
-        return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
+        try:
+            return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
+        except NoDaemon as error:
+            raise NoDaemon(
+                f"{error} Whether the run was accepted is not known: look before you submit it again: mosaic runs"
+            ) from None
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
@@ -142,6 +147,11 @@ class TrainerClient:
     def _payload_request(
         self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool = False
     ) -> pb.PayloadRequest:
+        if environment is not None and not self.is_local:
+            raise NotAllowed(
+                "A program runs in the environment of whoever submits it, which is not sent to another machine. Log in "
+                "on the trainer's machine, and run it there: mosaic run -- …"
+            )
         return pb.PayloadRequest(
             payload_json=json.dumps(self._add_imports(payload)),
             environment=environment or {},

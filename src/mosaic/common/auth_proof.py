@@ -10,18 +10,25 @@ TOKEN_KEY = "x-mosaic-token"
 NONCE_KEY = "x-mosaic-nonce"
 PROOF_KEY = "x-mosaic-proof"
 """Call metadata of Identify: a number used once, and proof that the caller knows the token."""
+CERTIFICATE_KEY = "x-mosaic-certificate"
+"""Call metadata of Identify over TLS: the fingerprint of the certificate that the caller was shown."""
 PROBLEMS_KEY = "x-mosaic-problems-bin"
 """Trailing metadata of a refusal: `[[path, problem], …]` as JSON."""
 
 
-def compute_proof(token: str, side: str, nonce: str) -> str:
-    """The answer to `nonce` that only a holder of the token can compute."""
-    return hmac.new(token.encode(), f"{side}:{nonce}".encode(), hashlib.sha256).hexdigest()
+def compute_proof(token: str, side: str, nonce: str, fingerprint: str = "") -> str:
+    """The answer to `nonce` that only a holder of the token can compute.
+
+    It covers the certificate that the client sees: whoever relays a proof shows another one, and is found out.
+    """
+    text = f"{side}:{nonce}:{fingerprint}" if fingerprint else f"{side}:{nonce}"
+    return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def identify_metadata(token: str, nonce: str) -> tuple[tuple[str, str], ...]:
+def identify_metadata(token: str, nonce: str, fingerprint: str = "") -> tuple[tuple[str, str], ...]:
     """Returns the metadata of a call to Identify: the daemon checks it before it reads the request."""
-    return (NONCE_KEY, nonce), (PROOF_KEY, compute_proof(token, "client", nonce))
+    proof = (NONCE_KEY, nonce), (PROOF_KEY, compute_proof(token, "client", nonce, fingerprint))
+    return (*proof, (CERTIFICATE_KEY, fingerprint)) if fingerprint else proof
 
 
 def constant_time_equals(one: str, other: str) -> bool:

@@ -15,6 +15,7 @@ MosaicError                 LOG700, exit 1
 ├── StorageFailed           LOG713, exit 1: a file of the workspace cannot be read or written
 ├── NoDaemon                LOG703, exit 4
 │   └── IdentityFailed      LOG710: something else answers on the daemon's port
+├── VersionMismatch         LOG716, exit 1: client and daemon are too different to talk to each other
 └── AlreadyRunning          LOG704, exit 75: a second daemon for one workspace
 """
 
@@ -108,6 +109,10 @@ class NoDaemon(MosaicError):
 
 class IdentityFailed(NoDaemon):
     log_code = "LOG710"
+
+
+class VersionMismatch(MosaicError):
+    log_code = "LOG716"
 
 
 class AlreadyRunning(MosaicError):

@@ -115,6 +115,11 @@ class SlotUsage(View):
 class DaemonStatus(View):
     pid: int
     address: str
+    """On its own machine."""
+    listen: str | None = None
+    """Where other machines reach it, by TLS; null where they do not."""
+    fingerprint: str | None = None
+    """Of the certificate that it shows there."""
     version: str
     workspace: str
     started_at: float = 0.0

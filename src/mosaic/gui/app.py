@@ -19,7 +19,7 @@ from PySide6.QtCore import QCoreApplication, QMessageLogContext, Qt, QTimer, QtM
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
-from mosaic.client import connect_remote
+from mosaic.client import RemoteTrainer, connect_remote
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
 from mosaic.gui import theme
@@ -46,14 +46,15 @@ class Application:
         app: QApplication,
         workspace: Workspace,
         settings_path: Path | None = None,
-        remote: tuple[str, str] | None = None,
+        remote: RemoteTrainer | None = None,
     ) -> None:
-        """`remote` is the address and the token of a trainer of another workspace."""
-        self.settings = GuiSettings(workspace, settings_path, workspace_key=remote[0] if remote else "")
+        """`remote` is a trainer on another machine."""
+        self.settings = GuiSettings(workspace, settings_path, workspace_key=remote.address if remote else "")
         theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
-        self.bridge = Bridge(workspace, functools.partial(connect_remote, *remote) if remote else None)
+        self.bridge = Bridge(workspace, functools.partial(connect_remote, remote) if remote else None)
         self.workbench = Workbench(workspace, self.bridge, self.settings)
         self.workbench.is_remote = remote is not None
+        self.workbench.trainer_name = remote.option if remote else ""
         self.window = MainWindow(self.workbench, PAGES, DOCKS, ACTIONS, DIALOGS)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
 
@@ -94,7 +95,7 @@ class Application:
         self.bridge.stop()
 
 
-def main(workspace: Workspace, run: str | None = None, remote: tuple[str, str] | None = None) -> int:
+def main(workspace: Workspace, run: str | None = None, remote: RemoteTrainer | None = None) -> int:
     qInstallMessageHandler(_handle_qt_message)
     app = QApplication(sys.argv[:1])
     app.setApplicationName("MOSAIC")

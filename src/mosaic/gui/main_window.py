@@ -245,7 +245,7 @@ class MainWindow(QMainWindow):
             self._workbench.show_message(status.rebuilt_index, "warning")
         self._trainer_pid = status.pid
         self._show_full_disk(status)
-        where = status.address + ": " if self._workbench.is_remote else ""
+        where = f"{self._workbench.trainer_name}: " if self._workbench.is_remote else ""
         self.setWindowTitle(f"MOSAIC – {where}{status.workspace}")
         self._refresh_later()
 

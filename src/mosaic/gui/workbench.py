@@ -68,6 +68,8 @@ class Workbench(QObject):
         """The main window, the parent of dialogs."""
         self.is_remote = False
         """Whether the trainer is on another machine: its folders and shared memory are not accessible here."""
+        self.trainer_name = ""
+        """Of that trainer: its profile's, or its address."""
         self._series: dict[str, RunSeries] = {}
         self.runs.removed.connect(self._on_runs_removed)
         bridge.connected.connect(self._connected)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import sqlite3
 import sys
 
 import structlog
 
+from mosaic.contracts.daemon_port import PORT
 from mosaic.contracts.errors import MosaicError, StorageFailed
 from mosaic.contracts.folder import KEEPER_VARIABLE, Workspace
-from mosaic.trainer.daemon import IDLE_TIMEOUT_S, PORT, Daemon, configure_logging, detect_slots
+from mosaic.trainer.daemon import IDLE_TIMEOUT_S, Daemon, configure_logging, detect_slots
+from mosaic.trainer.listeners import parse_listen_address
 
 log = structlog.get_logger("mosaic.trainer")
 
@@ -25,9 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--var", help="the workspace  [default: ./var]")
     parser.add_argument("--port", type=int, default=PORT, help="the first port to try")
     parser.add_argument("--max-runs", type=int, help="how many runs at a time; as many as there are cores by default")
-    parser.add_argument(
-        "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="exit after this many seconds without runs or callers"
-    )
+    parser.add_argument("--idle-s", type=float, help="exit after this many seconds without runs or callers")
+    parser.add_argument("--listen", help="also serve other machines on this HOST:PORT, by TLS")
     parser.add_argument("--metrics-port", type=int, help="serve metrics for Prometheus on this port; 0: any")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_S)
@@ -42,7 +44,18 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _print_unusable(workspace, error)
     try:
-        Daemon(workspace, detect_slots(max_runs), options.port, options.idle_s, umask, options.metrics_port).run()
+        listen = parse_listen_address(options.listen) if options.listen else None
+        idle_s = (math.inf if listen else IDLE_TIMEOUT_S) if options.idle_s is None else options.idle_s
+        Daemon(
+            workspace,
+            detect_slots(max_runs),
+            options.port,
+            idle_s,
+            umask,
+            options.metrics_port,
+            listen,
+            lambda address, fingerprint: _print_listening(workspace, address, fingerprint),
+        ).run()
     except MosaicError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -50,6 +63,16 @@ def main(arguments: list[str] | None = None) -> int:
         log.exception("daemon_failed")
         return _print_unusable(workspace, error)
     return 0
+
+
+def _print_listening(workspace: Workspace, address: str, fingerprint: str) -> None:
+    print(
+        f"Other machines reach this trainer at {address}, by TLS.\n"
+        f"Fingerprint: {fingerprint}\n"
+        f"Token:       in {workspace.remote_token}\n"
+        f"There, run:  mosaic trainer add NAME HOST:{address.rpartition(':')[2]}",
+        flush=True,
+    )
 
 
 def _print_unusable(workspace: Workspace, error: Exception) -> int:

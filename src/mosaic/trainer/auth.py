@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
 
-from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
+from mosaic.common.auth_proof import (
+    CERTIFICATE_KEY,
+    NONCE_KEY,
+    PROOF_KEY,
+    TOKEN_KEY,
+    compute_proof,
+    constant_time_equals,
+)
 
 log = structlog.get_logger("mosaic.trainer.auth")
 
@@ -17,9 +24,31 @@ IDENTIFY_METHOD = "/mosaic.v1.Trainer/Identify"
 REPORT_INTERVAL_S = 60.0
 
 
+class Credentials(NamedTuple):
+    """What callers have to know."""
+
+    token: str
+    """On this machine; new with every daemon."""
+    remote_token: str = ""
+    """On other machines; lasting. Empty where none of them is served, as is the next."""
+    fingerprint: str = ""
+    """Of the certificate that they are shown."""
+
+    def knows(self, token: str) -> bool:
+        is_local = constant_time_equals(token, self.token)
+        return is_local or (bool(self.remote_token) and constant_time_equals(token, self.remote_token))
+
+    def prove(self, side: str, nonce: str, certificate: str) -> str | None:
+        """The proof for a caller that was shown this certificate; none for one that was shown another than ours."""
+        if not certificate:
+            return compute_proof(self.token, side, nonce)
+        is_ours = bool(self.fingerprint) and constant_time_equals(certificate, self.fingerprint)
+        return compute_proof(self.remote_token, side, nonce, certificate) if is_ours else None
+
+
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
         self._refused_count = 0
         self._next_report_at = 0.0
 
@@ -33,12 +62,11 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
 
     def _is_authentic(self, method: str, given: Mapping[str, str]) -> bool:
         if method != IDENTIFY_METHOD:
-            return constant_time_equals(given.get(TOKEN_KEY, ""), self._token)
+            return self._credentials.knows(given.get(TOKEN_KEY, ""))
         # The caller does not know yet who answers, so it proves that it has the token instead of sending it.
         nonce = given.get(NONCE_KEY, "")
-        return bool(nonce) and constant_time_equals(
-            given.get(PROOF_KEY, ""), compute_proof(self._token, "client", nonce)
-        )
+        proof = self._credentials.prove("client", nonce, given.get(CERTIFICATE_KEY, ""))
+        return bool(nonce) and proof is not None and constant_time_equals(given.get(PROOF_KEY, ""), proof)
 
     def _report_refusal(self, method: str, *, has_token: bool) -> None:
         """Log the first refusal at once and then one line a minute: callers without the token cannot fill the disk."""

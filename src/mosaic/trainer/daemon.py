@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a port in use needs no message
@@ -25,17 +26,19 @@ from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.contracts.daemon_port import PORT
+from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
 from mosaic.store import Index, find_damage, is_damage
-from mosaic.trainer.auth import TokenInterceptor
+from mosaic.trainer.auth import Credentials, TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.gpus import list_gpus
+from mosaic.trainer.listeners import REMOTE_OPTIONS, SERVER_OPTIONS, bind_loopback, bind_tls
 from mosaic.trainer.metrics_server import MetricsServer, MetricsSnapshot
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
@@ -44,13 +47,12 @@ from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.server import Servicer
 from mosaic.trainer.supervisor import Supervisor
+from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity
 from mosaic.trainer.workspace_lock import WorkspaceLock
 from mosaic.workers import discover_workers
 
 log = structlog.get_logger("mosaic.trainer.daemon")
 
-PORT = 50055
-MAX_PORT_ATTEMPTS = 100
 IDLE_TIMEOUT_S = 600.0
 MAX_CONCURRENT_RUNS = 1000
 RESERVE_BYTES = 1 << 20
@@ -71,7 +73,10 @@ class Daemon:
         idle_s: float = IDLE_TIMEOUT_S,
         script_umask: int = 0o022,
         metrics_port: int | None = None,
+        listen: str | None = None,
+        on_listening: Callable[[str, str], object] = lambda address, fingerprint: None,
     ) -> None:
+        """`listen`: where other machines reach it; `on_listening` is called with it and the fingerprint."""
         self._workspace = workspace
         self._slots = slots
         self._port = port
@@ -79,7 +84,10 @@ class Daemon:
         self._script_umask = script_umask
         self._metrics_port = metrics_port
         self._metrics: MetricsServer | None = None
-        self._token = secrets.token_hex(32)
+        self._listen = listen
+        self._on_listening = on_listening
+        self._tls: TlsIdentity | None = None
+        self._credentials = Credentials(secrets.token_hex(32))
         self._is_draining = False
         self._is_ready = False
         """Whether daemon.json invites callers."""
@@ -92,6 +100,11 @@ class Daemon:
         workspace.logs.mkdir(parents=True, exist_ok=True)
         self._lock = WorkspaceLock(workspace)
         _adjust_reserve(workspace)
+        if self._listen:
+            self._tls = load_or_create_identity(workspace)
+            self._credentials = self._credentials._replace(
+                remote_token=self._tls.token, fingerprint=self._tls.fingerprint
+            )
         checkers = Checkers(discover_workers(), workspace)
         try:
             self._serve_index(checkers)
@@ -127,19 +140,16 @@ class Daemon:
         threads = CallThreads()
         feed = EventFeed(self._records, threads)
         server = grpc.aio.server(
-            interceptors=[TokenInterceptor(self._token), DecodingInterceptor()],
-            options=(
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", 64 << 20),
-                ("grpc.max_send_message_length", 64 << 20),
-            ),
+            interceptors=[TokenInterceptor(self._credentials), DecodingInterceptor()],
+            options=(*SERVER_OPTIONS, *(REMOTE_OPTIONS if self._tls else ())),
         )
-        self._address = _bind_port(server, self._port)
-        self.supervisor = Supervisor(
-            self._records, LocalExecutor(self._address, self._token, self._script_umask), self._slots, backlog
-        )
+        if self._listen and self._tls:
+            bind_tls(server, self._listen, self._tls)
+        self._address = bind_loopback(server, self._port)
+        executor = LocalExecutor(self._address, self._credentials.token, self._script_umask)
+        self.supervisor = Supervisor(self._records, executor, self._slots, backlog)
         self._run_service = RunService(self._records, checkers, self._slots, self.supervisor.wake)
-        servicer = Servicer(self._records, self._run_service, checkers, feed, threads, self._token, self)
+        servicer = Servicer(self._records, self._run_service, checkers, feed, threads, self._credentials, self)
         add_TrainerServicer_to_server(servicer, server)
         await _add_standard_services(server)
         self._started_at = time.time()
@@ -159,7 +169,10 @@ class Daemon:
             self._is_ready = True
             self._loop.call_later(WARM_UP_DELAY_S, checkers.warm_up)
             threading.Thread(target=self._check_index, name="index-check", daemon=True).start()
-            log.info("daemon_started", address=self._address, workspace=str(self._workspace.root), version=__version__)
+            facts = {"address": self._address, "workspace": str(self._workspace.root), "version": __version__}
+            log.info("daemon_started", **facts, listen=self._listen)
+            if self._listen and self._tls:
+                self._on_listening(self._listen, self._tls.fingerprint)
             while not self._shutdown_requested.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._shutdown_requested.wait(), CHECK_S)
@@ -180,12 +193,14 @@ class Daemon:
     def _write_daemon_file(self) -> None:
         content = {
             "address": self._address,
-            "token": self._token,
+            "token": self._credentials.token,
             "process": own_identity(),
             "started_at": self._started_at,
             "workspace": os.path.realpath(self._workspace.root),
             "version": __version__,
         }
+        if self._tls:
+            content |= {"listen": self._listen, "remote_token": self._tls.token, "fingerprint": self._tls.fingerprint}
         write_json(self._workspace.daemon_file, content, mode=0o600)
 
     def _owns_daemon_file(self) -> bool:
@@ -238,6 +253,8 @@ class Daemon:
         return DaemonStatus(
             pid=os.getpid(),
             address=self._address,
+            listen=self._listen,
+            fingerprint=self._tls.fingerprint if self._tls else None,
             started_at=self._started_at,
             version=__version__,
             workspace=str(self._workspace.root),
@@ -316,18 +333,6 @@ def _adjust_reserve(workspace: Workspace) -> None:
     elif file_size(workspace.reserve) < RESERVE_BYTES:
         with suppress(OSError):
             workspace.reserve.write_bytes(bytes(RESERVE_BYTES))
-
-
-def _bind_port(server: grpc.aio.Server, first: int) -> str:
-    """The wanted port or the next free one, on the loopback address only."""
-    for port in [*range(first, first + MAX_PORT_ATTEMPTS), 0] if first else [0]:
-        try:
-            bound = server.add_insecure_port(f"127.0.0.1:{port}")
-        except RuntimeError:
-            continue
-        if bound:
-            return f"127.0.0.1:{bound}"
-    raise MosaicError("127.0.0.1 has no free port. Close a program that listens on one, and try again.")
 
 
 async def _add_standard_services(server: grpc.aio.Server) -> None:

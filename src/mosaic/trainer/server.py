@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from mosaic import __version__
-from mosaic.common.auth_proof import NONCE_KEY, compute_proof
+from mosaic.common.auth_proof import CERTIFICATE_KEY, NONCE_KEY
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, NotAllowed
@@ -29,6 +29,7 @@ from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.store import BULK_KINDS
+from mosaic.trainer.auth import Credentials
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.disk_usage import read_disk_usage
 from mosaic.trainer.event_feed import POINT_KINDS, EventFeed
@@ -61,13 +62,13 @@ class Servicer(TrainerServicer):
         checkers: Checkers,
         feed: EventFeed,
         threads: CallThreads,
-        token: str,
+        credentials: Credentials,
         daemon: Daemon,
     ) -> None:
         self._records = records
         self._run_service = run_service
         self._checkers = checkers
-        self._token = token
+        self._credentials = credentials
         self._daemon = daemon
         self._feed = feed
         self.threads = threads
@@ -78,8 +79,9 @@ class Servicer(TrainerServicer):
         return self._records.folder(self._records.resolve(run))
 
     async def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyReply:
-        nonce = str(dict(context.invocation_metadata() or ())[NONCE_KEY])  # as the caller has proved it
-        return pb.IdentifyReply(proof=compute_proof(self._token, "server", nonce), version=__version__)
+        given = dict(context.invocation_metadata() or ())  # as the caller has proved it
+        proof = self._credentials.prove("server", str(given[NONCE_KEY]), str(given.get(CERTIFICATE_KEY, "")))
+        return pb.IdentifyReply(proof=proof or "", version=__version__)
 
     # --- runs
 

@@ -11,6 +11,8 @@ from PySide6.QtCore import QSize, Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QProgressBar, QWidget
 
+from mosaic.client import TrainerClient
+from mosaic.client.file_transfer import copy_event_files
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
@@ -26,6 +28,8 @@ from mosaic.gui.workbench import Workbench
 
 STOP_DELAY_MS = 60_000
 """How long it keeps running while another tab is shown."""
+COPY_INTERVAL_MS = 15_000
+"""How often the files of a trainer on another machine are copied; TensorBoard reads them every 30 s."""
 STATE_ICONS = {
     READY: ("mdi6.check-circle", "good"),
     STARTING: ("mdi6.progress-clock", "accent"),
@@ -51,6 +55,11 @@ def find_logdir(view: RunView, payload: dict[str, Any]) -> Path:
     return folder.tensorboard_eval if view.kind == RunKind.POLICY_EVAL else folder.tensorboard
 
 
+def _copy_from_trainer(trainer: TrainerClient, view: RunView) -> Path:
+    logdir = find_logdir(view, trainer.config(view.run_id))
+    return copy_event_files(trainer, view.run_id, logdir.relative_to(view.run_dir).as_posix())
+
+
 class TensorBoardTab(WebTab):
     def __init__(
         self,
@@ -63,10 +72,13 @@ class TensorBoardTab(WebTab):
         self._command = command
         self._is_installed = is_installed
         self._logdir: Path | None = None
+        self._is_complete = False
+        """Whether the copies of a remote run's files have everything."""
         self._open_browser_when_ready = False
         self.board = TensorBoardProcess(self)
         self._reload.setToolTip("Read the files again")
         self._stop_timer = ui.create_timer(self, STOP_DELAY_MS, self.board.stop, is_single_shot=True)
+        self._copy_timer = ui.VisibleTimer(self, COPY_INTERVAL_MS, self._update_copies)
         self.board.changed.connect(self._on_state_changed)
         self._refresh()
 
@@ -98,6 +110,7 @@ class TensorBoardTab(WebTab):
         self.board.stop()
         self._run_id = run_id
         self._logdir = None
+        self._is_complete = False
         self._open_browser_when_ready = False
         if self.isVisible():
             self._find_logdir_and_start()
@@ -123,8 +136,11 @@ class TensorBoardTab(WebTab):
             self._show_text(
                 "TensorBoard is not installed: pip install 'mosaic-rl[train]'. The same curves are in Analytics."
             )
-        elif self._workbench.is_remote or not Path(view.run_dir).is_dir():
-            self._show_text("The run's files are on another machine. The same curves are in Analytics.")
+        elif self._workbench.is_remote:
+            self._show_text("Copying the event files from the trainer…", is_busy=True)
+            self._copy_and_start(view)
+        elif not Path(view.run_dir).is_dir():
+            self._show_text("The run's folder is gone. The same curves are in Analytics.")
         else:
             self._show_text("Starting TensorBoard…", is_busy=True)
             if self._has_web():
@@ -136,11 +152,35 @@ class TensorBoardTab(WebTab):
                 owner=self,
             )
 
+    def _copy_and_start(self, view: RunView) -> None:
+        """Starts with copies of the files, which are brought up to date while the tab is shown."""
+        self._workbench.bridge.ask(
+            lambda trainer: _copy_from_trainer(trainer, view),
+            lambda logdir: self._on_logdir_found(view.run_id, logdir),
+            lambda error: self._show_text(f"{error} The same curves are in Analytics."),
+            owner=self,
+        )
+
+    def _update_copies(self) -> None:
+        view = self._workbench.runs.get(self._run_id)
+        if self._workbench.is_remote and view is not None and self._logdir is not None and not self._is_complete:
+            is_finished = view.stage == "finished"
+            self._workbench.bridge.ask(
+                lambda trainer: _copy_from_trainer(trainer, view),
+                lambda _: self._on_copies_updated(view.run_id, is_finished),
+                lambda _: None,  # the window says that the connection is lost
+                owner=self,
+            )
+
+    def _on_copies_updated(self, run_id: str, is_complete: bool) -> None:
+        if run_id == self._run_id:
+            self._is_complete = is_complete
+
     def _on_logdir_found(self, run_id: str, logdir: Path) -> None:
         view = self._workbench.runs.get(run_id)
         if run_id != self._run_id or view is None or not self.isVisible():
             return
-        if view.stage == "finished" and not logdir.is_dir():
+        if view.stage == "finished" and not (logdir.is_dir() and any(logdir.iterdir())):
             self._show_text("This run has written no TensorBoard files. Its metrics are in Analytics.")
             return
         self._logdir = logdir

@@ -144,7 +144,7 @@ class TrainerStatusButton(QToolButton):
 
     def _show_status(self, status: DaemonStatus) -> None:
         slots = status.slots
-        where = "remote" if self._workbench.is_remote else "local"
+        where = self._workbench.trainer_name or "remote" if self._workbench.is_remote else "local"
         state = ", draining" if status.is_draining else ", paused" if status.paused else ""
         self.setIcon(theme.icon("mdi6.circle", "good"))
         self.setText(f"trainer: {where}, {slots.busy}/{slots.runs} busy, queue {slots.queued}{state}")

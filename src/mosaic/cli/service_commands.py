@@ -1,0 +1,102 @@
+"""`mosaic daemon install-service|uninstall-service`: the daemon as a service of systemd, of this user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.systemd_unit import build_unit
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+
+UNIT_NAME = "mosaic-trainer.service"
+SYSTEMCTL_TIMEOUT_S = 30.0
+
+
+def unit_path() -> Path:
+    """Where systemd looks for the units of this user."""
+    config_home = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(config_home) if os.path.isabs(config_home) else Path.home() / ".config"
+    return base / "systemd" / "user" / UNIT_NAME
+
+
+@command("install-service", has_json=False)
+@click.option(
+    "--listen", metavar="HOST[:PORT]", help="Serve other machines there, by TLS. Without it: this machine only."
+)
+@click.option("--max-runs", metavar="N", type=click.IntRange(1), help="How many runs at a time.")
+@click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="The first port to try on this machine.")
+@click.option("--print", "is_printed", is_flag=True, help="Print the unit; write nothing.")
+@pass_context
+def install_service(
+    context: CliContext, listen: str | None, max_runs: int | None, port: int | None, is_printed: bool
+) -> None:
+    """Lets systemd run the daemon of this workspace: from login on, again after a failure. Runs survive its restarts.
+
+    So that it runs without a login, too: loginctl enable-linger
+    """
+    context.use_local()
+    if listen is not None:
+        from mosaic.trainer.listeners import parse_listen_address
+
+        listen = parse_listen_address(listen)
+    given = {"--listen": listen, "--max-runs": max_runs, "--port": port}
+    arguments = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]
+    root = context.workspace.root
+    daemon = [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(root), "--idle-s", "inf"]
+    unit = build_unit([*daemon, *arguments], root)
+    if is_printed:
+        click.echo(unit, nl=False)
+        return
+    path = unit_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(unit)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}.") from None
+    click.echo(f"Wrote {path}")
+    if not _has_systemd():
+        output.print_message(
+            "systemd does not run for this user here. Where it does: "
+            f"systemctl --user daemon-reload && systemctl --user enable --now {UNIT_NAME}"
+        )
+        return
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", UNIT_NAME)
+    click.echo(f"Started. Its state: systemctl --user status {UNIT_NAME}   Remove it: mosaic daemon uninstall-service")
+
+
+@command("uninstall-service", has_json=False)
+@pass_context
+def uninstall_service(context: CliContext) -> None:
+    """Stops the service and removes its unit. Runs continue, and the next daemon adopts them."""
+    context.use_local()
+    path = unit_path()
+    if not path.exists():
+        raise NotAllowed(f"There is no service: {path} does not exist.")
+    if _has_systemd():
+        _systemctl("disable", "--now", UNIT_NAME)
+    path.unlink()
+    if _has_systemd():
+        _systemctl("daemon-reload")
+    click.echo(f"Removed {path}")
+
+
+def _has_systemd() -> bool:
+    """Whether systemd manages services of this user."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    return bool(shutil.which("systemctl")) and Path(runtime, "systemd").is_dir()
+
+
+def _systemctl(*arguments: str) -> None:
+    done = subprocess.run(
+        ["systemctl", "--user", *arguments], capture_output=True, text=True, timeout=SYSTEMCTL_TIMEOUT_S
+    )
+    if done.returncode:
+        raise MosaicError(f"systemctl --user {' '.join(arguments)} failed: {done.stderr.strip() or done.returncode}")
