@@ -212,7 +212,7 @@ def test_a_daemon_in_the_foreground_does_not_end_by_itself(tmp_path: Path, monke
     idle_timeouts = []
 
     class FakeDaemon:
-        def __init__(self, workspace: Workspace, slots: object, port: int, idle_s: float, umask: int) -> None:
+        def __init__(self, workspace: Workspace, slots: object, port: int, idle_s: float, *_: object) -> None:
             idle_timeouts.append(idle_s)
 
         def run(self) -> None:
