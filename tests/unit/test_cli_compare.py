@@ -11,6 +11,7 @@ from tests.helpers.cli_trainer import CommandResult, call
 from tests.helpers.compared_runs import TAG, FinishedGroups
 
 from mosaic.cli.output import sparkline
+from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.views import MetricSeries
 
 
@@ -96,6 +97,22 @@ def test_a_name_that_is_a_group_and_a_run_is_refused() -> None:
     both = call(trainer, "compare", run_id)
     assert both.code == 2
     assert f"is the name of a group, and also names the run {run_id}" in both.err
+
+
+def test_runs_of_an_experiment_are_compared_by_setting_without_those_that_were_replaced() -> None:
+    trainer = FinishedGroups()
+    first, second, third = [run for run, one in trainer.views.items() if one.group == "fast"]
+    for run, attempt, setting in ((first, 1, "ppo"), (second, 2, "ppo"), (third, 1, "ppo, wide")):
+        key = ("a" if setting == "ppo" else "b") * 32
+        member = ExperimentMember(key=key, settings_key=key, attempt=attempt, setting=setting, environment="a pole")
+        trainer.views[run] = trainer.views[run].model_copy(update={"experiment": member})
+    result = json.loads(call(trainer, "compare", "fast", "--json", "--by", "setting").out)
+    assert (result["runs"], result["superseded"]) == ([second, third], 1)
+    assert {group["name"] for group in result["groups"]} == {"ppo", "ppo, wide"}
+    assert "setting" not in result["differences"]
+    assert "1 run was left out" in call(trainer, "compare", "fast").err
+    named = json.loads(call(trainer, "compare", first, second, "--json", "--env", "a pole").out)
+    assert named["runs"] == [first, second], "A run that is named is compared."
 
 
 def test_the_score_is_of_as_many_last_values_as_are_asked_for() -> None:
