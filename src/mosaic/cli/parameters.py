@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mosaic import formatting
-from mosaic.api.experiment_state import split_superseded
 from mosaic.api.run_lookup import LAST, Fits, resolve_run, resolve_runs
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command
@@ -98,6 +97,8 @@ def find_run(context: CliContext, name: str, fits: Fits | None = None) -> RunVie
 
 def find_current_runs(context: CliContext, name: str, fits: Fits | None = None) -> list[RunView]:
     """Return the same for one name; of a group, without runs that later ones of their experiment replaced."""
+    from mosaic.api.experiment_state import split_superseded
+
     views = find_runs(context, [name], fits)
     return split_superseded(views)[0] if len(views) > 1 else views
 
