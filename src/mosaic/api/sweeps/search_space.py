@@ -20,7 +20,11 @@ MAX_OPTIONS = 100
 NOT_SEARCHED = {
     "total_timesteps": "trials of different length cannot be compared; state it under 'settings'",
     "stop_at_return": "trials of different length cannot be compared",
+    "seed": "every trial has the same seeds, 1 to 'seeds_per_trial'",
+    "env_id": "state it under 'environments'",
+    "algo": "state it under 'algorithm'",
 }
+"""Why these settings cannot be searched."""
 
 
 class SearchEntry(Contract):
@@ -85,8 +89,6 @@ class Dimension:
 
 def build_dimension(algorithm: Algorithm, name: str, entry: SearchEntry) -> Dimension:
     """Return the dimension that an entry of `search` means; raises ValueError where it does not fit the setting."""
-    if name in NOT_SEARCHED:
-        raise ValueError(NOT_SEARCHED[name])
     if entry.low is not None and entry.high is not None:
         field = _find_field(algorithm, name)
         if field is not None and field.type not in ("int", "float"):
@@ -106,6 +108,8 @@ def build_search_space(
     for written, entry in entries.items():
         name = written.replace("-", "_")
         try:
+            if name in NOT_SEARCHED:
+                raise ValueError(NOT_SEARCHED[name])
             if name in stated:
                 raise ValueError(f"{stated[name]!r} states a value of it, too; remove one of them")
             dimensions.append(build_dimension(algorithm, name, entry))
