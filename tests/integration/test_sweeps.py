@@ -15,6 +15,7 @@ import pytest
 from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import running_daemon, wait_for
 
+import mosaic as mosaic_api
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.gui_settings import GuiSettings
@@ -75,6 +76,7 @@ def started(workspace: Workspace, file: Path) -> Iterator[subprocess.Popen[str]]
 def test_the_example_runs_and_its_best_settings_are_a_preset_of_the_train_form(
     shared: Workspace, trainer: TrainerClient, tmp_path: Path
 ) -> None:
+    """R10.2: a sweep's file is run, and its best settings can be trained with."""
     done = mosaic(shared, "sweep", str(EXAMPLE), "--json")
     assert done.code == 0, done.err
     assert sum(done.json["counts"].values()) == 4
@@ -100,6 +102,9 @@ def test_the_example_runs_and_its_best_settings_are_a_preset_of_the_train_form(
     assert len(trainer.runs(group="first-sweep")) == 8
     assert mosaic(shared, "sweep", "status", str(EXAMPLE), "--json").json["best"] == best
     assert [one["name"] for one in mosaic(shared, "sweeps", "--json").json] == ["first-sweep"]
+    variables = {"PATH": "/nowhere"}
+    dashboard = mosaic(shared, "sweep", "dashboard", "first-sweep", **variables)
+    assert (dashboard.code, "pip install optuna-dashboard" in dashboard.err) == (2, True)
     figure = tmp_path / "figure.svg"
     drawn = mosaic(shared, "sweep", "plot", "first-sweep", "--out", str(figure))
     assert drawn.code == 0, drawn.err
@@ -110,6 +115,7 @@ def test_the_example_runs_and_its_best_settings_are_a_preset_of_the_train_form(
 
 @pytest.mark.timeout(300)
 def test_a_killed_sweep_and_a_killed_daemon_lose_no_trial_and_repeat_none(workspace: Workspace, tmp_path: Path) -> None:
+    """R10.2: a sweep survives."""
     file = write_file(tmp_path, "killed")
     assert mosaic(workspace, "daemon", "start").code == 0
     with connect(workspace, may_start=False) as trainer, started(workspace, file) as process:
@@ -166,7 +172,8 @@ def test_nothing_starts_if_a_setting_or_its_bounds_do_not_fit(
     refused = mosaic(shared, "sweep", str(write_file(tmp_path, "misfit", SMALL.replace("CartPole-v1", "Pendulum-v1"))))
     assert (refused.code, "Pendulum-v1" in refused.err) == (2, True)
     assert trainer.runs(group="misfit") == []
-    assert mosaic(shared, "sweep", "dashboard", "misfit").code == 2
+    unknown = mosaic(shared, "sweep", "status", "misfit")
+    assert (unknown.code, "No sweep 'misfit'" in unknown.err) == (2, True)
 
 
 def test_nothing_but_the_study_imports_optuna() -> None:
@@ -181,3 +188,24 @@ def test_a_missing_optuna_is_named_with_the_command_that_installs_it() -> None:
     code = "import sys; sys.modules['optuna'] = None; import mosaic.api.sweeps.study"
     refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Sweeps need Optuna: pip install 'mosaic-rl[sweep]'" in refused.stderr
+
+
+def test_a_sweep_in_python_returns_its_trials_and_continues(
+    shared: Workspace, trainer: TrainerClient, tmp_path: Path
+) -> None:
+    config = {
+        "name": "in-python",
+        "algorithm": "ppo",
+        "environments": ["CartPole-v1"],
+        "settings": {"total_timesteps": 1024},
+        "search": {"num_steps": {"values": [64, 128]}},
+        "sampler": "grid",
+        "seeds_per_trial": 1,
+    }
+    with mosaic_api.connect(shared.root) as client:
+        result = client.sweep(config)
+        assert [row.params for row in result.trials] == [{"num_steps": 64}, {"num_steps": 128}]
+        assert result.best is not None
+        assert result.best_settings == result.best.params
+        assert client.sweep(config).trials == result.trials
+    assert len(trainer.runs(group="in-python")) == 2

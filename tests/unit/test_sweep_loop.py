@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers.cli_trainer import view
 
-from mosaic.api.sweeps import sweep_loop
 from mosaic.api.sweeps.study import Study, TrialStatus
-from mosaic.api.sweeps.sweep_loop import SweepLoop, best_trial, open_study, read_study
+from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, open_study, read_study
+from mosaic.api.sweeps.sweep_result import best_trial
 from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.errors import ConfigRefused, NotAllowed, RunEnded
 from mosaic.contracts.folder import Workspace
@@ -50,6 +51,9 @@ class ScriptedTrainer:
         """The value of num_steps that the worker refuses."""
         self.slow_seed = 0
         self.before_cancel: Callable[[], None] = lambda: None
+
+    def call(self, ask: Callable[[Any], Any]) -> Any:
+        return ask(self)
 
     def check(self, payload: dict[str, Any], _: object = None) -> Verdict:
         if _num_steps(payload) == self.refused_steps:
@@ -116,15 +120,16 @@ def _num_steps(payload: dict[str, Any]) -> int:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> ScriptedTrainer:
     scripted = ScriptedTrainer()
-    monkeypatch.setattr(sweep_loop.time, "sleep", scripted.tick)
+    monkeypatch.setattr(time, "sleep", scripted.tick)
     return scripted
 
 
 @pytest.fixture
-def run(trainer: ScriptedTrainer, tmp_path: Path) -> Iterator[Callable[..., Study]]:
+def run(trainer: ScriptedTrainer, tmp_path: Path) -> Callable[..., Study]:
     def run_sweep(is_interrupted: Callable[[], bool] = lambda: False, **changes: Any) -> Study:
+        check_sweep(trainer.call, CONFIG | changes)
         with open_study(Workspace(tmp_path), CONFIG | changes) as study:
-            SweepLoop(lambda call: call(trainer), study, is_interrupted).run()
+            SweepLoop(trainer.call, study, is_interrupted).run()
         return study
 
     return run_sweep
@@ -224,12 +229,13 @@ def test_a_sweep_in_which_everything_fails_ends_early(run: Callable[..., Study],
 
 
 def test_what_is_refused_without_searched_settings_starts_nothing(
-    run: Callable[..., Study], trainer: ScriptedTrainer
+    run: Callable[..., Study], trainer: ScriptedTrainer, tmp_path: Path
 ) -> None:
     trainer.refused_steps = 128  # the default
     with pytest.raises(ConfigRefused):
         run()
     assert trainer.views == {}
+    assert not Workspace(tmp_path).sweeps.exists()
 
 
 def test_cancelled_trials_are_replaced_when_the_sweep_continues(
@@ -238,7 +244,7 @@ def test_cancelled_trials_are_replaced_when_the_sweep_continues(
     ticks = iter(range(4))
     run(lambda: next(ticks, None) is None)
     with open_study(Workspace(tmp_path), CONFIG) as study:
-        assert SweepLoop(lambda call: call(trainer), study).cancel() == 1
+        assert SweepLoop(trainer.call, study).cancel() == 1
     assert len(trainer.cancelled) == 2
     study = run()
     assert statuses(study) == ["cancelled", *["done"] * 6]

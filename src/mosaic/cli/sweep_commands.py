@@ -61,10 +61,13 @@ def run(context: CliContext, file: Path, is_cancel: bool) -> int:
     At the end, the best settings become a preset of the train form, under the sweep's name.
     """
     from mosaic.api.sweeps.sweep_config import read_sweep
-    from mosaic.api.sweeps.sweep_loop import SweepLoop, best_trial, open_study
+    from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, open_study
+    from mosaic.api.sweeps.sweep_result import best_trial
     from mosaic.cli.sweep_output import SweepProgress, print_summary, sweep_json
 
     data = read_sweep(file)
+    if not is_cancel:
+        check_sweep(context.call_with_reconnect, data)
     with InterruptCounter() as interrupts, open_study(context.workspace, data) as study:
         context.print_workspace()
         loop = SweepLoop(context.call_with_reconnect, study, lambda: interrupts.count > 0)
@@ -134,7 +137,7 @@ def init(context: CliContext, algorithm: str, env_id: str, name: str | None) -> 
 @pass_context
 def save_preset(context: CliContext, sweep_name: str, preset: str | None) -> None:
     """Saves the best settings as a preset that the train form offers."""
-    from mosaic.api.sweeps.sweep_loop import best_trial
+    from mosaic.api.sweeps.sweep_result import best_trial
 
     _, study = _open_for_reading(context, sweep_name)
     best = best_trial(study.rows())
@@ -193,7 +196,8 @@ for each in (run, status, init, save_preset, plot, dashboard):
 def sweeps(context: CliContext) -> None:
     """Lists the sweeps of this workspace, the one changed last first."""
     from mosaic.api.sweeps.sweep_folder import SweepFolder, sweep_names
-    from mosaic.api.sweeps.sweep_loop import best_trial, read_study
+    from mosaic.api.sweeps.sweep_loop import read_study
+    from mosaic.api.sweeps.sweep_result import best_trial
     from mosaic.cli.sweep_output import format_params, format_trial_counts, sweep_json
 
     names = sweep_names(context.workspace)

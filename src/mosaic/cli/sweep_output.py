@@ -12,7 +12,7 @@ import click
 
 from mosaic import formatting
 from mosaic.api.sweeps.search_space import default_entries
-from mosaic.api.sweeps.sweep_loop import best_trial
+from mosaic.api.sweeps.sweep_result import best_trial
 from mosaic.api.sweeps.trial_scores import score_interval
 from mosaic.cli import output
 from mosaic.cli.compare_commands import format_interval
@@ -72,7 +72,7 @@ class SweepProgress:
             self._live.stop()
 
     def __call__(self, rows: Sequence[TrialRow]) -> None:
-        counts, best = format_trial_counts(self._plan, rows), describe_best(best_trial(list(rows)))
+        counts, best = format_trial_counts(self._plan, rows), describe_best(best_trial(rows))
         block = f"{self._plan.config.name}: {counts}\n  {best}"
         if self._live is not None:
             from rich.text import Text
@@ -100,7 +100,7 @@ def print_best_trials(plan: SweepPlan, rows: Sequence[TrialRow]) -> None:
 
 
 def sweep_json(plan: SweepPlan, rows: Sequence[TrialRow]) -> dict[str, Any]:
-    best = best_trial(list(rows))
+    best = best_trial(rows)
     return {
         "name": plan.config.name,
         "trial_count": plan.trial_count,

@@ -99,15 +99,16 @@ def _draw_coordinates(
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    scores = np.array([row.score for row in done], np.float64)
-    scale = ScalarMappable(Normalize(float(scores.min()), float(scores.max()) or 1.0), colormaps[_COLOR_MAP])
+    ranked = sorted(done, key=lambda row: row.score or 0.0)  # the best on top
+    scores = np.array([row.score for row in ranked], np.float64)
+    low, high = float(scores[0]), float(scores[-1])
+    scale = ScalarMappable(Normalize(low, high if high > low else low + 1.0), colormaps[_COLOR_MAP])
     dimensions = plan.dimensions
     places = range(len(dimensions))
     for row in rows:
         if str(row.status) == "pruned" and row.is_complete:
             axes.plot(places, _positions(dimensions, row.params), color=_PRUNED_COLOR, linewidth=0.6, zorder=1)
-    for row in sorted(done, key=lambda row: row.score or 0.0):
-        color = colormaps[_COLOR_MAP](scale.norm(row.score or 0.0))
+    for row, color in zip(ranked, scale.to_rgba(scores), strict=True):
         axes.plot(places, _positions(dimensions, row.params), color=color, linewidth=1.1, zorder=2)
     for place, dimension in enumerate(dimensions):
         axes.axvline(place, color="black", linewidth=0.6, zorder=3)
@@ -126,7 +127,8 @@ def _draw_coordinates(
     axes.set_yticks([])
     axes.set_ylim(-0.06, 1.06)
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
-    axes.set_title("Trials by setting (grey: pruned)")
+    has_pruned = any(str(row.status) == "pruned" for row in rows)
+    axes.set_title("Trials by setting (grey: pruned)" if has_pruned else "Trials by setting")
     figure.colorbar(scale, ax=axes, label=_describe_score(plan), pad=0.01)
 
 

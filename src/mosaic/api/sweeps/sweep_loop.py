@@ -43,6 +43,11 @@ MAX_FAILED = 5
 """Trials that fail before the first one succeeds: then something is wrong with all of them."""
 
 
+def check_sweep(call: Call[Any], data: dict[str, Any]) -> None:
+    """Raise ConfigRefused where the sweep's file, or a run without searched settings, is refused."""
+    check_cells(call, plan_sweep(parse_sweep(data)).plan_defaults().cells, 1)
+
+
 @contextmanager
 def open_study(workspace: Workspace, data: dict[str, Any]) -> Iterator[Study]:
     """Open the study of a sweep for writing, and create it if it is new. `data` is the content of the sweep's file."""
@@ -115,7 +120,6 @@ class SweepLoop:
 
     def run(self, show: Callable[[list[TrialRow]], None] = lambda rows: None) -> None:
         """Return when all trials have ended, or the caller is interrupted: then runs continue."""
-        check_cells(self._call, self._plan.plan_defaults().cells, 1)
         self._adopt_running()
         while not self._is_interrupted():
             while len(self._active) < self._config.parallel and not self._study.is_exhausted():
@@ -255,9 +259,3 @@ class SweepLoop:
         has_success = any(row.status in (TrialStatus.DONE, TrialStatus.PRUNED) for row in rows)
         if len(failed) >= MAX_FAILED and not has_success:
             raise RunEnded(f"The first {len(failed)} trials all failed. The last one: {failed[-1].problem}")
-
-
-def best_trial(rows: list[TrialRow]) -> TrialRow | None:
-    """Return the completed trial with the highest score, the first of equal ones."""
-    done = [row for row in rows if row.score is not None]
-    return max(done, key=lambda row: (row.score or 0.0, -row.number)) if done else None
