@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,7 +172,7 @@ def plot(context: CliContext, sweep_name: str, out: Path) -> None:
 @click.argument("sweep_name", metavar="NAME")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
 @pass_context
-def dashboard(context: CliContext, sweep_name: str, port: int) -> int:
+def dashboard(context: CliContext, sweep_name: str, port: int) -> None:
     """Opens a sweep in optuna-dashboard, on this machine only, until Ctrl-C. Do not change anything in it."""
     from mosaic.api.sweeps.sweep_folder import find_sweep
 
@@ -183,8 +183,8 @@ def dashboard(context: CliContext, sweep_name: str, port: int) -> int:
         raise MissingExtra(f"The dashboard is a package of its own: pip install {DASHBOARD}")
     output.print_message(f"http://127.0.0.1:{port}/    Stop it: Ctrl-C")
     arguments = [program, str(folder.journal), "--host", "127.0.0.1", "--port", str(port)]
-    with InterruptCounter(), subprocess.Popen(arguments) as process:
-        return process.wait()
+    sys.stderr.flush()
+    os.execv(program, arguments)  # so that signals reach it
 
 
 for each in (run, status, init, save_preset, plot, dashboard):
