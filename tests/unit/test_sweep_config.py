@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from mosaic.api.sweeps.sweep_config import changed_keys, parse_sweep, read_sweep
 from mosaic.api.sweeps.sweep_plan import plan_sweep
 from mosaic.cli.sweep_output import format_initial_file
 from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.setting_field import SettingField
 from mosaic.submission.algorithm_schema import get_algorithm, load_algorithms
 
 CONFIG: dict[str, Any] = {
@@ -69,6 +71,21 @@ def test_the_default_search_of_every_algorithm_fits_its_schema() -> None:
         rates = [one for one in dimensions if one.name in ("learning_rate", "policy_lr", "init_lr")]
         assert all(one.contains(algorithm.default(one.name)) for one in rates), name
         assert rates, name
+
+
+def test_default_ranges_stay_within_the_limits_of_another_worker() -> None:
+    fields = (
+        SettingField("learning_rate", "float", 0.5, constraints={"gt": 0, "lt": 1}),
+        SettingField("gamma", "float", 0.5, constraints={"ge": 0, "le": 0.6}),
+        SettingField("gae_lambda", "float", 0.9, constraints={"ge": 0.85, "le": 0.95}),
+        SettingField("update_epochs", "int", 2, constraints={"ge": 1, "le": 3}),
+    )
+    entries = default_entries(replace(get_algorithm("ppo"), fields=fields))
+    assert {name: (entry.low, entry.high) for name, entry in entries.items()} == {
+        "learning_rate": (0.05, 0.5),
+        "gae_lambda": (0.85, 0.95),
+        "update_epochs": (1, 3),
+    }
 
 
 def test_the_file_that_init_writes_is_accepted_and_means_the_default_search(tmp_path: Any) -> None:

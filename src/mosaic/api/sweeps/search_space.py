@@ -195,18 +195,28 @@ def default_entries(algorithm: Algorithm) -> dict[str, SearchEntry]:
         if field is None or field.default is None:
             continue
         entry = own.get(name) or build(field.default)
-        if entry is not None:
-            entries[name] = _clip(field, entry)
+        clipped = None if entry is None else _clip(field, entry)
+        if clipped is not None:
+            entries[name] = clipped
     return entries
 
 
-def _clip(field: SettingField, entry: SearchEntry) -> SearchEntry:
-    """Leave out what the schema does not allow."""
+def _clip(field: SettingField, entry: SearchEntry) -> SearchEntry | None:
+    """Leave out what the schema does not allow, as workers have limits of their own; None where nothing is left."""
     if entry.values is not None:
-        return SearchEntry(values=tuple(value for value in entry.values if field.accepts(value)))
-    low, high = entry.low or 0.0, entry.high or 0.0
+        allowed = tuple(value for value in entry.values if field.accepts(value))
+        return SearchEntry(values=allowed) if len(allowed) > 1 else None
+    bounds = [_nearest_allowed(field, bound) for bound in (entry.low, entry.high)]
+    if None in bounds or bounds[0] == bounds[1]:
+        return None
+    return SearchEntry(low=bounds[0], high=bounds[1], log=entry.log)
+
+
+def _nearest_allowed(field: SettingField, bound: float | None) -> float | None:
+    """Return a bound, or where it is not allowed the inclusive limit or the default instead."""
     rules = field.constraints or {}
-    low, high = max(low, rules.get("ge", low)), min(high, rules.get("le", high))
-    if not field.accepts(high if field.type == "float" else int(high)):
-        high = 0.5 * rules["lt"]
-    return SearchEntry(low=low, high=high, log=entry.log)
+    limits = [rules[key] for key in ("ge", "le") if key in rules]
+    candidates = [bound, *sorted(limits, key=lambda limit: abs(limit - (bound or 0.0))), field.default]
+    if field.type == "int":
+        candidates = [int(value) for value in candidates if value is not None]
+    return next((value for value in candidates if field.accepts(value)), None)
