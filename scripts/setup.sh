@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 what=${1:-test}
 case $what in
     run) extras=train,gui,mujoco,box2d ;;
-    test) extras=train,gui,mujoco,box2d,atari,minigrid,wandb,trackio,hub,keyring,remote,bdi,llm,metrics,dev ;;
+    test) extras=train,gui,mujoco,box2d,atari,minigrid,wandb,trackio,hub,keyring,remote,bdi,llm,metrics,sweep,dev ;;
     *) echo "scripts/setup.sh: '$what' is unknown. Known: run, test." >&2; exit 2 ;;
 esac
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries
     from mosaic.api.policy import Policy
     from mosaic.api.submitted_run import EvaluationResult, Run, Runs
+    from mosaic.api.sweeps.sweep_result import SweepResult
     from mosaic.api.workspace_client import (
         Client,
         check,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         runs,
         start_run,
         submit,
+        sweep,
         train,
     )
     from mosaic.contracts.errors import (
@@ -52,9 +54,10 @@ _MODULES = {
     "mosaic.api.metric_arrays": ("Episodes", "MetricSeries", "Metrics"),
     "mosaic.api.policy": ("Policy",),
     "mosaic.api.submitted_run": ("EvaluationResult", "Run", "Runs"),
+    "mosaic.api.sweeps.sweep_result": ("SweepResult",),
     "mosaic.api.workspace_client": (
         *("Client", "check", "compare", "connect", "duel", "experiment", "get_run", "load_policy"),
-        *("play", "runs", "start_run", "submit", "train"),
+        *("play", "runs", "start_run", "submit", "sweep", "train"),
     ),
     "mosaic.contracts.errors": (
         *("BadInput", "ConfigRefused", "MissingExtra", "MosaicError", "NoDaemon", "NotAllowed", "RunEnded"),
@@ -83,6 +86,7 @@ __all__ = [
     "Run",
     "RunEnded",
     "Runs",
+    "SweepResult",
     "UnknownName",
     "__version__",
     "check",
@@ -96,6 +100,7 @@ __all__ = [
     "runs",
     "start_run",
     "submit",
+    "sweep",
     "train",
 ]
 

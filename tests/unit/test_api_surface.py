@@ -29,7 +29,7 @@ PUBLIC_NAMES = {
         "Runs",
     ),
     *("check", "compare", "connect", "duel", "experiment", "get_run", "load_policy", "play", "runs", "start_run"),
-    *("submit", "train"),
+    *("SweepResult", "submit", "sweep", "train"),
     "__version__",
 }
 

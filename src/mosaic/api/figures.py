@@ -7,7 +7,7 @@ into a file without pyplot's global state.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -42,14 +42,14 @@ _PANEL_WIDTH_IN = 1.55
 _MIN_PANEL_HEIGHT_IN = 1.2
 _MAX_PANEL_HEIGHT_IN = 2.2
 _LEGEND_ROW_IN = 0.155
-_POINT_SIZE = 8
+POINT_SIZE = 8
 _RC: dict[Any, Any] = {
-    "font.size": _POINT_SIZE,
-    "axes.titlesize": _POINT_SIZE,
-    "axes.labelsize": _POINT_SIZE,
-    "xtick.labelsize": _POINT_SIZE - 1,
-    "ytick.labelsize": _POINT_SIZE - 1,
-    "legend.fontsize": _POINT_SIZE - 1,
+    "font.size": POINT_SIZE,
+    "axes.titlesize": POINT_SIZE,
+    "axes.labelsize": POINT_SIZE,
+    "xtick.labelsize": POINT_SIZE - 1,
+    "ytick.labelsize": POINT_SIZE - 1,
+    "legend.fontsize": POINT_SIZE - 1,
     "axes.linewidth": 0.6,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
@@ -102,6 +102,11 @@ def save_figure(
     smoothing: float = CURVE_SMOOTHING,
 ) -> None:
     """Draw compared runs into a file, whose name decides the format."""
+    write_figure(path, width_in, lambda figure: _DRAWERS[kind](figure, result, width_in, smoothing))
+
+
+def write_figure(path: Path, width_in: float, draw: Callable[[Figure], None]) -> None:
+    """Write what `draw` draws into a file, whose name decides the format. `draw` sets the height."""
     image_format = path.suffix.lower().removeprefix(".")
     if image_format not in FORMATS:
         raise BadInput(f"{path.name}: expected a name that ends in {', '.join(f'.{one}' for one in FORMATS)}.")
@@ -116,7 +121,7 @@ def save_figure(
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     with mpl.rc_context(_RC), atomic_write(path) as file:
         figure = Figure(figsize=(width_in, 1.0), layout="constrained")
-        _DRAWERS[kind](figure, result, width_in, smoothing)
+        draw(figure)
         figure.savefig(file, format=image_format, metadata=undated.get(image_format))
 
 
@@ -203,7 +208,7 @@ def _draw_aggregates(figure: Figure, result: ComparisonResult, width_in: float, 
         axes.xaxis.set_major_locator(MaxNLocator(3 if rows > 1 else 4))
         axes.grid(axis="x", alpha=0.25, linewidth=0.5)
         axes.spines[["top", "right", "left"]].set_visible(False)
-    figure.supxlabel("normalized score", fontsize=_POINT_SIZE)
+    figure.supxlabel("normalized score", fontsize=POINT_SIZE)
 
 
 _DRAWERS = {
@@ -279,7 +284,7 @@ def _format_steps(axes: Axes, label: str, is_count: bool = True) -> None:
 
 def _legend_columns(styles: Mapping[str, _Style], width_in: float) -> int:
     """As many as fit, by the longest name: letters are about half as wide as high."""
-    entry_in = (max(map(len, styles)) * 0.52 * (_POINT_SIZE - 1) + 28) / 72
+    entry_in = (max(map(len, styles)) * 0.52 * (POINT_SIZE - 1) + 28) / 72
     return max(1, min(len(styles), int(width_in / entry_in)))
 
 

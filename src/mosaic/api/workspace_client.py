@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mosaic.api.experiment import Experiment
     from mosaic.api.group_comparison import ComparisonResult
     from mosaic.api.reference_scores import ReferenceScores
+    from mosaic.api.sweeps.sweep_result import SweepResult
     from mosaic.contracts.views import DaemonStatus, Verdict
 
 Parameters = ParamSpec("Parameters")
@@ -184,6 +185,24 @@ class Client:
         from mosaic.submission.experiment_plan import plan_experiment
 
         return Experiment(self._connection, plan_experiment(read_experiment(config)))
+
+    def sweep(self, config: str | os.PathLike[str] | Mapping[str, Any]) -> SweepResult:
+        """Run a sweep to its end, or continue one, and return its trials. Requires Optuna.
+
+        `config` is a YAML file as `mosaic sweep` reads it, or the same as a mapping. After Ctrl-C, the runs of running
+        trials continue, and the same call takes them over.
+        """
+        from mosaic.api.sweeps.sweep_config import read_sweep
+        from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, open_study
+        from mosaic.api.sweeps.sweep_result import SweepResult
+
+        if self._workspace is None:
+            raise NotAllowed(f"sweep() needs a workspace on this machine; {self._name} is a daemon elsewhere.")
+        data = read_sweep(config)
+        check_sweep(self._connection.call, data)
+        with open_study(self._workspace, data) as study:
+            SweepLoop(self._connection.call, study).run()
+            return SweepResult(study.plan.config.name, tuple(study.rows()))
 
     def submit(self, payload: Mapping[str, Any]) -> Run:
         """Submit a whole config, as `mosaic submit` reads it from a file."""
@@ -368,4 +387,5 @@ compare = _with_default_client(Client.compare)
 play = _with_default_client(Client.play)
 duel = _with_default_client(Client.duel)
 experiment = _with_default_client(Client.experiment)
+sweep = _with_default_client(Client.sweep)
 load_policy = _with_default_client(Client.load_policy)

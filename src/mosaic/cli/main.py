@@ -40,6 +40,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "check": ("train_commands:check", "Dry run: validate the config and show what would run."),
         "submit": ("train_commands:submit", "Submit a whole config from a JSON file."),
         "experiment": ("experiment_commands:experiment", "Run algorithms × environments × seeds from a YAML file."),
+        "sweep": ("sweep_commands:sweep", "Search for the best settings of an algorithm, from a YAML file."),
         "eval": ("evaluate_command:evaluate", "Evaluate a run's policy on fresh seeds."),
     },
     "Play": {
@@ -52,6 +53,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Inspect": {
         "runs": ("runs_commands:runs", "List runs, newest first."),
         "experiments": ("experiment_commands:experiments", "List groups of runs, with their numbers by status."),
+        "sweeps": ("sweep_commands:sweeps", "List the sweeps of this workspace."),
         "show": ("show:show", "Show everything about a run."),
         "watch": ("watch_command:watch", "Watch a run's environments, live."),
         "logs": ("logs_commands:logs", "Print what a run wrote to its console."),

@@ -51,6 +51,8 @@ class Workspace:
         self.configs = self.trainer / "configs"
         self.runs = self.trainer / "runs"
         self.trash = self.trainer / "trash"
+        self.sweeps = self.trainer / "sweeps"
+        """Studies of sweeps, one folder each."""
         self.probe = self.trainer / "probe"
         """Probes that run inside users' scripts, one folder per version."""
         self.trackio = self.root / "trackio"

@@ -27,7 +27,7 @@ OPTION_NAMES = tuple(
 EntryLabel = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]*$")]
 
 
-def _expand(value: Any, key: str) -> Any:
+def expand_entry(value: Any, key: str) -> Any:
     """A bare text is short for an entry without settings; what is neither name nor label is a setting."""
     if isinstance(value, str):
         return {key: value}
@@ -72,7 +72,7 @@ def _expand_seeds(value: Any) -> Any:
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+def check_options(options: dict[str, Any]) -> dict[str, Any]:
     for name in options:
         if name not in OPTION_NAMES:
             raise ValueError(f"{name!r} is not an option of a run.{suggest(name, OPTION_NAMES)}")
@@ -93,8 +93,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-_Algorithm = Annotated[ExperimentAlgorithm, BeforeValidator(lambda value: _expand(value, "name"))]
-_Environment = Annotated[ExperimentEnvironment, BeforeValidator(lambda value: _expand(value, "id"))]
+_Algorithm = Annotated[ExperimentAlgorithm, BeforeValidator(lambda value: expand_entry(value, "name"))]
+_Environment = Annotated[ExperimentEnvironment, BeforeValidator(lambda value: expand_entry(value, "id"))]
 _Settings = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 
 
@@ -110,7 +110,7 @@ class ExperimentConfig(Contract):
     """Settings of all algorithms."""
     variants: Annotated[dict[SafeName, _Settings], Field(max_length=MAX_ENTRIES)] = Field(default_factory=dict)
     """Named changes of settings: each algorithm is run with each of them."""
-    options: Annotated[_Settings, AfterValidator(_check_options)] = Field(default_factory=dict)
+    options: Annotated[_Settings, AfterValidator(check_options)] = Field(default_factory=dict)
     """Options of every run, by the names of their flags: cpus, memory_mb, tags, track and so on."""
 
     @model_validator(mode="after")

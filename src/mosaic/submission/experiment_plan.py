@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mosaic.contracts.errors import FieldProblem, UnknownName
@@ -37,6 +37,8 @@ class ExperimentCell:
     settings_key: str
     payload: Mapping[str, Any]
     """Without a seed."""
+    key_scope: str = ""
+    """Keeps its runs apart from those with equal settings, such as those of another trial of a sweep."""
 
     @property
     def title(self) -> str:
@@ -50,7 +52,8 @@ class PlannedRun:
 
     @property
     def key(self) -> str:
-        return _digest({"settings": self.cell.settings_key, "seed": self.seed})
+        scope = {"scope": self.cell.key_scope} if self.cell.key_scope else {}
+        return _digest({"settings": self.cell.settings_key, "seed": self.seed, **scope})
 
     def build_payload(self, attempt: int = 1) -> dict[str, Any]:
         member = ExperimentMember(
@@ -82,8 +85,11 @@ class ExperimentPlan:
         return sum(cell.total_timesteps or 0 for cell in self.cells) * len(self.seeds)
 
 
-def plan_experiment(config: ExperimentConfig) -> ExperimentPlan:
-    """Return the runs of an experiment; raises ConfigRefused with all that does not fit the algorithms' settings."""
+def plan_experiment(config: ExperimentConfig, key_scope: str = "") -> ExperimentPlan:
+    """Return the runs of an experiment; raises ConfigRefused with all that does not fit the algorithms' settings.
+
+    Runs with different `key_scope` are never the same, whatever their settings.
+    """
     algorithms, problems = _find_algorithms(config)
     if problems:
         raise refuse(problems, SUBJECT)
@@ -95,10 +101,11 @@ def plan_experiment(config: ExperimentConfig) -> ExperimentPlan:
         settings = {}
         for name, (value, path) in _merge_settings(config, number, place, variant).items():
             try:
-                settings[name] = _convert(algorithm, name, value)
+                settings[name] = convert_setting(algorithm, name, value)
             except ValueError as error:
                 problems.append(FieldProblem(path, str(error)))
-        cells.append(_build_cell(config, number, place, variant, algorithm, settings))
+        cell = _build_cell(config, number, place, variant, algorithm, settings)
+        cells.append(replace(cell, key_scope=key_scope))
     if problems:
         raise refuse(list(dict.fromkeys(problems)), SUBJECT)
     _require_different(cells)
@@ -131,7 +138,7 @@ def _merge_settings(config: ExperimentConfig, number: int, place: int, variant: 
     }
 
 
-def _convert(algorithm: Algorithm, name: str, value: Any) -> Any:
+def convert_setting(algorithm: Algorithm, name: str, value: Any) -> Any:
     """Return the value of a setting as its type has it; raises ValueError for the person who wrote it."""
     if name in _LISTED_ELSEWHERE:
         raise ValueError(f"the section {_LISTED_ELSEWHERE[name]!r} states it; leave it out")

@@ -13,6 +13,7 @@ from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
 from mosaic.gui.models.form_layout import FormLayout, get_layout, trainable_by_worker
+from mosaic.gui.models.presets import Presets
 from mosaic.submission.caller_environment import program_environment
 
 SAVE_DELAY_MS = 500
@@ -36,6 +37,7 @@ class Training(QObject):
     def __init__(self, settings: GuiSettings, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._settings = settings
+        self._presets = Presets(settings)
         self._draft: Draft | None = None
         self._save_timer = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
         self._save_timer.timeout.connect(self.save)
@@ -87,21 +89,17 @@ class Training(QObject):
 
     # --- presets
 
-    def _presets(self) -> dict[str, object]:
-        presets = self._settings.get("presets", {})
-        return presets if isinstance(presets, dict) else {}
-
     def preset_names(self) -> list[str]:
-        return sorted(self._presets())
+        return self._presets.names()
 
     def save_preset(self, name: str) -> None:
-        self._settings.put("presets", self._presets() | {name: self.draft.to_json()})
+        self._presets.save(name, self.draft)
 
     def delete_preset(self, name: str) -> None:
-        self._settings.put("presets", {key: preset for key, preset in self._presets().items() if key != name})
+        self._presets.delete(name)
 
     def load_preset(self, name: str) -> None:
-        draft = _draft_if_available(Draft.from_json(self._presets().get(name)))
+        draft = _draft_if_available(self._presets.get(name))
         if draft is None:
             raise BadInput(
                 f"The preset {name!r} is for an algorithm that is not here. Delete it, or install its worker."

@@ -1,0 +1,1 @@
+"""Sweeps: searches for the settings of an algorithm. Only `study` imports Optuna."""
