@@ -49,6 +49,7 @@ class EnvPictures:
     def close(self) -> None:
         for tap in self.taps:
             tap.close()
+        self.taps = []  # their memory is unmapped with them
 
     def publish(self, step_count: int, has_stepped: bool) -> None:
         """Publish frames of the environments for which one is due; `has_stepped` refers to the first one's episode."""
