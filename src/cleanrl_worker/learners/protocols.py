@@ -99,7 +99,7 @@ class ActorCriticLearner(NonFiniteDetector, Protocol):
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether an update goes on while the caller does something else."""
+        """Whether an update continues while the caller does something else."""
 
     def act(self, observations: Array, meanwhile: Callable[[], None] = ...) -> Array:
         """Return the actor's outputs [environments, outputs] for one observation per environment.

@@ -73,7 +73,10 @@ async def iterate_in(pool: Executor, items: Iterator[Item]) -> AsyncGenerator[It
         if step is not None:
             await asyncio.wait([step])
             step.exception()  # marks it as seen, where the call was cancelled meanwhile
-        await run_in(pool, items.close)  # type: ignore[attr-defined]
+        try:
+            await run_in(pool, items.close)  # type: ignore[attr-defined]
+        except RuntimeError:  # the daemon ends, and its threads take no more work
+            items.close()  # type: ignore[attr-defined]
 
 
 class CallCounter:

@@ -38,7 +38,7 @@ class Pruning(Contract):
     min_reports: Annotated[int, Field(ge=1, le=1000)] = 1
     """Reports before the first decision."""
     reduction_factor: Annotated[int, Field(ge=2, le=16)] = 3
-    """asha: one of so many trials continues past each rung; rungs are at min_reports × factor^n reports."""
+    """asha: one of this many trials continues past each rung; rungs are at min_reports × factor^n reports."""
     startup_trials: Annotated[int, Field(ge=0, le=1000)] = 5
     """median: trials that are completed before the first decision."""
 
