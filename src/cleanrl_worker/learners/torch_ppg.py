@@ -17,6 +17,7 @@ from torch import Tensor
 from cleanrl_worker.learners.protocols import PpgSettings
 from cleanrl_worker.learners.torch_backend import GraphedStep, TorchContext, clipped_joint_step
 from cleanrl_worker.learners.torch_conv import Forward, Loss, PpoImageLearner, TorchLearner, channels_last
+from cleanrl_worker.learners.torch_feeds import Feed
 
 Array = Any
 AUXILIARY_HEAD = "aux_critic"
@@ -63,7 +64,7 @@ class PpgLearner(PpoImageLearner):
         }
         """The minibatches of a gradient step on the host."""
         self._minibatches = {name: compute.device_buffer(part) for name, part in self._staged.items()}
-        self._copies_finished: Any = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
+        self._transfer = Feed(compute)
         self._auxiliary_metrics = torch.zeros(len(AUXILIARY_METRIC_NAMES), device=compute.device)
         self._auxiliary_norms = torch.zeros((), device=compute.device)
         """The sum of the gradient norms of the phase so far."""
@@ -100,15 +101,14 @@ class PpgLearner(PpoImageLearner):
 
     def update_auxiliary(self, rollouts: Array) -> None:
         """Do one gradient step on the rollouts with these numbers [minibatches, rollouts] without waiting for it."""
-        if self._copies_finished is not None:
-            self._copies_finished.synchronize()
+        self._transfer.synchronize()
         for name, staged in self._staged.items():
             # Any mode but "raise" writes without a temporary copy.
             np.take(getattr(self._stored, name), rollouts, axis=0, out=staged.numpy(), mode="clip")
-        if self._copies_finished is not None:
+        if self.compute.is_cuda:
             for name, staged in self._staged.items():
                 self._minibatches[name].copy_(staged, non_blocking=True)
-            self._copies_finished.record()
+            self._transfer.record_launch()
         self._auxiliary_step()
 
     def _auxiliary_gradient_step(self) -> None:
