@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.helpers.command_server import SERVERS
 from tests.helpers.daemons import LiveDaemon, running_daemon
 from tests.helpers.fault_table import SEED_VARIABLE
 
@@ -135,11 +136,11 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 
 def our_processes() -> set[int]:
-    """Everything alive that descends from this session."""
+    """Everything alive that descends from this session, except what lasts as long as the session."""
     mark = f"{MARK_VARIABLE}={MARK}".encode()
     found = set()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdigit() and int(name) != os.getpid():
+        if name.isdigit() and int(name) not in (os.getpid(), *SERVERS):
             # Of other users' processes the environment cannot be read; a zombie has none.
             with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as environment:
                 if mark in environment.read():

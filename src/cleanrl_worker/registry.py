@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -10,6 +11,9 @@ from mosaic.submission.unknown_algorithms import unknown_algorithm_error
 
 WIDE_NETWORK_THREADS = 2
 """Threads for layers of a few hundred units and for convolutions: 1.2 to 1.7 times the speed of one on idle cores."""
+NARROW_UNITS = 128
+"""Layers of at most this many units need one thread. With a second one, which waits busily, SAC took 15 CPU seconds
+for one, and was 16 times slower while other processes used all cores."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class AlgorithmSpec:
     needs_bounds: bool = False
     """Whether continuous actions must have bounds."""
     threads: int = 1
-    """The useful number of threads on a CPU. Small networks are slower with more than one."""
+    """The useful number of threads on a CPU for its default network."""
     gpus: int = 0
     """GPUs that its runs hold by default. Small networks are faster on a CPU."""
     model_parts: tuple[str, ...] = ()
@@ -40,6 +44,11 @@ class AlgorithmSpec:
     """The extra of the package that it needs besides `train`; such algorithms are never suggested as alternatives."""
     needs_teacher: bool = False
     """Whether it learns from a trained policy, which its `check_teacher` finds; never suggested as an alternative."""
+
+    def useful_threads(self, hidden_sizes: Sequence[int], has_other_layers: bool) -> int:
+        """Return the useful number of threads for a network of these layers, and of convolutions and the like."""
+        is_wide = has_other_layers or self.is_for_games or not hidden_sizes or max(hidden_sizes) > NARROW_UNITS
+        return self.threads if is_wide else 1
 
     @property
     def is_suggested(self) -> bool:

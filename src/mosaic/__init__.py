@@ -1,4 +1,4 @@
-"""MOSAIC: a workbench for reinforcement learning, and its Python API (docs/python-api.md).
+"""MOSAIC: a workbench for reinforcement learning, and its Python API (docs/guides/python.md).
 
 The API is imported when one of its names is used: the command line and the workers import this package, too.
 """

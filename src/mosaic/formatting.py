@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mosaic.contracts.options import RunKind
+from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import Evaluation, EvaluationBatch, HardwareSample, RunView
+    from mosaic.contracts.run_settings import RunSettings, SourceCommit
+    from mosaic.contracts.views import (
+        Evaluation,
+        EvaluationBatch,
+        ExecutorStatus,
+        GpuSample,
+        HardwareSample,
+        RunView,
+        SlotUsage,
+    )
 
+YEAR_S = 365.25 * 86400
 PLACEHOLDER = "–"
+COMMIT_LENGTH = 10
+BAD_OUTCOMES = ("failed", "rejected", "lost")
+"""Outcomes that need an explanation."""
+SHOWN_PACKAGES = ("mosaic-rl", "gymnasium", "torch", "numpy", "stable-baselines3", "cleanrl", "jax", "tensorflow")
+"""The packages that a summary names."""
 SHORT_ID_LENGTH = 6
 """Characters from the end of a run id: its beginning is the time, which runs of one day share."""
 
@@ -35,6 +50,23 @@ def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
     return {run_id: run_id[-length:] for run_id in run_ids}
 
 
+def describe_place(view: RunView) -> str:
+    """Where a run that is not on the daemon's machine runs or ran: `ray, on 10.0.0.3`; empty for others."""
+    node = view.attempts[-1].node if view.attempts else ""
+    return "" if view.executor == LOCAL_EXECUTOR else f"{view.executor}{f', on {node}' if node else ''}"
+
+
+def describe_executor(status: ExecutorStatus) -> str:
+    """A cluster in a line: `127.0.0.2:6379, 3 nodes, 2 of 6 CPUs busy`."""
+    if status.problem:
+        return status.problem
+    if status.jobs is not None:
+        return f"{status.jobs} of at most {status.max_jobs} jobs wait or run there"
+    nodes = count_noun(len(status.nodes), "node")
+    gpus = f", {status.busy_gpus:g} of {status.gpus:g} GPUs busy" if status.gpus else ""
+    return f"{status.address}, {nodes}, {status.busy_cpus:g} of {status.cpus:g} CPUs busy{gpus}"
+
+
 def describe_worker(view: RunView) -> str:
     """`cleanrl 0.2.0 (inbox, pause, checkpoint, resume)`: what the worker stated in its handshake."""
     stated = f" ({', '.join(view.capabilities)})" if view.capabilities else ""
@@ -42,8 +74,8 @@ def describe_worker(view: RunView) -> str:
 
 
 def run_title(view: RunView) -> str:
-    """Return a title that identifies a run: `CartPole-v1 · ppo · seed 1 · ABC123`."""
-    parts = [view.env_id, view.algo or view.worker]
+    """Return a title that identifies a run: `CartPole-v1 · ppo · seed 1 · ABC123`, after its name if it has one."""
+    parts = [view.run_name, view.env_id, view.algo or view.worker]
     if view.seed is not None:
         parts.append(f"seed {view.seed}")
     title = " · ".join(str(part) for part in (*parts, short_id(view.run_id)) if part)
@@ -67,6 +99,11 @@ def run_description(view: RunView) -> str:
 def format_count(number: float | None) -> str:
     """Format a whole number exactly: `12,400`."""
     return PLACEHOLDER if number is None else f"{number:,.0f}"
+
+
+def count_noun(number: float, noun: str, plural: str = "") -> str:
+    """Format a number of things: `1 run`, `1,200 runs`, `2 batches`."""
+    return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def format_number(value: float | None) -> str:
@@ -104,7 +141,7 @@ def format_si_number(value: float | None) -> str:
     for limit, scale, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / scale:.3g}{unit}"
-    return f"{int(value):,}" if value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
 
 
 def format_size(size_bytes: float) -> str:
@@ -118,15 +155,22 @@ def format_size(size_bytes: float) -> str:
     return f"{size_bytes / 1000:.1f} TB"
 
 
+def format_megabytes(size_mb: float) -> str:
+    """Format a size of memory: `812 MB`, `3.4 GB`."""
+    return f"{size_mb / 1024:.1f} GB" if size_mb >= 1024 else f"{size_mb:.0f} MB"
+
+
 # --- times
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format a duration in at most two units: `4.1s`, `3m 20s`, `2h 5m`, `3d 4h`."""
+    """Format a duration in at most two units: `4.1s`, `3m 20s`, `2h 5m`, `3d 4h`, `1,200 years`."""
     if seconds is None:
         return PLACEHOLDER
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}s"
+    if seconds >= 2 * YEAR_S:
+        return f"{seconds / YEAR_S:,.0f} years"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -198,6 +242,14 @@ def explain_state(view: RunView) -> str:
     return "\n".join(filter(None, (view.reason, view.wait_reason, view.problem)))
 
 
+def short_state(view: RunView) -> str:
+    """Return a run's state in one line: `queued: 2 of 2 slots busy`; of a failure only the word, as it takes more."""
+    reason = "" if view.outcome in BAD_OUTCOMES else explain_state(view).partition("\n")[0]
+    if reason.lower().startswith(view.status):  # `cancelled: Cancelled on request.`
+        return f"{reason[:1].lower()}{reason[1:]}"
+    return ": ".join(filter(None, (view.status, reason)))
+
+
 def format_progress_line(view: RunView) -> str:
     """Format what a run does now: `running, 12,400 of 50,000 steps (25%), 8,200 steps/s, 4.6s left, return 93.1`."""
     parts = [f"{view.status} ({view.wait_reason})" if view.wait_reason else view.status]
@@ -216,8 +268,51 @@ def format_progress_line(view: RunView) -> str:
     return ", ".join(parts)
 
 
+def surroundings_rows(settings: RunSettings) -> list[tuple[str, str]]:
+    """Name what a run was started with: its Python, the commits of the user's code, and the machine."""
+    rows = []
+    if settings.python:
+        shown = [f"{name} {settings.packages[name]}" for name in SHOWN_PACKAGES if name in settings.packages]
+        rows.append(("Python", ", ".join([settings.python, *shown])))
+    rows += [("commit", format_commit(source)) for source in settings.sources]
+    machine = settings.machine
+    if machine is not None:
+        memory = f"{format_size(machine.memory_mb * 2**20)} of memory"
+        parts = [machine.host, machine.system, f"{machine.cpus} × {machine.cpu}", memory, *machine.gpus]
+        rows.append(("machine", ", ".join(filter(None, parts))))
+    return rows
+
+
+def format_commit(source: SourceCommit) -> str:
+    """`1a2b3c4d5e in /home/me/project, with changes`."""
+    changes = ", with uncommitted changes" if source.is_dirty else ""
+    return f"{source.commit[:COMMIT_LENGTH]} in {source.folder}{changes}"
+
+
 def format_hardware(hardware: HardwareSample) -> str:
     """Format a sample of a run's processes: `CPU 98 %, RAM 143 MB, GPU 50 % 1,200 MB`."""
     parts = [f"CPU {hardware.cpu_percent:.0f} %", f"RAM {hardware.rss_mb:,.0f} MB"]
     parts += [f"GPU {gpu.util_percent:.0f} % {gpu.memory_used_mb:,.0f} MB" for gpu in hardware.gpus]
     return ", ".join(parts)
+
+
+def format_gpu_sample(sample: GpuSample) -> str:
+    """`63 % busy, 12.4 of 139.8 GB`."""
+    return f"{sample.util_percent:.0f} % busy, {format_gpu_memory(sample)}"
+
+
+def format_gpu_memory(sample: GpuSample) -> str:
+    """`12.4 of 139.8 GB`; without the total where the driver does not report it."""
+    if not sample.memory_total_mb:
+        return format_megabytes(sample.memory_used_mb)
+    return f"{sample.memory_used_mb / 1024:.1f} of {sample.memory_total_mb / 1024:.1f} GB"
+
+
+def describe_gpu_holders(slots: SlotUsage, gpu: int, names: Mapping[str, str]) -> str:
+    """Return which runs hold a GPU, by their names, and how they share it; empty if it is free."""
+    holders = slots.gpu_holders(gpu)
+    shares = [f" {holder.gpu_share:.0%}" if holder.gpu_share < 1 else "" for holder in holders]
+    text = ", ".join(names[holder.run_id] + share for holder, share in zip(holders, shares, strict=True))
+    if len(holders) < 2 or any(shares):
+        return text
+    return f"group {holders[0].group} {'through MPS' if slots.has_mps else 'in turns'}: {text}"

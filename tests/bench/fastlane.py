@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tests.bench.process_turns import run_alternately, running_time_s
 
-from mosaic.fastlane import FrameTap, LaneReader, LaneView, LaneWriter, lanes_folder, reap_all
+from mosaic.fastlane import NO_REQUEST, FrameRequest, FrameTap, LaneReader, LaneView, LaneWriter, lanes_folder, reap_all
 from mosaic.fastlane.lane_files import LANES_VARIABLE, lanes_root
 
 HEIGHT, WIDTH = 400, 600
@@ -88,7 +88,7 @@ def bench_frame_age(seconds: float = 5.0) -> None:
     folder = lanes_folder("bench age")
     child = subprocess.Popen([*THIS_COMMAND, "--draw", folder, str(seconds * 2 + 4)])
     for name, every_s in (("repainting at 60 Hz", 1 / 60), ("looking every ms", 0.001)):
-        reader = LaneReader(folder, rate_hz=60, budget=0.5)
+        reader = LaneReader(folder, 0, FrameRequest(60, 0.5))
         ages: list[float] = []
         while reader.read_newest() is None:
             time.sleep(0.01)
@@ -163,16 +163,23 @@ class ViewerSetup(NamedTuple):
     viewers: int
     envs: Sequence[int]
     extras: dict[str, Any]
+    request: FrameRequest = NO_REQUEST
 
 
+FASTLANE_TAB = FrameRequest(30.0, 0.05)
 WITHOUT_LANES = ViewerSetup("without lanes", 0, (), {"video_mode": "off"})
 SETUPS = (
     ViewerSetup("lanes, no viewer", 0, (), {}),
     ViewerSetup("one viewer, one environment", 1, (0,), {}),
+    ViewerSetup("the FastLane tab, one environment", 1, (0,), {}, FASTLANE_TAB),
     ViewerSetup("one viewer, grid of 8", 1, (), {}),
     ViewerSetup("five viewers, grid of 8", 5, (), {}),
 )
-TARGET_RATIOS = {"lanes, no viewer": 0.99, "one viewer, one environment": 0.98}
+TARGET_RATIOS = {
+    "lanes, no viewer": 0.99,
+    "one viewer, one environment": 0.98,
+    "the FastLane tab, one environment": 0.95,
+}
 GRID_TARGET_RATIO = 0.97
 
 
@@ -186,9 +193,9 @@ class WorkerSpeed(NamedTuple):
     frames: int
 
 
-def run_viewer(folder: str, envs: Sequence[int]) -> None:
+def run_viewer(folder: str, envs: Sequence[int], request: FrameRequest) -> None:
     """A viewer that repaints at 60 Hz until it is told to end."""
-    watched = LaneView(folder, envs)
+    watched = LaneView(folder, envs, request)
     frames = 0
     is_over = False
 
@@ -208,7 +215,9 @@ def run_pair(setup: ViewerSetup, env_id: str, steps: int, seed: int) -> tuple[Wo
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as place:
         viewers = [
             subprocess.Popen(
-                [*THIS_COMMAND, "--view", lanes_folder(_run_dir(place, setup)), *map(str, setup.envs)], **PIPE_OPTIONS
+                [*THIS_COMMAND, "--view", lanes_folder(_run_dir(place, setup)), *map(str, setup.envs)]
+                + ["--as-tab"] * (setup.request == FASTLANE_TAB),
+                **PIPE_OPTIONS,
             )
             for _ in range(setup.viewers)
         ]
@@ -278,18 +287,19 @@ def format_spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def bench_training(env_id: str, steps: int, pairs: int) -> None:
+def bench_training(env_id: str, steps: int, pairs: int, words: str) -> None:
+    setups = [setup for setup in SETUPS if words in setup.name]
     print(f"training {env_id}, 8 environments, {steps:,} steps, {pairs} pairs of each kind", flush=True)
-    results: dict[str, list[tuple[WorkerSpeed, WorkerSpeed]]] = {kind.name: [] for kind in SETUPS}
+    results: dict[str, list[tuple[WorkerSpeed, WorkerSpeed]]] = {kind.name: [] for kind in setups}
     for number in range(pairs):
-        for kind in SETUPS:
+        for kind in setups:
             results[kind.name].append(run_pair(kind, env_id, steps, number + 1))
-    for kind in SETUPS:
+    for kind in setups:
         found = results[kind.name]
         pace = statistics.median(mine.wall_sps for _, mine in found)
         cpu = [mine.cpu_sps / bare.cpu_sps for bare, mine in found]
         wall = [mine.wall_sps / bare.wall_sps for bare, mine in found]
-        line = f"  {kind.name:28} {pace:9,.0f} steps/s   ratio by processor time {format_spread(cpu)}"
+        line = f"  {kind.name:34} {pace:9,.0f} steps/s   ratio by processor time {format_spread(cpu)}"
         line += f", by the clock {format_spread(wall)}; wanted {TARGET_RATIOS.get(kind.name, GRID_TARGET_RATIO)}"
         if kind.viewers:
             line += f"; {statistics.median(mine.frames for _, mine in found) / kind.viewers:.0f} repaints a viewer"
@@ -305,19 +315,22 @@ def main() -> None:
     parser.add_argument("--draw", nargs=2, metavar=("FOLDER", "SECONDS"), help=argparse.SUPPRESS)
     parser.add_argument("--train", nargs=2, metavar=("CONFIG", "RUN_DIR"), help=argparse.SUPPRESS)
     parser.add_argument("--view", nargs="+", metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("--as-tab", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--viewers", metavar="WORDS", default="", help="of `training`, only those with these words")
     chosen = parser.parse_args()
     if chosen.draw:
         return write_frames(chosen.draw[0], float(chosen.draw[1]))
     if chosen.train:
         return run_worker(*chosen.train)
     if chosen.view:
-        return run_viewer(chosen.view[0], [int(env) for env in chosen.view[1:]])
+        request = FASTLANE_TAB if chosen.as_tab else NO_REQUEST
+        return run_viewer(chosen.view[0], [int(env) for env in chosen.view[1:]], request)
     parts: dict[str, Callable[[], None]] = {
         "writer": bench_writer,
         "age": bench_frame_age,
         "torn": bench_torn_reads,
         "kills": bench_kills,
-        "training": lambda: bench_training(chosen.env_id, chosen.steps, chosen.pairs),
+        "training": lambda: bench_training(chosen.env_id, chosen.steps, chosen.pairs, chosen.viewers),
     }
     unknown = [part for part in chosen.parts if part not in parts]
     if unknown:

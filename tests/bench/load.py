@@ -19,7 +19,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -155,7 +155,7 @@ def _wait_until_indexed(workspace: Workspace) -> None:
 
 
 def _query(workspace: Workspace, sql: str) -> int:
-    with sqlite3.connect(f"{workspace.index.as_uri()}?mode=ro", uri=True) as db:
+    with closing(sqlite3.connect(f"{workspace.index.as_uri()}?mode=ro", uri=True)) as db:
         rows = db.execute(sql).fetchall()
     return int(rows[0][0]) if rows else 0
 

@@ -90,8 +90,9 @@ def test_a_killed_daemon_changes_nothing_for_its_runs(
 
 DIES_BEFORE_THE_KEEPER = """
 import os, signal
-from mosaic.trainer import __main__, executor
-executor.LocalExecutor.start = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+from mosaic.trainer import __main__
+from mosaic.trainer.executors.local import LocalExecutor
+LocalExecutor.start = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 raise SystemExit(__main__.main())
 """
 
@@ -272,7 +273,7 @@ def test_damage_in_a_large_index_is_found_while_the_daemon_answers(
     with open(workspace.index, "r+b") as file:
         file.seek(MAX_CHECKED_BYTES // 2)
         file.write(b"\xaa" * 8192)
-    daemon.start().close()
+    daemon.launch()  # it may find the damage, and start again, before a client has connected
     wait_for(lambda: list(workspace.trainer.glob("index.sqlite.bad-*")), "the damaged index to be moved aside")
     wait_for(lambda: read_daemon_address(workspace), "the daemon to serve again")
     trainer = connect(workspace, may_start=False)

@@ -34,7 +34,8 @@ from mosaic.run import Run, last_good_checkpoint, load_checkpoint
 from mosaic.run.inbox import Inbox
 from mosaic.store import Index
 from mosaic.trainer.checkers import Checkers
-from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.executors.local import LocalExecutor
+from mosaic.trainer.gpus import MpsServers
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.run_import import import_run
@@ -94,8 +95,10 @@ def parts(workspace: Workspace) -> Iterator[Trainer]:
     slots = Slots(runs=2, cpus=2, gpus=0)
     with closing(Index(workspace.index)) as index:
         records = Records(workspace, index)
-        supervisor = Supervisor(records, LocalExecutor("", "", 0o077), slots)
-        yield Trainer(workspace, records, RunService(records, Checkers({}, workspace), slots, lambda: None), supervisor)
+        local = LocalExecutor("", "", 0o077, slots, MpsServers(workspace.root))
+        supervisor = Supervisor(records, {local.name: local})
+        service = RunService(records, Checkers({}, workspace), {local.name: local}, lambda: None)
+        yield Trainer(workspace, records, service, supervisor)
 
 
 def test_a_payload_is_accepted_or_refused(parts: Trainer) -> None:
@@ -198,7 +201,11 @@ def test_a_record_is_read_or_replaced_and_others_are_listed(parts: Trainer) -> N
                 parts.records.index.delete_run(folder.run_id)
         parts.records.active.clear()
         recover(parts.records)
-        for step in (parts.supervisor.follow_runs, parts.supervisor.find_lost_runs, parts.supervisor.start_runs):
+        for step in (
+            parts.supervisor.follow_runs,
+            parts.supervisor.apply_executor_changes,
+            parts.supervisor.start_runs,
+        ):
             step()
         rows = list(parts.records.index.list_runs(include_archived=True))
         assert good.run_id in [record.run_id for record, _ in rows]

@@ -29,10 +29,12 @@ PIECES = (
 HOSTILE = st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join)
 CONFIG = "metadata.worker.config"
 NAMES = (
-    *("run_name", "metadata.group", "metadata.tags", "metadata.worker.id", "metadata.worker.worker_id"),
+    *("metadata.group", "metadata.tags", "metadata.worker.id", "metadata.worker.worker_id"),
     *("artifacts.trackio.project", f"{CONFIG}.run_id", f"{CONFIG}.worker_id"),
 )
 """Fields whose values become parts of paths, ids or file names."""
+LABEL = "run_name"
+"""A name for people, from which the name of a folder is derived."""
 FOLDER = "artifacts.tensorboard.directory"
 CHOICES = ("kind", "artifacts.video.mode", f"{CONFIG}.algo", f"{CONFIG}.env_id")
 TEXTS = (
@@ -83,6 +85,9 @@ def assert_harmless(field: str, text: str, workspace: Workspace) -> None:
     """What was accepted as a part of a path stays inside of its folder, and has no character with a meaning."""
     if field in NAMES:
         assert not set(text) & set("/\\$`;|&\"' \0\n\r\t\x1b"), f"{field} accepts {text!r}"
+    if field == LABEL:
+        assert text.strip().isprintable(), f"{field} accepts {text!r}"
+        assert not set(text) & set("/\\"), f"{field} accepts {text!r}"
     if field == FOLDER:
         assert text.isprintable(), f"{field} accepts {text!r}"
         assert (workspace.root / text).resolve().is_relative_to(workspace.root)
@@ -97,7 +102,7 @@ def test_a_hostile_value_is_refused_by_its_field_or_harmless(
     accepted: dict[str, str] = {}
 
     @settings(max_examples=300, derandomize=True, database=None)
-    @given(field=st.sampled_from((*NAMES, FOLDER, *CHOICES, *TEXTS)), text=HOSTILE)
+    @given(field=st.sampled_from((*NAMES, LABEL, FOLDER, *CHOICES, *TEXTS)), text=HOSTILE)
     @example(field=FOLDER, text="../../../escaped")
     @example(field=FOLDER, text="a\nb")
     @example(field=f"{CONFIG}.env_id", text="canary_module:Maze-v0")

@@ -56,12 +56,12 @@ def test_a_second_daemon_stays_out_when_the_files_of_the_first_are_deleted(
     assert f"already running, pid {pid}" in second.communicate(timeout=60)[1]
     assert second.returncode == 75
     assert workspace.daemon_lock.read_text() == str(pid)
+    wait_for(lambda: not started_daemons(workspace) - {pid}, "the daemon that the command has started to stay out")
     assert trainer.status().pid == pid
-    wait_for(lambda: daemons_of(workspace) == {pid}, "the daemon that the command has started to stay out")
 
 
-def daemons_of(workspace: Workspace) -> set[int]:
-    """Return the processes that are the daemon of a workspace, or want to be."""
+def started_daemons(workspace: Workspace) -> set[int]:
+    """Return the processes that were started as the daemon of a workspace; one that was forked is not among them."""
     processes = psutil.process_iter(["pid", "cmdline"])
     commands = {process.info["pid"]: process.info["cmdline"] or [] for process in processes}
     return {pid for pid, words in commands.items() if "mosaic.trainer" in words and str(workspace.root) in words}

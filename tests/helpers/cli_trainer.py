@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.trainer_client import LogChunk, MetricsUpdate, RunFile, TrainerClient, WatchBatch
+from mosaic.client.log_parts import LogChunk
+from mosaic.client.trainer_client import MetricsUpdate, RunFile, TrainerClient, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView, Verdict, VerdictSummary, WandbStatus
 from mosaic.trainer.folder_reader import list_files, read_file
 
@@ -65,7 +67,9 @@ class FakeTrainer:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, payload: Json, environment: dict[str, str] | None = None, is_trusted: bool = False) -> RunView:
+    def submit(
+        self, payload: Json, environment: dict[str, str] | None = None, is_trusted: bool = False, key: str = ""
+    ) -> RunView:
         self.submitted.append(payload)
         config = payload["metadata"]["worker"]["config"]
         run = view(
@@ -111,6 +115,10 @@ class FakeTrainer:
         self.views[run] = finished(self.views[run], "cancelled")
         return self.views[run]
 
+    def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
+        self.calls.append(("resume", run, total_timesteps))
+        return self.views[run]
+
     def annotate(self, run: str, **changes: Any) -> RunView:
         self.calls.append(("annotate", run, changes))
         return self.get(run)
@@ -121,6 +129,9 @@ class FakeTrainer:
 
     def config(self, run: str) -> Json:
         return self.config_json
+
+    def settings(self, run: str) -> RunSettings:
+        return RunSettings()
 
     def payload(self, run: str) -> Payload:
         return Payload.model_validate(self.config(run))
@@ -136,7 +147,9 @@ class FakeTrainer:
         self.calls.append(("metrics_after", cursor))
         return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, list(self.metrics(run, tags)))
 
-    def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
+    def log(
+        self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False, is_both: bool = False
+    ) -> Iterator[LogChunk]:
         yield LogChunk(self.log_bytes[offset:], len(self.log_bytes))
 
     def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:

@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.helpers.command_server import DAEMON, ForkedProcess, can_fork, command_server
 
 import mosaic
 from mosaic.client import TrainerClient, connect, read_daemon_address
@@ -42,19 +43,28 @@ class LiveDaemon:
 
     def __init__(self, workspace: Workspace, plugins: Path, *options: str, **variables: str) -> None:
         self.workspace = workspace
+        self._plugins = str(plugins)
         self._environment = {**environment(plugins), **variables}
         self._options = options
-        self.command = [sys.executable, "-m", "mosaic.trainer"]
+        self.command = DAEMON
         """Replaced by tests that change a constant of the daemon."""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def start(self) -> TrainerClient:
+        self.launch()
+        wait_for(lambda: self._is_up(), "the daemon to start")
+        return connect(self.workspace, may_start=False)
+
+    def launch(self) -> None:
+        """Without waiting for it."""
         self.workspace.root.mkdir(parents=True, exist_ok=True)
         command = [*self.command, "--var", str(self.workspace.root), "--port", "0", *self._options]
         with open(self.workspace.root / "daemon.out", "ab") as output:
-            self.process = subprocess.Popen(command, env=self._environment, stderr=output, stdout=output)
-        wait_for(lambda: self._is_up(), "the daemon to start")
-        return connect(self.workspace, may_start=False)
+            outputs = output.fileno(), output.fileno()
+            if self.command == DAEMON and can_fork(self._environment, self._plugins):
+                self.process = command_server().start(command, self._environment, *outputs, self._plugins)
+            else:
+                self.process = subprocess.Popen(command, env=self._environment, stderr=output, stdout=output)
 
     def _is_up(self) -> bool:
         assert self.process is not None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, QPoint, Qt, QTimer
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
@@ -91,6 +91,17 @@ def awaited(root: QObject, name: str, kind: type[Any] = QWidget) -> Any:
     """The same, of a page that is still being made."""
     pump(lambda: root.findChild(kind, name) is not None, name)
     return find(root, name, kind)
+
+
+def question_button(name: str) -> QPushButton:
+    """A button of a question that is open, wherever its parent is."""
+
+    def look() -> QPushButton | None:
+        widgets = QApplication.topLevelWidgets()
+        return next((found for one in widgets if (found := one.findChild(QPushButton, name)) is not None), None)
+
+    button: QPushButton = pump(look, name)
+    return button
 
 
 def has(root: QObject, name: str) -> bool:

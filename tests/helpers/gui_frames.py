@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from mosaic.client import TrainerClient
-from mosaic.client.trainer_client import FrameUpdate, MetricsUpdate, WatchBatch
+from mosaic.client.trainer_client import FrameUpdate, MetricsUpdate, RunFile, WatchBatch
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage
 from mosaic.fastlane import FrameHud, LaneWriter, lanes_folder
@@ -24,8 +24,9 @@ RUN = "01TESTRUN00000000000000001"
 
 
 def hud_of(env: int, **fields: Any) -> FrameHud:
-    defaults = {"number": 1, "pace": "30 Hz", "episode": 1, "step": 2, "reward": 1.0, "episodic_return": 3.0}
-    return FrameHud(env, **{**defaults, "rendered_at": 0.0, "rate_hz": 30.0, **fields})
+    defaults = {"number": 1, "episode": 1, "step": 2, "reward": 1.0, "episodic_return": 3.0}
+    pace = {"rate_hz": 30.0, "budget": 0.05, "cost": 0.018, "is_limited": False}
+    return FrameHud(env, **{**defaults, "rendered_at": 0.0, **pace, **fields})
 
 
 class StillTrainer:
@@ -57,6 +58,9 @@ class StillTrainer:
         yield from self.sights
         while not self._over.wait(0.02):
             yield FrameUpdate("connected", "", b"")
+
+    def files(self, run: str, pattern: str = "*") -> list[RunFile]:
+        return []
 
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, [])
@@ -112,7 +116,7 @@ class HandLanes:
     def is_watched(self, env: int) -> bool:
         """Whether a reader has been seen in the last seconds; looks at once."""
         lane = self.lanes[env]
-        lane._next_poll_at = lane._next_frame_at = 0.0
+        lane._next_check_at = lane._next_poll_at = lane._next_frame_at = 0.0
         return lane.is_due()
 
     def close(self) -> None:

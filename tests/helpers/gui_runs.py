@@ -10,12 +10,19 @@ from typing import Any
 
 from tests.helpers.gui import pump
 
-from mosaic.client.trainer_client import LogChunk, MetricsUpdate, RunFile, WatchBatch
+from mosaic.client.log_parts import LogChunk, LogMatch, LogMatches
+from mosaic.client.trainer_client import MetricsUpdate, RunFile, WatchBatch
+from mosaic.contracts.disk_views import DiskKind, PruneItem, PrunePart, TrashedRun
+from mosaic.contracts.events import Event
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.states import HistoryEntry, Stage
+from mosaic.contracts.trainer_pb2 import PruneRequest
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage
 from mosaic.gui.app import Application
 from mosaic.trainer.folder_reader import list_files, read_file
+from mosaic.trainer.run_logs import Finder, find_error, search_lines, text_finder
+from mosaic.trainer.run_settings import describe_settings, find_algorithm, worker_options
 
 Json = dict[str, Any]
 
@@ -69,6 +76,7 @@ class FakeTrainer:
 
     def __init__(self, views: list[RunView] | None = None) -> None:
         self.views = {run_view.run_id: run_view for run_view in views or []}
+        self.trashed: dict[str, RunView] = {}
         self.asked: list[tuple[Any, ...]] = []
         self.logs: dict[bool, bytes] = {False: b"", True: b""}
         self.payload: Json = {
@@ -76,6 +84,8 @@ class FakeTrainer:
             "artifacts": {},
         }
 
+        self.events: list[Event] = []
+        """From which the settings of a run follow."""
         self._closed = threading.Event()
 
     def close(self) -> None:
@@ -99,6 +109,9 @@ class FakeTrainer:
     def config(self, run: str) -> Json:
         return self.payload
 
+    def settings(self, run: str) -> RunSettings:
+        return describe_settings(self.payload, find_algorithm(self.payload), worker_options(self.payload), self.events)
+
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         listed = list_files(RunFolder(self.views[run].run_dir), pattern)
         return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in listed]
@@ -112,14 +125,36 @@ class FakeTrainer:
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, [])
 
-    def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
-        """In chunks of 64 KB, as the daemon gives them."""
-        data = self.logs[is_stderr]
-        at = max(0, len(data) + offset) if offset < 0 else offset
-        while at < len(data):
-            chunk = data[at : at + 65536]
-            at += len(chunk)
-            yield LogChunk(chunk, at)
+    def log(
+        self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False, is_both: bool = False
+    ) -> Iterator[LogChunk]:
+        """In chunks of 64 KB, as the daemon gives them; of both streams, stdout first."""
+        streams = (False, True) if is_both else (is_stderr,)
+        size = sum(len(self.logs[stream]) for stream in streams)
+        at = max(0, size + offset) if offset < 0 else offset
+        begin = 0
+        for stream in streams:
+            data = self.logs[stream]
+            while begin <= at < begin + len(data):
+                chunk = data[at - begin : at - begin + 65536]
+                at += len(chunk)
+                yield LogChunk(chunk, at, stream)
+            begin += len(data)
+
+    def search_log(self, run: str, text: str, is_stderr: bool = False, is_both: bool = False) -> LogMatches:
+        self.asked.append(("search_log", run, text))
+        return self._search(text_finder(text), is_stderr, is_both)
+
+    def find_log_errors(self, run: str, is_stderr: bool = False, is_both: bool = False) -> LogMatches:
+        return self._search(find_error, is_stderr, is_both)
+
+    def _search(self, find: Finder, is_stderr: bool, is_both: bool) -> LogMatches:
+        matches, begin = [], 0
+        for stream in (False, True) if is_both else (is_stderr,):
+            for match in search_lines(self.logs[stream], begin, 1, find):
+                matches.append(LogMatch(match.offset, match.line, stream, match.text))
+            begin += len(self.logs[stream])
+        return LogMatches(matches, False)
 
     def _changed(self, run: str, **fields: Any) -> RunView:
         self.views[run] = RunView.model_validate(self.views[run].model_dump() | fields)
@@ -138,15 +173,56 @@ class FakeTrainer:
         return self._changed(run, stage="running", outcome=None)
 
     def annotate(
-        self, run: str, add_tags: Any = (), remove_tags: Any = (), notes: Any = None, is_archived: Any = None
+        self,
+        run: str,
+        add_tags: Any = (),
+        remove_tags: Any = (),
+        notes: Any = None,
+        is_archived: Any = None,
+        run_name: str | None = None,
+        priority: int | None = None,
     ) -> RunView:
+        if run_name is not None and notes is None:
+            self.asked.append(("rename", run, run_name))
+            return self._changed(run, run_name=run_name or None)
         self.asked.append(("annotate", run, list(add_tags), list(remove_tags), notes, is_archived))
         known = self.views[run]
-        tags = [tag for tag in [*known.tags, *add_tags] if tag not in remove_tags]
+        tags = [tag for tag in dict.fromkeys([*known.tags, *add_tags]) if tag not in remove_tags]
         kept = known.is_archived if is_archived is None else is_archived
         return self._changed(run, tags=tags, is_archived=kept, notes=known.notes if notes is None else notes)
 
-    def submit(self, payload: Json, environment: Any = None, is_trusted: bool = False) -> RunView:
+    def trash(self, has_sizes: bool = False) -> Iterator[TrashedRun]:
+        for trashed in self.trashed.values():
+            size_bytes = 2_000_000 if has_sizes else None
+            yield TrashedRun(
+                run_id=trashed.run_id,
+                path=f"/trash/{trashed.run_id}",
+                deleted_at=1_700_000_000.0,
+                seconds_left=29.5 * 86_400,
+                size_bytes=size_bytes,
+                algo=trashed.algo,
+                env_id=trashed.env_id,
+                seed=trashed.seed,
+            )
+
+    def delete(self, run: str) -> RunView:
+        self.asked.append(("delete", run))
+        self.trashed[run] = self.views.pop(run)
+        return self.trashed[run].model_copy(update={"run_dir": f"/trash/{run}"})
+
+    def import_run(self, path: str) -> RunView:
+        self.asked.append(("import", path))
+        run = path.rpartition("/")[2]
+        self.views[run] = self.trashed.pop(run)
+        return self.views[run]
+
+    def prune(self, request: PruneRequest) -> Iterator[PrunePart]:
+        self.asked.append(("prune", *request.trashed))
+        gone = [self.trashed.pop(run) for run in request.trashed]
+        items = [PruneItem(run_id=run.run_id, kind=DiskKind.TRASH, names=(), size_bytes=2_000_000) for run in gone]
+        yield PrunePart(run_count=0, run_total=0, items=tuple(items))
+
+    def submit(self, payload: Json, environment: Any = None, is_trusted: bool = False, key: str = "") -> RunView:
         made = view(90_000 + len(self.asked), stage="queued", outcome=None)
         self.asked.append(("submit", payload))
         self.views[made.run_id] = made
@@ -158,3 +234,10 @@ def start_with(program: Application, fake: FakeTrainer) -> None:
     program.bridge._connect = lambda: fake  # type: ignore[assignment, return-value]
     program.start()
     pump(lambda: len(program.workbench.runs) == len(fake.views), "the runs to be listed")
+
+
+def show_active(program: Application) -> None:
+    """Shows the window and waits until keys go to it."""
+    program.window.show()
+    program.window.activateWindow()
+    pump(program.window.isActiveWindow, "the window to be active")

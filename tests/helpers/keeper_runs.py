@@ -21,6 +21,7 @@ from mosaic.journal import Journal, read_all
 from mosaic.keeper.launch_spec import keeper_command
 
 TIMEOUT_S = 60.0
+EXIT_S = 5.0
 _MARK = "MOSAIC_TEST_MARK"
 
 
@@ -126,16 +127,21 @@ class KeeperRun:
         return pids
 
     def close(self) -> list[int]:
-        """Kill what a failed test left running and return the pids."""
-        left = self.members()
-        for keeper in self.keepers:
-            if keeper.poll() is None:
-                left.append(keeper.pid)
+        """Kill what a failed test left running and return the pids.
+
+        A process that was killed, or has done its last work, may take a moment to be gone.
+        """
+        end = time.monotonic() + EXIT_S
+        while (left := self._running()) and time.monotonic() < end:
+            time.sleep(0.01)
         for pid in left:
             psutil.Process(pid).kill()
         for keeper in self.keepers:
             keeper.wait()
         return left
+
+    def _running(self) -> list[int]:
+        return self.members() + [keeper.pid for keeper in self.keepers if keeper.poll() is None]
 
 
 def send_launch(keeper: subprocess.Popen[bytes], launch: dict[str, Any]) -> None:

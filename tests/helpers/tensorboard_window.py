@@ -36,6 +36,15 @@ READ = """
 """TensorBoard is made of web components: what is seen stands in their shadow roots."""
 
 
+def is_shown(tab: TensorBoardTab) -> bool:
+    return tab.web is not None and tab.web.isVisible()
+
+
+def describe_native_window(program: Application) -> str:
+    """Changes when Qt replaces the window of the system by another one."""
+    return f"{program.window.winId()} {program.window.windowHandle().surfaceType().name}"
+
+
 def main(workspace: str, settings: str, run_id: str, *words: str) -> int:
     try:
         web.preload()
@@ -56,16 +65,18 @@ def main(workspace: str, settings: str, run_id: str, *words: str) -> int:
 
     while program.workbench.runs.get(run_id) is None and time.monotonic() < deadline:
         pump(0.05)
+    window_before = describe_native_window(program)
     program.workbench.select(run_id, "tensorboard")
     said: list[str] = [""]
     while (tab := program.window.findChild(TensorBoardTab)) is None:
         pump(0.05)
-    while time.monotonic() < deadline and not all(word in said[0] for word in words):
+    while time.monotonic() < deadline and not (is_shown(tab) and all(word in said[0] for word in words)):
         pump(0.2)
         if tab.web is not None:
             tab.web.page().runJavaScript(READ, 0, lambda text: said.__setitem__(0, str(text)))
     text = said[0]
-    print(json.dumps({"state": tab.board.state, "problem": tab.board.problem, "text": text}))
+    windows = [window_before, describe_native_window(program)]
+    print(json.dumps({"state": tab.board.state, "problem": tab.board.problem, "text": text, "windows": windows}))
     program.stop()
     return 0 if all(word in text for word in words) else 1
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from cleanrl_worker.shell.checker import check_request
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.envs.atari import AtariEnv
+from mosaic.run import Checkpoint
 
 GAME = "BreakoutNoFrameskip-v4"
 SHORT_GAMES = {"max_num_frames_per_episode": 80}
@@ -43,15 +45,31 @@ SETTINGS: dict[str, Any] = {
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def tiny() -> Iterator[None]:
     torch.set_num_threads(1)
-    monkeypatch.setattr(qdagger, "SIZES", ConvNetworkSizes((2, 3, 4), (8,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qdagger, "SIZES", ConvNetworkSizes((2, 3, 4), (8,)))
+        yield
 
 
 @pytest.fixture
 def teacher(place: Path) -> str:
     return write_teacher(place / "teacher" / "dqn_atari.cleanrl_model", actions=4)
+
+
+class Straight(NamedTuple):
+    checkpoint: Checkpoint
+    episodes: list[tuple[int, int, float, int]]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """A run from the first step to the last: what runs that were interrupted must end as."""
+    place = tmp_path_factory.mktemp("straight")
+    config = config_of(write_teacher(place / "teacher" / "dqn_atari.cleanrl_model", actions=4))
+    run = train_run(place / "run", qdagger.NAME, config)
+    return Straight(latest_checkpoint(place / "run"), run.episodes)
 
 
 def config_of(teacher: str | None, **changes: Any) -> qdagger.Config:
@@ -83,10 +101,9 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[
 
 @pytest.mark.parametrize("killed_at", [50, 150, 203, 250])
 def test_a_run_that_is_killed_in_any_phase_ends_as_if_it_had_not_been(
-    killed_at: int, place: Path, teacher: str
+    killed_at: int, place: Path, teacher: str, straight: Straight
 ) -> None:
     config = config_of(teacher, checkpoint_every=killed_at - 4)
-    straight = train_run(place / "straight", qdagger.NAME, config)
     with pytest.raises(Killed):
         train_run(place / "killed", qdagger.NAME, config, kill_at=killed_at)
     shutil.rmtree(Path(teacher).parent)  # the checkpoint has the teacher
@@ -96,7 +113,7 @@ def test_a_run_that_is_killed_in_any_phase_ends_as_if_it_had_not_been(
     resumed = train_run(place / "killed", qdagger.NAME, config, checkpoint)
 
     assert latest_checkpoint(place / "killed").step == 300
-    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "killed"))
+    assert_same_checkpoint(straight.checkpoint, latest_checkpoint(place / "killed"))
     assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > checkpoint.step]
     assert events(place / "killed", "warning") == []
 
@@ -123,14 +140,13 @@ def test_the_teacher_plays_then_the_student_learns_offline_then_it_plays(
     assert {step for tag in student for step in logged[tag]} == {300}
 
 
-def test_a_stop_during_the_first_games_of_the_teacher_is_resumed(place: Path, teacher: str) -> None:
+def test_a_stop_during_the_first_games_of_the_teacher_is_resumed(place: Path, teacher: str, straight: Straight) -> None:
     config = config_of(teacher)
-    train_run(place / "straight", qdagger.NAME, config)
     train_run(place / "run", qdagger.NAME, config, stop_at=0)
     stopped = latest_checkpoint(place / "run")
     assert (stopped.step, stopped.facts["teacher_return"]) == (0, None)
     train_run(place / "run", qdagger.NAME, config, stopped)
-    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "run"))
+    assert_same_checkpoint(straight.checkpoint, latest_checkpoint(place / "run"))
 
 
 @pytest.mark.parametrize("stopped_at", [60, 150])

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from pydantic import ValidationError
 from tests.helpers.algorithm_cases import assert_same_checkpoint, events, latest_checkpoint, train_run
+from tests.helpers.command_server import SERVERS
 
 from cleanrl_worker.algorithms import ppo_atari_multigpu
 from mosaic.contracts.errors import MosaicError
@@ -32,7 +33,8 @@ def config_of(**settings: Any) -> ppo_atari_multigpu.Config:
 
 
 def other_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    children = (child for child in psutil.Process().children() if child.pid not in SERVERS)
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_two_processes_train_one_run_that_is_stopped_and_resumes_exactly(tmp_path: Path) -> None:

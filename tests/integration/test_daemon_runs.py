@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import MetricsCursor, RunView
 from mosaic.formatting import short_id
 from mosaic.journal import Journal, read_all
+from mosaic.keeper.worker import kill_with_descendants
 from mosaic.submission.caller_environment import program_environment
 
 
@@ -212,12 +214,29 @@ def test_runs_are_found_by_id_beginning_end_and_last(trainer: TrainerClient) -> 
     assert trainer.get(first.lower()).run_id == first
     assert trainer.get(short_id(first)).run_id == first, "as the window and the command line show it"
     assert trainer.get(first[-4:].lower()).run_id == first
-    with pytest.raises(UnknownName, match=f"could be any of {first}, {second}"):
+    with pytest.raises(UnknownName, match=rf"could be any of {first} \(.*\); {second} \(.*\)\. Give the id"):
         trainer.get(first[:4])
     with pytest.raises(UnknownName, match="No run"):
         trainer.get(first[-3:])
     with pytest.raises(UnknownName, match="No run"):
         trainer.get("01ZZZZ")
+
+
+def test_runs_are_found_by_a_name_that_only_one_of_them_has(trainer: TrainerClient) -> None:
+    first = trainer.submit({**scripted(), "run_name": "wider network"}).run_id
+    second = trainer.submit({**scripted(), "run_name": "Grüße"}).run_id
+    assert trainer.get("wider network").run_id == first
+    assert trainer.get("Grüße").run_id == second
+    with pytest.raises(UnknownName, match="Did you mean 'wider network'"):
+        trainer.get("wider netwrok")
+    trainer.annotate("Grüße", run_name="wider network")
+    with pytest.raises(UnknownName, match=f"'wider network' could be any of {first} .*wider network.*; {second} "):
+        trainer.cancel("wider network")
+    trainer.annotate(second, run_name=short_id(first))
+    with pytest.raises(UnknownName, match=f"could be any of {first} .*; {second} "):
+        trainer.get(short_id(first))
+    trainer.annotate(second, run_name=first)
+    assert trainer.get(first).run_id == first, "a whole id comes first"
 
 
 def test_a_long_list_comes_in_several_replies(trainer: TrainerClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +301,8 @@ def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment
     trainer = daemon.start()
     try:
         view = trainer.submit(scripted(steps=1_000_000, dt=0.02))
-        stage(trainer, view.run_id, "running")
-        variables = Path(f"/proc/{trainer.get(view.run_id).pid}/environ").read_text().split("\0")
+        pid = wait_for(lambda: trainer.get(view.run_id).pid, "its process")
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
         assert f"CLEANRL_TENSORBOARD_DIR={view.run_dir}/tensorboard" in variables
         trainer.cancel(view.run_id)
         ended(trainer, view.run_id)
@@ -305,6 +324,19 @@ def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
         trainer.annotate(run_id, add_tags=["../x"])
 
 
+def test_a_run_with_any_name_is_renamed(trainer: TrainerClient, workspace: Workspace) -> None:
+    run_id = trainer.submit({**scripted(), "run_name": "größeres Netz, 2. Versuch"}).run_id
+    assert ended(trainer, run_id).run_name == "größeres Netz, 2. Versuch"
+    assert trainer.annotate(run_id, run_name="  PPO, 学習 ").run_name == "PPO, 学習"
+    assert trainer.annotate(run_id, add_tags=["good"]).run_name == "PPO, 学習"
+    assert json.loads(workspace.run(run_id).record.read_text())["run_name"] == "PPO, 学習"
+    with pytest.raises(BadInput, match="one line of text"):
+        trainer.annotate(run_id, run_name="two\nlines")
+    with pytest.raises(BadInput, match="at most 120"):
+        trainer.annotate(run_id, run_name="x" * 121)
+    assert trainer.annotate(run_id, run_name="").run_name is None
+
+
 def test_only_ended_runs_can_be_deleted_and_delete_can_be_undone(trainer: TrainerClient, workspace: Workspace) -> None:
     """R1.4: list, filter, tag, annotate, archive, delete."""
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
@@ -318,6 +350,40 @@ def test_only_ended_runs_can_be_deleted_and_delete_can_be_undone(trainer: Traine
     assert not workspace.run(run_id).path.exists()
     assert trainer.import_run(grave) == before
     assert not Path(grave).exists()
+
+
+RECORDER = """
+    import subprocess, sys
+    from mosaic.contracts.folder import RunFolder
+    from mosaic.sidecar import sync_state
+    service = "import os, sys\\nwhile True: os.makedirs(sys.argv[1], exist_ok=True)"
+    folder = RunFolder(sys.argv[1])
+    with sync_state.acquire_lock(folder, is_sidecar=True):
+        # Like W&B's: in a session of its own, and it creates the folders of its files whenever it writes.
+        child = subprocess.Popen([sys.executable, "-c", service, str(folder.wandb / "files")], start_new_session=True)
+        print("recording", flush=True)
+        child.wait()
+"""
+
+
+def test_a_sidecar_that_still_records_does_not_create_a_deleted_run_again(
+    trainer: TrainerClient, workspace: Workspace
+) -> None:
+    before = ended(trainer, trainer.submit(scripted()).run_id)
+    folder = workspace.run(before.run_id)
+    folder.wandb.mkdir()
+    command = [sys.executable, "-c", textwrap.dedent(RECORDER), str(folder.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recorder:
+        assert recorder.stdout is not None
+        try:
+            assert recorder.stdout.readline() == "recording\n"
+            grave = trainer.delete(before.run_id).run_dir
+            assert recorder.wait(30.0) == -signal.SIGKILL
+            assert recorder.stdout.read() == "", "and its service has ended, too"
+        finally:
+            kill_with_descendants(recorder.pid)
+    assert not folder.path.exists()
+    assert trainer.import_run(grave) == before
 
 
 def test_watchers_receive_an_event_for_a_deleted_run(trainer: TrainerClient) -> None:

@@ -44,7 +44,7 @@ def test_a_run_with_extras_is_shown_extended_submitted_again_and_evaluated(
     trainer.resume(view.run_id, 512)
     longer = ended(trainer, view.run_id)
     assert (longer.outcome, longer.total_timesteps) == ("succeeded", 512)
-    again = ended(trainer, trainer.submit(apply_assignments(shown, [("seed", 4), ("video_mode", "single")])).run_id)
+    again = ended(trainer, trainer.submit(apply_assignments(shown, {"seed": 4, "video_mode": "single"})).run_id)
     assert (again.outcome, again.seed) == ("succeeded", 4)
     payload = build_eval_payload(shown["metadata"]["worker"], str(folder.path), {"eval_batch_size": 2})
     evaluation = ended(trainer, trainer.submit(payload).run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ def test_an_environment_of_ones_own_is_trained_from_python(
     daemon: LiveDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_envs.py").write_text(OWN_ENVS)
+    monkeypatch.delitem(sys.modules, "my_envs", raising=False)  # of another test in this process
     monkeypatch.chdir(tmp_path)
     with mosaic_api.connect(daemon.workspace.root) as client:
         run = client.train("ppo", "my_envs:Own-v0", wrappers=["frame-stack(stack_size=2)"], **SETTINGS).wait()

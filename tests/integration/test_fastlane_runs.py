@@ -22,7 +22,7 @@ from tests.helpers.worker_runs import events, run_worker, small, train_here
 
 from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.fastlane import Frame, LaneView, as_rgb, lane_indices, lanes_folder
+from mosaic.fastlane import Frame, FrameRequest, LaneView, as_rgb, lane_indices, lanes_folder
 from mosaic.fastlane.lane_files import LANES_VARIABLE
 
 HALF_CHEETAH: dict[str, Any] = {"algo": "ppo_continuous_action", "env_id": "HalfCheetah-v5"}
@@ -67,7 +67,7 @@ def test_watching_does_not_change_what_is_learned(tmp_path: Path, kind: dict[str
     config = small(**kind, extras={"num_envs": 2, "num_steps": 128})
     plain = train_here(RunFolder(tmp_path / "plain"), config)
     watched = RunFolder(tmp_path / "it's watched")
-    with Watcher(watched, rate_hz=120, budget=0.5) as watcher:
+    with Watcher(watched, request=FrameRequest(120, 0.5)) as watcher:
         train_here(watched, config)
     assert watcher.frames
     assert len({frame.image.tobytes() for frame in watcher.frames}) > 1
@@ -212,14 +212,14 @@ def test_frames_come_through_the_daemon_until_the_run_ends(trainer: TrainerClien
 def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: TrainerClient, workspace: Workspace) -> None:
     """R5.4: remote frames."""
     with running(trainer, cartpole()) as run_id:
-        view = LaneView(lanes_folder(workspace.run(run_id).path), [0], budget=0.5)
+        view = LaneView(lanes_folder(workspace.run(run_id).path), [0], FrameRequest(budget=0.5))
         wait_for(view.poll, "a frame")
         frame = view.frames[0]
         assert frame is not None
         assert as_rgb(frame.image, frame.format).shape == (400, 600, 3)
         update = next(update for update in trainer.frames(run_id, envs=[0]) if update.image)
         assert Image.open(io.BytesIO(update.image)).size == (600, 400)
-        assert update.huds[0].pace
+        assert update.huds[0].budget
 
 
 def test_the_lanes_of_a_killed_worker_are_reaped(trainer: TrainerClient, workspace: Workspace) -> None:

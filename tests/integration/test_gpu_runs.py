@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.gpu_machine import install_driver, install_gpus
 from tests.helpers.probe_scripts import start_script
 
 from mosaic.client import TrainerClient
@@ -20,17 +20,6 @@ from mosaic.contracts.folder import Workspace
 Machine = Callable[..., Any]
 
 
-MPS_CONTROL = """#!/bin/sh
-# Stands in for NVIDIA's program: a file is the server.
-server="$CUDA_MPS_PIPE_DIRECTORY/server"
-if [ "$1" = -d ]; then touch "$server"; echo "start ${CUDA_VISIBLE_DEVICES-all}" >> LOG; exit; fi
-read -r command
-[ -e "$server" ] || exit 1
-[ "$command" = quit ] && echo quit >> LOG
-exit 0
-"""
-
-
 @pytest.fixture
 def machine(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Return a function that starts a daemon on a machine with this many GPUs."""
@@ -38,16 +27,7 @@ def machine(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     @contextmanager
     def start(count: int, log: Path | None = None) -> Iterator[tuple[LiveDaemon, TrainerClient]]:
-        tools = tmp_path / "tools"
-        tools.mkdir(exist_ok=True)
-        lines = "".join(f"echo 'GPU {number}: Model {number} (UUID: GPU-{number})'\n" for number in range(count))
-        programs = {"nvidia-smi": f"#!/bin/sh\n{lines}"}
-        if log is not None:
-            programs["nvidia-cuda-mps-control"] = MPS_CONTROL.replace("LOG", str(log))
-        for name, text in programs.items():
-            (tools / name).write_text(text)
-            (tools / name).chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+        install_gpus(tmp_path / "tools", count, monkeypatch, log)
         with running_daemon(workspace, tmp_path / "plugins", "--max-runs", "9") as both:
             yield both
 
@@ -61,8 +41,8 @@ def endless(**gpus: Any) -> dict[str, Any]:
 
 def variables(trainer: TrainerClient, run_id: str) -> dict[str, str]:
     """The variables of CUDA in the environment of a run's worker."""
-    wait_for(lambda: trainer.get(run_id).stage == "running", "the start of the run")
-    words = Path(f"/proc/{trainer.get(run_id).pid}/environ").read_text().split("\0")
+    pid = wait_for(lambda: trainer.get(run_id).pid, "the start of the run")
+    words = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return {name: value for name, _, value in (word.partition("=") for word in words) if name.startswith("CUDA_")}
 
 
@@ -84,6 +64,7 @@ def test_a_run_sees_the_gpus_that_it_holds_and_no_others(machine: Machine, monke
 
 
 def test_runs_share_a_gpu_up_to_its_whole_and_the_status_names_them(machine: Machine, workspace: Workspace) -> None:
+    """R2.5: shares of a GPU are limits, too."""
     with machine(2) as (_, trainer):
         whole = trainer.submit(endless(requested=1)).run_id
         assert devices(trainer, whole) == "0"
@@ -102,6 +83,19 @@ def test_runs_share_a_gpu_up_to_its_whole_and_the_status_names_them(machine: Mac
         assert f"4 of {slots.cpus} busy: {ids[0]} 1, {ids[1]} 1" in shown
         trainer.cancel(shares[1])
         assert devices(trainer, waiting) == "1"
+
+
+def test_the_status_measures_the_gpus_that_runs_may_get(
+    machine: Machine, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,GPU-0")
+    install_driver(tmp_path / "tools", monkeypatch)
+    with machine(4) as (_, trainer):
+        slots = trainer.status().slots
+        samples = [sample and (sample.util_percent, sample.memory_used_mb) for sample in slots.gpu_samples]
+        assert samples == [(30.0, 4096.0), (10.0, 2048.0), None], "one that is not named by its number is not measured"
+        assert not slots.has_mps
+        assert "Model 3 (30 % busy, 4.0 of 16.0 GB): free" in mosaic(workspace, "daemon", "status").out
 
 
 def test_a_gpu_can_be_chosen_and_is_kept_on_resume_where_it_is_free(machine: Machine) -> None:

@@ -70,6 +70,7 @@ def test_a_pruned_run_resumes_and_says_that_it_is_not_exact(trainer: TrainerClie
 
 
 def test_a_run_without_its_older_checkpoints_resumes_exactly(trainer: TrainerClient) -> None:
+    """R3.12: pruning leaves what a resume needs."""
     view, folder = train(trainer)
     prune(trainer, view.run_id, checkpoints=True, keep=2)
     assert list_steps(folder)[-2:] == [STEPS - 100, STEPS]
@@ -153,6 +154,7 @@ def test_a_daemon_killed_while_it_prunes_leaves_complete_checkpoints(
 
 
 def test_the_command_line_asks_before_it_removes_anything(trainer: TrainerClient, workspace: Workspace) -> None:
+    """R1.1: what an ended run has written is removed on request only."""
     view, folder = train(trainer)
     shown = mosaic(workspace, "disk")
     assert shown.code == 0

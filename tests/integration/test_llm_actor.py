@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -299,6 +300,25 @@ def test_closing_does_not_wait_for_a_server(server: LlmServer, sit: Sit) -> None
     table.actor.close()
     assert not server.released.is_set()
     assert table.turns == []
+
+
+def test_closing_closes_the_connection_also_before_the_thread_of_the_request_has_ended(
+    sit: Sit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    class SlowlyEndingThread(threading.Thread):
+        def run(self) -> None:
+            super().run()
+            if self.name == "llm-request":
+                may_end.wait()
+
+    monkeypatch.setattr(threading, "Thread", SlowlyEndingThread)
+    table = sit(RIGHT)
+    assert table.act() == "right"
+    table.actor.close()
+    may_end.set()
+    assert table.actor._client._client.is_closed
 
 
 def test_options_are_checked_by_the_actor(sit: Sit, tmp_path: Path) -> None:

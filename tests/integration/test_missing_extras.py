@@ -1,4 +1,4 @@
-"""Without wandb, tensorboard and huggingface_hub everything else works, and says what is missing when asked."""
+"""Without the packages of an extra everything else works, and what needs one names the extra."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.commands import CommandResult, mosaic
@@ -14,6 +15,7 @@ from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import script_payload
 from tests.helpers.run_folders import tensorboard_points
 from tests.helpers.uninstalled import uninstalled
+from tests.helpers.worker_runs import small, train_here
 
 from mosaic.client import connect
 from mosaic.contracts.errors import FieldProblem, MissingExtra
@@ -123,3 +125,80 @@ def test_without_the_train_extra_every_command_that_needs_it_names_it(
         )
         assert "Traceback" not in result.err
     assert not list(workspace.runs.glob("*"))
+
+
+TORCH = "needs torch, which is not installed: pip install 'mosaic-rl[torch]'"
+TORCH_REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "algo": ({"algo": "qrdqn"}, f"qrdqn {TORCH}."),
+    "backend": ({"backend": "torch"}, f"backend = torch {TORCH}, or leave backend out."),
+    "activation": ({"activation": "elu"}, f"activation = elu {TORCH}, or choose tanh or relu."),
+    "network": ({"network": "nets:Body"}, f"network = nets:Body {TORCH}, or leave network out."),
+    "env_id": (
+        {"algo": "ppo_continuous_action", "env_id": "CarRacing-v3"},
+        f"The convolutional network for the images of CarRacing-v3 {TORCH}.",
+    ),
+}
+
+
+@pytest.fixture
+def numpy_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in uninstalled(tmp_path / "without", "torch", "av", "matplotlib", "tensorboard").items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("numpy_only")
+def test_without_torch_numpy_trains_resumes_and_evaluates(workspace: Workspace) -> None:
+    python("import importlib.util as u; assert u.find_spec('torch') is None")
+    run = good(mosaic(workspace, "train", "ppo", *SMALL, "--json")).json["run_id"]
+    resumed = good(mosaic(workspace, "resume", run, "--total-timesteps", "512", "--follow", "--json"))
+    assert resumed.json["global_step"] == 512
+    assert good(mosaic(workspace, "eval", run, "--episodes", "2", "--json")).json["episodes"] == 2
+    good(mosaic(workspace, "play", "CartPole-v1", "--actor", f"policy:{run}", "--episodes", "1"))
+    listing = mosaic(workspace, "algorithms")
+    assert "Those that compute with torch alone need it: pip install 'mosaic-rl[torch]'" in listing.err
+    doctor = {check["name"]: check for check in json.loads(mosaic(workspace, "doctor", "--json").out)["checks"]}
+    assert doctor["extra: torch"]["todo"] == "pip install 'mosaic-rl[torch]'"
+    assert "mosaic-rl[plot]" in mosaic(workspace, "plot", run, "--out", str(workspace.root / "curve.pdf")).err
+
+
+@pytest.mark.usefixtures("numpy_only")
+def test_what_needs_torch_or_a_video_is_refused_in_the_dry_run(workspace: Workspace) -> None:
+    with connect(workspace) as trainer:
+
+        def check(artifacts: dict[str, Any] | None = None, **settings: Any) -> Any:
+            config = {"algo": settings.pop("algo", "ppo"), "env_id": settings.pop("env_id", "CartPole-v1")}
+            worker = {"id": "cleanrl", "config": {**config, "algo_params": settings}}
+            return trainer.check({"metadata": {"worker": worker}, "artifacts": artifacts or {}}).summary
+
+        for field, (settings, sentence) in TORCH_REFUSALS.items():
+            with pytest.raises(MissingExtra) as refused:
+                check(**settings)
+            assert str(refused.value) == sentence
+            assert [problem.path.rpartition(".")[2] for problem in refused.value.problems] == [field]
+        with pytest.raises(MissingExtra, match=r"Saving a video needs av, .*\[video\]', or turn it off"):
+            check({"video": {"capture": True}})
+        # torch would be faster for wide layers, and could use a GPU; numpy computes both.
+        wide = check(algo="td3_continuous_action", env_id="Pendulum-v1")
+        assert wide.backend == "numpy"
+        assert [text for text in wide.warnings if "torch is faster for 256 units" in text]
+        assert [text for text in check(cuda=True).warnings if text.startswith("cuda: only torch")]
+        assert check().warnings == ()
+
+
+def test_a_policy_that_torch_computes_says_so_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cleanrl_worker.evaluation.loading import load_acting_policy
+    from cleanrl_worker.learners import devices
+    from cleanrl_worker.shell.launcher import check_training
+    from cleanrl_worker.shell.worker_config import parse_request
+
+    folder = RunFolder(tmp_path / "run")
+    train_here(folder, small(algo="ppo_lstm", extras={"num_minibatches": 1}))
+    checkpoint = folder.checkpoints / "last"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtra, match=r"The policy .* of ppo_lstm needs torch, .*mosaic-rl\[torch\]"):
+        load_acting_policy(checkpoint)
+    config, *_ = check_training(parse_request({"algo": "sac_continuous_action", "env_id": "Pendulum-v1"}))
+    assert devices.choose_backend(config) == "numpy"
+    with pytest.raises(MissingExtra, match=r"This run has been computed by torch\. Resuming it needs torch"):
+        devices.choose_backend(config, "torch")

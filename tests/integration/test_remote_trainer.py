@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import pwd
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,26 +19,26 @@ from typing import NamedTuple
 import grpc
 import pytest
 from tests.helpers.commands import MOSAIC, CommandResult, mosaic
-from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted
+from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.free_ports import free_ports
+from tests.helpers.lossy_relay import lossy_relay
 from tests.helpers.relay import Relay
 
 from mosaic import connect as connect_api
 from mosaic.client import RemoteTrainer, TrainerClient, connect_remote
+from mosaic.client.connect import ReconnectingClient
 from mosaic.client.remote_trainer import fetch_trainer_certificate
+from mosaic.client.submission import submit_once
 from mosaic.common.certificates import compute_fingerprint
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import IdentityFailed, VersionMismatch
+from mosaic.contracts.daemon_port import REMOTE_RETRY_S
+from mosaic.contracts.errors import BadInput, IdentityFailed, VersionMismatch
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.trainer.tls_identity import load_or_create_identity
 from mosaic.trainer_profiles import profiles_path
 
 pytest.importorskip("cryptography", reason="makes the certificate: pip install 'mosaic-rl[remote]'")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 class Far(NamedTuple):
@@ -60,12 +62,13 @@ class Far(NamedTuple):
 def far(workspace: Workspace, plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     for name in ("MOSAIC_TOKEN", "MOSAIC_TRAINER"):
         monkeypatch.delenv(name, raising=False)
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     with running_daemon(workspace, plugins, "--listen", address) as (daemon, trainer):
         yield Far(daemon, trainer, address, workspace, Workspace(tmp_path / "elsewhere"))
 
 
 def test_a_trainer_is_added_used_and_removed(far: Far) -> None:
+    """R10.3: by its certificate and its token."""
     run_id = ended(far.trainer, far.trainer.submit(scripted(steps=2)).run_id).run_id
     fingerprint = far.trainer.status().fingerprint
     assert fingerprint is not None
@@ -167,6 +170,7 @@ def test_a_changed_certificate_is_refused_with_both_fingerprints_and_accepted_on
 
 @pytest.mark.may_log("call_refused")
 def test_a_wrong_or_missing_token_is_named(far: Far, tmp_path: Path) -> None:
+    """R10.3: who does not know the token is refused."""
     wrong = tmp_path / "wrong"
     wrong.write_text("0" * 64)
     refused = far.add(token_file=wrong)
@@ -200,7 +204,7 @@ def test_somebody_who_relays_the_first_contact_is_found_out(far: Far, tmp_path: 
 
 
 def test_who_does_not_answer_is_described(far: Far) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
     token = ("--token-file", str(far.workspace.remote_token))
     plain = far.trainer.status().address
     for address, words in (
@@ -270,3 +274,54 @@ def test_files_of_a_trainer_elsewhere_are_copied_for_their_owner_only(
     imported = mosaic(Workspace(tmp_path / "here"), "import", str(tmp_path / "run.zip"), "--json")
     assert imported.json["run_id"] == run_id
     assert mosaic(Workspace(tmp_path / "here"), "daemon", "stop").code == 0
+
+
+def test_a_submission_whose_answer_is_lost_is_repeated_and_creates_one_run(far: Far) -> None:
+    """R10.3: an answer that is lost on the way creates no second run."""
+    token = far.workspace.remote_token.read_text().strip()
+    with lossy_relay(far.address) as relay, ThreadPoolExecutor(1) as pool:
+        remote = RemoteTrainer(relay.address, token, fetch_trainer_certificate(far.address), "gpu")
+        connection = ReconnectingClient(lambda: connect_remote(remote), lambda: None, REMOTE_RETRY_S)
+        connection.trainer()
+        relay.loses_answers = True
+        submitted = pool.submit(submit_once, connection.call, scripted(steps=2))
+        wait_for(far.trainer.runs, "the request to arrive")
+        relay.cut()
+        view = submitted.result(timeout=100)
+        connection.close()
+    assert [run.run_id for run in far.trainer.runs()] == [view.run_id]
+    ended(far.trainer, view.run_id)
+    again = submit_once(lambda call: call(far.trainer), scripted(steps=2))
+    assert again.run_id != view.run_id, "the same config, submitted again, is another run"
+    ended(far.trainer, again.run_id)
+
+
+@pytest.mark.may_log("index_rebuilt")
+def test_the_same_request_returns_its_run_after_a_restart_and_at_the_same_time(far: Far) -> None:
+    key, payload = "0123456789abcdef" * 2, scripted(steps=2)
+    with ThreadPoolExecutor(4) as pool:
+        views = list(pool.map(lambda _: far.trainer.submit(payload, key=key), range(4)))
+    assert len({view.run_id for view in views}) == 1
+    ended(far.trainer, views[0].run_id)
+    far.daemon.stop()
+    far.workspace.index.unlink()
+    with far.daemon.start() as trainer:
+        assert trainer.submit(payload, key=key).run_id == views[0].run_id, "it is in the run's record"
+        with pytest.raises(BadInput, match="submission_key: 'mine' is not valid; expected 32 hexadecimal digits"):
+            trainer.submit(payload, key="mine")
+        assert len(trainer.runs()) == 1
+
+
+def test_a_run_knows_who_submitted_it_and_from_which_machine(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    near = far.trainer.submit(scripted(steps=2))
+    token = far.workspace.remote_token.read_text().strip()
+    with connect_remote(RemoteTrainer(far.address, token, fetch_trainer_certificate(far.address))) as client:
+        distant = client.submit(scripted(steps=2))
+    assert (near.submitted_by, distant.submitted_by) == (user, f"{user}@{socket.gethostname()}")
+    for view in (near, distant):
+        ended(far.trainer, view.run_id)
+    monkeypatch.setattr("mosaic.client.trainer_client.submitter", lambda is_local: "two words")
+    with pytest.raises(BadInput, match="submitted_by: 'two words' is not valid; expected a login name"):
+        far.trainer.submit(scripted(steps=2))
+    assert len(far.trainer.runs()) == 2

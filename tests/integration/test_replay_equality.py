@@ -86,7 +86,7 @@ def test_an_episode_alone_is_the_recorded_one(tmp_path: Path, env_id: str) -> No
 
 
 def test_the_documentation_lists_the_environments() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "play.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "replay.md").read_text()
     section = text.partition("## Recordings")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in section.splitlines() if line.startswith("| ")][1:]
     listed = [env_id for row in rows for env_id in re.findall(r"`([^`]+)`", row[2])]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.helpers import slow_cart
 from tests.helpers.commands import MOSAIC, PATIENCE_S
 from tests.helpers.daemons import wait_for
 
@@ -21,7 +22,8 @@ from mosaic.fastlane.lane_files import LANES_VARIABLE
 
 UIDS = (61_234, 61_235)
 """Users that no machine has."""
-ENDLESS = ("ppo", "--env-id", "CartPole-v1", "--num-envs", "2", "--total-timesteps", "500000000", "--detach", "--json")
+SLOW_CART = "slow_cart:SlowCart-v0"
+ENDLESS = ("ppo", "--env-id", SLOW_CART, "--num-envs", "2", "--total-timesteps", "500000000", "--detach", "--json")
 
 
 def why_impossible() -> str:
@@ -81,6 +83,7 @@ class User(NamedTuple):
 def user(uid: int) -> Iterator[User]:
     home = Path(tempfile.mkdtemp(prefix="mosaic-user-"))
     os.chown(home, uid, uid)
+    shutil.copy(slow_cart.__file__, home)
     made = User(uid, home)
     try:
         yield made

@@ -164,6 +164,28 @@ def test_ctrl_c_detaches_and_cancel_ends_the_running_trials(
     assert mosaic(shared, "sweep", "status", "detached", "--json").json["counts"] == {"cancelled": 1}
 
 
+@pytest.mark.timeout(200)
+def test_cancel_ends_the_process_that_runs_the_sweep_and_the_study_continues(
+    shared: Workspace, trainer: TrainerClient, tmp_path: Path
+) -> None:
+    """R10.2: a sweep is cancelled from another process."""
+    file = write_file(tmp_path, "elsewhere", SMALL.replace("20000", "100000000"))
+    with started(shared, file) as process:
+        wait_for(lambda: len(trainer.runs(group="elsewhere", status=["running"])) == 2, "both runs")
+        cancelled = mosaic(shared, "sweep", str(file), "--cancel")
+        assert (cancelled.code, "1 running trial cancelled" in cancelled.out) == (0, True), cancelled.err
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 3, err
+    assert f"Another process has cancelled the sweep. Continue: mosaic sweep {file}" in err
+    wait_for(lambda: {view.outcome for view in trainer.runs(group="elsewhere")} == {"cancelled"}, "their end")
+    with started(shared, file) as process:
+        wait_for(lambda: len(trainer.runs(group="elsewhere", status=["running"])) == 2, "the runs of another trial")
+        assert process.poll() is None, "the request to end does not last"
+        assert mosaic(shared, "sweep", str(file), "--cancel").code == 0
+        process.wait(timeout=100)
+    assert mosaic(shared, "sweep", "status", "elsewhere", "--json").json["counts"] == {"cancelled": 2}
+
+
 def test_nothing_starts_if_a_setting_or_its_bounds_do_not_fit(
     shared: Workspace, trainer: TrainerClient, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -113,6 +114,7 @@ def last_viewed_at() -> float:
 
 
 def test_a_run_is_trained_read_evaluated_watched_and_cancelled_from_another_machine(pair: Pair) -> None:
+    """R10.3 and R5.4: a trainer on another host, from the command line; frames too."""
     trained = pair.run("train", *TINY, "--total-timesteps", "1280")
     assert (trained.code, "Succeeded" in trained.out) == (0, True), trained.err
     assert "gpu:/" in trained.out, "its folder is on the trainer's machine"
@@ -132,6 +134,12 @@ def test_a_run_is_trained_read_evaluated_watched_and_cancelled_from_another_mach
     watched = pair.run("watch", run_id, "--save", str(pair.home / "one.mp4"), "--seconds", "0.1", "--json")
     assert watched.code == 0, watched.err
     assert watched.json["frames"] >= 1
+    for command, stage in (("pause", "paused"), ("resume", "running")):
+        done = pair.run(command, run_id)
+        assert done.code == 0, done.err
+        wait_for(lambda stage=stage: pair.run("show", run_id, "--json").json["stage"] == stage, stage)  # type: ignore[misc]
+    step = pair.run("show", run_id, "--json").json["global_step"]
+    wait_for(lambda: pair.run("show", run_id, "--json").json["global_step"] > step, "further steps")
     cancelled = pair.run("cancel", run_id)
     assert cancelled.code == 0, cancelled.err
     assert pair.run("show", run_id, "--json").json["outcome"] == "cancelled"
@@ -140,6 +148,7 @@ def test_a_run_is_trained_read_evaluated_watched_and_cancelled_from_another_mach
 
 
 def test_a_cable_that_is_cut_is_noticed_and_everything_continues_where_it_was(pair: Pair) -> None:
+    """R10.3: a cut connection ends nothing; Ctrl-C during it detaches."""
     detached = pair.run("train", *TINY, "--total-timesteps", "500000000", "--detach", "--json")
     run_id = detached.json["run_id"]
     wait_for(lambda: pair.run("logs", run_id).out, "its log")
@@ -152,10 +161,17 @@ def test_a_cable_that_is_cut_is_noticed_and_everything_continues_where_it_was(pa
             watch,
             watched,
         ),
+        pair.start("train.out", "train", *TINY, "--total-timesteps", "500000000") as (train, trained),
     ):
         wait_for(lambda: "running" in followed.read_text() and logged.stat().st_size, "both to follow")
         wait_for(lambda: list(pair.home.glob(".cut*")), "the first frame")
+        wait_for(lambda: " running, " in trained.read_text(), "the run of train")
         pair.machines.cut()
+        train.send_signal(signal.SIGINT)
+        wait_for(lambda: "Stopping when the trainer can be reached again" in trained.read_text(), "the first Ctrl-C")
+        train.send_signal(signal.SIGINT)
+        assert train.wait(timeout=PATIENCE_S) == 130, "it detaches, though the cable is still cut"
+        assert "so nothing was stopped: what it runs continues." in trained.read_text()
         for path in (followed, logged):
             wait_for(lambda path=path: "broke. What it runs continues" in path.read_text(), path.name, NOTICE_S)  # type: ignore[misc]
         pair.machines.join()
@@ -163,6 +179,11 @@ def test_a_cable_that_is_cut_is_noticed_and_everything_continues_where_it_was(pa
         for path in (followed, logged):
             wait_for(lambda path=path: "Connected again." in path.read_text(), f"{path.name} to continue")  # type: ignore[misc]
         wait_for(lambda: last_viewed_at() > joined_at, "frames to be asked for again")
+        left = re.search(
+            r"Detached from run (\w+), which is running\.\nAttach again: mosaic show -f (\w+)", trained.read_text()
+        )
+        assert left is not None, trained.read_text()
+        assert pair.run("show", left[1], "--json").json["stage"] == "running"
         assert watch.wait(timeout=PATIENCE_S) == 0, watched.read_text()
         assert video.stat().st_size
         assert pair.run("cancel", run_id).code == 0

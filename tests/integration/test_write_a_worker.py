@@ -1,33 +1,33 @@
-"""docs/write-a-worker.md is run as a reader would: its code installed by its own declaration, its config submitted."""
+"""docs/guides/worker.md and algorithm.md are run as a reader would: their code installed by its own declaration."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers.daemons import ended, wait_for
+from tests.helpers.documents import Block, commands, read_blocks
 
 from mosaic.client import TrainerClient, connect
 from mosaic.contracts.events import EVENT_TYPES
-from mosaic.contracts.folder import Workspace
+from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "write-a-worker.md"
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    return [block.text for block in read_blocks(GUIDES / "worker.md") if block.language == language]
 
 
-@pytest.fixture
-def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The document's config, with its worker where the daemon finds it."""
-    site = tmp_path / "site"
-    project = tomllib.loads(blocks("toml")[0])["project"]
+def install(site: Path, document: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the files of a guide where processes find them, with the package that its TOML declares."""
+    project = tomllib.loads(next(block.text for block in document if block.language == "toml"))["project"]
     information = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(
@@ -38,8 +38,16 @@ def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         for group, entries in project["entry-points"].items()
     )
     (information / "entry_points.txt").write_text(declared)
-    (site / "bandit_worker.py").write_text(blocks("python")[0])
+    for block in document:
+        if block.file is not None:
+            (site / block.file).write_text(block.text)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
+@pytest.fixture
+def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The document's config, with its worker where the daemon finds it."""
+    install(tmp_path / "site", read_blocks(GUIDES / "worker.md"), monkeypatch)
     given: dict[str, Any] = json.loads(blocks("json")[0])
     return given
 
@@ -84,3 +92,32 @@ def test_the_lines_of_the_document_are_events_as_the_contract_has_them() -> None
     assert [line["seq"] for line in lines] == [1, 2, 3, 4, 5]
     for line in lines:
         assert not EVENT_TYPES[line["kind"]].model_validate(line).model_extra
+
+
+def test_the_algorithm_of_the_document_is_explained_trained_and_compared(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = read_blocks(GUIDES / "algorithm.md")
+    install(tmp_path / "site", document, monkeypatch)
+    monkeypatch.setenv(WORKSPACE_VARIABLE, str(workspace.root))
+    explain, train, compare = (words for block in document if block.language == "sh" for words in commands(block.text))
+    outputs = [run_mosaic(*words) for words in (explain, [*train, "--total-timesteps", "3000"], compare)]
+    assert "noise" in outputs[0]
+    assert outputs[1].count("succeeded") >= 3
+    assert "hill_climb" in outputs[2]
+    with connect(workspace) as trainer:
+        for view in trainer.runs(group="climbing"):
+            assert (view.global_step or 0) >= 3000
+            assert trainer.config(view.run_id)["metadata"]["worker"]["config"]["algo_params"] == {"noise": 0.2}
+
+
+def run_mosaic(*words: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", "mosaic.cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout

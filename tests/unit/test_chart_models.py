@@ -44,6 +44,14 @@ def growing(rows: Sequence[tuple[float, float, float]]) -> GrowingPoints:
 # --- reducing
 
 
+def test_an_average_that_fades_away_is_shown_as_zero() -> None:
+    curve = curve_of(np.arange(2000.0), np.r_[100.0, np.zeros(1999)], 0.9)
+    assert curve.last_point() == (1999.0, 0.0, 0.0)
+    near = curve.value_at(3.0)
+    assert near is not None
+    assert near[2] > 1
+
+
 def test_reducing_a_million_points_keeps_their_extremes() -> None:
     y = RANDOM.normal(size=1_000_000)
     y[123_456], y[654_321] = 99.0, -99.0

@@ -58,9 +58,18 @@ def test_the_version_is_printed() -> None:
         (("runs", "--status", "tired"), 2, "'tired' is not one of"),
         (("runs",), 4, "No daemon runs."),
         (("export", "last"), 2, "Choose what to export"),
+        (
+            ("export", "last", "--png", "curve.pdf"),
+            2,
+            "--png curve.pdf: expected a name that ends in .png. For this name: --pdf curve.pdf",
+        ),
+        (("export", "last", "--svg", "curve"), 2, "--svg curve: expected a name that ends in .svg."),
+        (("resume", "last", "--total-timesteps", "20q"), 2, "must be a whole number of at least 1, not '20q'."),
         (("submit", "/nowhere/x.json"), 2, "/nowhere/x.json cannot be read: No such file or directory."),
         (("resubmit", "last", "--set", "x"), 2, "expected key=value"),
         (("completion", "tcsh"), 2, "tcsh"),
+        (("train", "ppo", "--preset", "cartpole"), 2, "No preset of ppo 'cartpole'."),
+        (("train", "ppo", "--total-timesteps", "9" * 20), 2, "of at most 1,000,000,000,000, not '9999"),
     ],
 )
 def test_errors_are_one_sentence_with_the_right_exit_code(arguments: tuple[str, ...], code: int, words: str) -> None:
@@ -156,6 +165,20 @@ def test_tags_are_added_and_removed_in_every_spelling() -> None:
     assert (list(changes["add_tags"]), list(changes["remove_tags"])) == (["good", "better"], ["old", "older"])
 
 
+def test_a_run_is_renamed() -> None:
+    trainer = FakeTrainer(view(run_name="größeres Netz"))
+    result = call(trainer, "rename", "last", "größeres Netz")
+    assert ("annotate", RUN, {"run_name": "größeres Netz"}) in trainer.calls
+    assert "is now named 'größeres Netz'" in result.out
+
+
+def test_names_are_a_column_of_the_list_where_a_run_has_one() -> None:
+    assert "NAME" not in call(FakeTrainer(view()), "runs").out
+    listed = call(FakeTrainer(view(run_name="größeres Netz")), "runs").out
+    assert "NAME" in listed
+    assert "größeres Netz" in listed
+
+
 def test_nothing_is_deleted_without_a_terminal_to_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
@@ -192,6 +215,52 @@ def test_a_run_is_resubmitted_with_changes() -> None:
         "algo_params": {"gamma": 0.9},
     }
     assert trainer.submitted[0]["evaluation"] == {"repeat": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "group", "words"),
+    [
+        (("--set", "seed=2", "--set", "priority=5", "--set", "gamma=0.99"), "g", ""),
+        (
+            ("--set", "gamma=0.9", "--set", "seed=2"),
+            None,
+            "not in group 'g': it differs in gamma. --group sets one.",
+        ),
+        (("--set", "env_id=Acrobot-v1"), None, "it differs in env_id."),
+        (("--set", "gamma=0.9", "--group", "g"), "g", ""),
+        (("--set", "gamma=0.9", "--set", "metadata.group=h"), "h", ""),
+    ],
+)
+def test_a_run_with_other_settings_leaves_its_group(arguments: tuple[str, ...], group: str | None, words: str) -> None:
+    trainer = FakeTrainer(view())
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}
+    trainer.config_json = {"metadata": {"worker": {"id": "cleanrl", "config": config}, "group": "g"}, "artifacts": {}}
+    result = call(trainer, "resubmit", "last", *arguments)
+    assert result.code == 0, result.err
+    assert trainer.submitted[0]["metadata"].get("group") == group
+    assert words in result.err
+    assert ("not in group" in result.err) == bool(words)
+
+
+def test_a_number_of_steps_is_written_the_same_way_everywhere() -> None:
+    trainer = FakeTrainer(finished(view(checkpoint_step=512)))
+    for text in ("20k", "2e4", "20,000", "20000"):
+        result = call(trainer, "resume", "last", "--total-timesteps", text)
+        assert result.code == 0, result.err
+        assert trainer.calls[-1] == ("resume", RUN, 20_000)
+
+
+def test_last_of_watch_is_a_run_that_has_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mosaic.cli.watch_command._frame_source_factory", lambda *_: lambda envs: None)
+    monkeypatch.setattr("mosaic.cli.watch_command._save_video", lambda *_: None)
+    old, running, newest = (f"{RUN[:-1]}{number}" for number in (1, 2, 3))
+    trainer = FakeTrainer(view(newest, stage="queued", wait_reason="2 of 2 slots busy, place 1"), view(running))
+    result = call(trainer, "watch", "last", "--save", "x.mp4")
+    assert f"The run 'last' is {running[-6:]}, ppo on CartPole-v1, running." in result.err.replace(", seed 1", "")
+    trainer.views[running] = finished(trainer.views[running])
+    trainer.views[old] = view(old, stage="queued")
+    result = call(trainer, "watch", "last", "--save", "x.mp4")
+    assert f"Run {newest[-6:]} is queued (2 of 2 slots busy, place 1): there are no frames before it runs" in result.err
 
 
 def test_an_evaluation_needs_a_checkpoint_that_is_there(tmp_path: Path) -> None:

@@ -44,6 +44,39 @@ def test_groups_are_scored_and_compared_as_in_the_window() -> None:
     assert "metadata.ui.x" not in comparison["differences"]
 
 
+def test_the_area_scores_the_whole_curve_and_not_its_end() -> None:
+    class OneLearnsEarlier(FinishedGroups):
+        """Both end at 100; `fast` is there from step 20 on, `slow` only at its last step, 100."""
+
+        def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
+            values = [0.0, 100.0, 100.0] if "FAST" in run else [0.0, 0.0, 100.0]
+            yield MetricSeries(TAG, [10, 20, 100], [0.0] * 3, values)
+
+    trainer = OneLearnsEarlier()
+    by_end = json.loads(call(trainer, "compare", "fast", "slow", "--last", "1", "--json").out)
+    assert [group["mean"] for group in by_end["groups"]] == [100.0, 100.0]
+    by_area = json.loads(call(trainer, "compare", "fast", "slow", "--score", "area", "--json").out)
+    assert (by_area["score"], by_area["last"]) == ("area", None)
+    assert [group["name"] for group in by_area["groups"]] == ["fast", "slow"]
+    fast, slow = (group["mean"] for group in by_area["groups"])
+    # fast: 0 up to step 10, then rises to step 20; slow: rises over the last 80 of 100 steps.
+    assert fast == pytest.approx(85, abs=1)
+    assert slow == pytest.approx(40, abs=1)
+    shown = call(trainer, "compare", "fast", "slow", "--score", "area")
+    assert "The score of a run is the mean of its curve over all steps." in shown.err
+    refused = call(trainer, "compare", "fast", "--score", "area", "--last", "5")
+    assert (refused.code, "so `last` has no effect" in refused.err) == (2, True)
+
+
+def test_a_run_that_ended_early_keeps_its_last_value_to_the_end_of_the_others() -> None:
+    class OneEndsEarly(FinishedGroups):
+        def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
+            yield MetricSeries(TAG, *(([1, 50], [0.0] * 2, [8, 8]) if "FAST" in run else ([1, 100], [0.0] * 2, [4, 4])))
+
+    groups = json.loads(call(OneEndsEarly(), "compare", "fast", "slow", "--score", "area", "--json").out)["groups"]
+    assert [group["mean"] for group in groups] == [8.0, 4.0]
+
+
 def test_runs_on_two_environments_have_no_mean_in_common_and_can_be_selected() -> None:
     """R10.4: statistics never mix environments."""
     trainer = FinishedGroups()
@@ -90,10 +123,19 @@ def test_scores_are_normalized_by_reference_scores(tmp_path: Path) -> None:
     assert (refused.code, "no entry for 'CartPole-v1'" in refused.err) == (2, True)
 
 
+def test_a_hint_about_seeds_is_given_where_no_two_runs_have_the_same_settings() -> None:
+    trainer = FinishedGroups()
+    fast, slow = (next(run for run, one in trainer.views.items() if one.group == group) for group in ("fast", "slow"))
+    assert "Train each with several seeds" in call(trainer, "compare", fast, slow).err
+    assert "several seeds" not in call(trainer, "compare", "fast", "slow").err
+
+
 def test_a_name_that_is_a_group_and_a_run_is_refused() -> None:
     trainer = FinishedGroups()
-    run_id = next(iter(trainer.views))
+    run_id, other = list(trainer.views)[:2]
     trainer.views[run_id] = trainer.views[run_id].model_copy(update={"group": run_id})
+    assert call(trainer, "compare", run_id).code == 0, "the group has only this run"
+    trainer.views[other] = trainer.views[other].model_copy(update={"group": run_id})
     both = call(trainer, "compare", run_id)
     assert both.code == 2
     assert f"is the name of a group, and also names the run {run_id}" in both.err
@@ -169,3 +211,40 @@ def test_curves_side_by_side_share_a_scale() -> None:
     assert sparkline([0.0, 1.0], 2) == "▁█"
     assert sparkline([0.0, 1.0], 2, (0.0, 4.0)) == "▁▃"
     assert sparkline([9.0], 1, (0.0, 4.0)) == "█"
+
+
+class OneUnfinished(FinishedGroups):
+    """The first run of `fast` was cancelled at step 40 of 100; returns rise with the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number, (run, known) in enumerate(self.views.items()):
+            fields = {"total_timesteps": 100, "global_step": 100} if number else {"global_step": 40}
+            ended = {} if number else {"outcome": "cancelled", "total_timesteps": 100}
+            self.views[run] = known.model_copy(update=fields | ended)
+
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
+        steps = range(1, 1 + (self.views[run].global_step or 0))
+        yield MetricSeries(TAG, steps, [0.0] * len(steps), [float(step) for step in steps])
+
+
+def test_unfinished_runs_are_named_and_the_curve_of_their_group_ends_there() -> None:
+    result = call(OneUnfinished(), "compare", "fast", "slow", "--last", "1")
+    assert "1 of 6 runs is unfinished: 1FAST1 · seed 1 at 40 %." in result.err
+    assert "fast has all its runs up to step 40. The curves end there." in result.err
+    fast = next(line for line in result.out.splitlines() if line.startswith("fast"))
+    slow = next(line for line in result.out.splitlines() if line.startswith("slow"))
+    assert len(fast.rstrip()) < len(slow.rstrip())
+
+
+def test_a_common_step_leaves_out_later_points_of_all_runs() -> None:
+    arguments = ("compare", "fast", "slow", "--last", "1", "--json")
+    plain = json.loads(call(OneUnfinished(), *arguments).out)
+    assert plain["common_steps"] == {}
+    assert [group["mean"] for group in plain["groups"]] == [100.0, 80.0]
+    assert plain["progress"][0] | {"run": ""} == {"run": "", "step": 40, "fraction": 0.4, "is_finished": False}
+    cut = json.loads(call(OneUnfinished(), *arguments, "--common-step").out)
+    assert cut["common_steps"] == {"CartPole-v1": 40.0}
+    assert [group["mean"] for group in cut["groups"]] == [40.0, 40.0]
+    shown = call(OneUnfinished(), "compare", "fast", "slow", "--common-step")
+    assert "Compared at step 40, which all runs have reached." in shown.err

@@ -46,7 +46,9 @@ class Evaluates(FakeTrainer):
             run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run], trained=self.trained
         )
 
-    def submit(self, payload: Json, environment: dict[str, str] | None = None, is_trusted: bool = False) -> RunView:
+    def submit(
+        self, payload: Json, environment: dict[str, str] | None = None, is_trusted: bool = False, key: str = ""
+    ) -> RunView:
         run = super().submit(payload, environment)
         folder = self._place / run.run_id
         folder.mkdir()
@@ -209,7 +211,7 @@ def test_a_histogram_counts_every_figure_once() -> None:
     assert (format_bar(0.5, 4), format_bar(1, 4), format_bar(0, 4), format_bar(1 / 32, 4)) == ("██", "████", "", "▏")
 
 
-HUD = FrameHud(0, 1, "30 Hz", 2, 5, 1.0, 5.0, 0.0, 30.0)
+HUD = FrameHud(0, 1, 2, 5, 1.0, 5.0, 0.0, 30.0, 0.015, 0.012, False)
 SOURCE = cast(FrameSource, SimpleNamespace(state="connected", reason="", huds=[HUD]))
 
 

@@ -17,7 +17,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 from mosaic.cli import outage, run_follower
 from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_log_line
 from mosaic.client.daemon_channel import DaemonChannel
-from mosaic.client.trainer_client import MetricsUpdate, TrainerClient
+from mosaic.client.trainer_client import MetricsUpdate, SubmissionUncertain, TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import MosaicError, NoDaemon
 from mosaic.contracts.events import Event, ProgressReported, Sample
@@ -151,7 +151,7 @@ def test_all_runs_of_a_group_are_waited_for_and_the_worst_end_counts() -> None:
     daemon = FakeTrainer()
     submit = daemon.submit
 
-    def ended(payload: Any, environment: Any = None, is_trusted: bool = False) -> Any:
+    def ended(payload: Any, environment: Any = None, is_trusted: bool = False, key: str = "") -> Any:
         run = submit(payload)
         outcome = "failed" if run.seed == 2 else "succeeded"
         daemon.views[run.run_id] = finished(run, outcome)
@@ -161,6 +161,24 @@ def test_all_runs_of_a_group_are_waited_for_and_the_worst_end_counts() -> None:
     result = train(daemon, "--seeds", "1-3", "--json")
     assert result.code == 3
     assert [run["outcome"] for run in json.loads(result.out)] == ["succeeded", "failed", "succeeded"]
+
+
+def test_a_submission_that_breaks_is_repeated_with_the_same_key_and_its_end_is_certain() -> None:
+    daemon = FakeTrainer()
+    submit, keys = daemon.submit, []
+
+    def breaks_once(payload: Any, environment: Any = None, is_trusted: bool = False, key: str = "") -> Any:
+        keys.append(key)
+        if len(keys) == 1:
+            raise SubmissionUncertain(NoDaemon("The connection broke."))
+        return submit(payload)
+
+    daemon.submit = breaks_once  # type: ignore[method-assign]
+    result = train(daemon, "--detach", "--json")
+    assert result.code == 0, result.err
+    assert len(daemon.submitted) == 1
+    assert len(keys) == 2
+    assert keys[0] == keys[1] != ""
 
 
 # --- the state behind the view

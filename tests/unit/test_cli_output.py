@@ -14,7 +14,7 @@ from tests.helpers.cli_trainer import finished, view
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.control_commands import normalize_tag_arguments
-from mosaic.cli.doctor import required_distributions
+from mosaic.cli.doctor import required_distributions, split_extras
 from mosaic.cli.export import running_mean
 from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
 from mosaic.common.files import atomic_write
@@ -62,6 +62,8 @@ def test_short_ids_are_ends_that_differ() -> None:
         (0.0, "0"),
         (482.123, "482.1"),
         (9_999, "9,999"),
+        (3_534.4, "3,534"),
+        (-1_135.26, "-1,135"),
         (50_700, "50.7k"),
         (1.2e6, "1.2M"),
         (math.nan, "nan"),
@@ -69,6 +71,19 @@ def test_short_ids_are_ends_that_differ() -> None:
 )
 def test_a_number_in_the_window_has_an_si_suffix(value: float | None, text: str) -> None:
     assert formatting.format_si_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "nouns", "text"),
+    [
+        (0, ("run",), "0 runs"),
+        (1, ("run",), "1 run"),
+        (1200, ("run",), "1,200 runs"),
+        (2, ("batch", "batches"), "2 batches"),
+    ],
+)
+def test_a_number_of_things_has_the_right_plural(number: int, nouns: tuple[str, ...], text: str) -> None:
+    assert formatting.count_noun(number, *nouns) == text
 
 
 def test_a_sparkline_keeps_low_and_high() -> None:
@@ -138,3 +153,9 @@ def test_requirements_are_grouped_by_extra() -> None:
     assert required_distributions(lines) == ["click"]
     assert required_distributions(lines, "box2d") == ["gymnasium"]
     assert required_distributions(lines, "train") == ["torch"]
+
+
+def test_an_extra_is_not_incomplete_for_what_an_installed_one_requires_too() -> None:
+    required = {"atari": ["ale", "cv2"], "ma_atari": ["ale", "multi-ale"], "procgen": ["envpool", "qt5"], "hub": ["hf"]}
+    missing = {"atari": [], "ma_atari": ["multi-ale"], "procgen": ["qt5"], "hub": ["hf"]}
+    assert split_extras(required, missing) == (["atari"], ["procgen"], ["ma_atari", "hub"])

@@ -63,7 +63,7 @@ def test_a_setting_given_at_its_default_is_still_given() -> None:
         (("nosuch",), "No algorithm 'nosuch'."),
         (("pppo",), "Did you mean 'ppo'?"),
         (("ppo", "--learning-rate", "banana"), "--learning-rate must be a number above 0 and below 1, not 'banana'."),
-        (("ppo", "--num-envs", "0"), "--num-envs must be a whole number of at least 1 and of at most 4096, not '0'."),
+        (("ppo", "--num-envs", "0"), "--num-envs must be a whole number of at least 1 and of at most 4,096, not '0'."),
         (("ppo", "--backend", "tofu"), "--backend must be one of auto, numpy, torch, not 'tofu'."),
         (("ppo", "--learning-rat", "1"), "--learning-rate"),
         (("ppo", "--seed", "1", "--seeds", "1-2"), "--seed and --seeds"),
@@ -110,3 +110,8 @@ def test_check_takes_the_arguments_of_train_and_starts_nothing() -> None:
 def test_a_number_must_be_finite(text: str) -> None:
     with pytest.raises(BadInput, match=f"^--x must be a number, not {re.escape(repr(text))}\\.$"):
         SettingField("x", "float").parse(text)
+
+
+def test_a_list_of_numbers_without_limits_is_described() -> None:
+    with pytest.raises(BadInput, match="--device-ids must be whole numbers, separated by commas, not 'a'"):
+        SettingField("device_ids", "ints").parse("a")

@@ -116,11 +116,16 @@ def test_a_file_is_read_with_numbers_as_people_write_them(tmp_path: Path) -> Non
     path = tmp_path / "study.yaml"
     path.write_text(
         "name: s\nalgorithms: [ppo, {name: dqn, learning_rate: 1e-3}]\nenvironments: [CartPole-v1]\n"
-        "seeds: 1-3,7\nsettings: {total_timesteps: 1e4}\n"
+        "seeds: 1-3,7\nsettings: {total_timesteps: 10k, hidden_sizes: '32,32'}\noptions: {memory_mb: 2k}\n"
     )
     config = read_experiment(path)
     assert config.seeds == (1, 2, 3, 7)
-    assert plan_experiment(config).cells[1].payload["metadata"]["worker"]["config"]["total_timesteps"] == 10_000
+    payload = plan_experiment(config).cells[1].payload
+    written = payload["metadata"]["worker"]["config"]
+    assert (written["total_timesteps"], written["algo_params"]["hidden_sizes"]) == (10_000, [32, 32])
+    assert payload["resources"] == {"memory_mb": 2000}
+    path.write_text(path.read_text().replace("10k", "1e4"))
+    assert plan_experiment(read_experiment(path)).cells[1].total_timesteps == 10_000
     path.write_text("name: s\nname: t\n")
     with pytest.raises(ConfigRefused, match="line 1: the key 'name' occurs twice"):
         read_experiment(path)

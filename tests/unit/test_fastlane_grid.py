@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mosaic.fastlane import BGRX32, RGB24, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
-from mosaic.fastlane.writer import BUDGET_BOUNDS, RATE_BOUNDS_HZ, RenderPacer, clamp_or_default
+from mosaic.fastlane.requests import RATE_BOUNDS_HZ, FrameRequest, decode_request, divide_request, encode_request
+from mosaic.fastlane.writer import RenderPacer
 
 
 @pytest.mark.parametrize(
@@ -72,22 +73,23 @@ def test_both_formats_become_rgb() -> None:
 
 def record_frames(pace: RenderPacer, cost_s: float, times: int = 50) -> RenderPacer:
     for _ in range(times):
-        pace.record_cost(cost_s)
+        pace.record_frame(cost_s, pace.interval_s)
     return pace
 
 
 def test_cheap_frames_come_at_the_requested_rate() -> None:
     pace = record_frames(RenderPacer(), 0.0002)
-    assert (pace.interval_s, pace.description) == (1 / 30, "30 Hz")
+    assert (pace.interval_s, pace.is_limited) == (1 / 30, False)
+    assert pace.measured_cost == pytest.approx(1.7 * 0.0002 * 30)
 
 
 def test_expensive_frames_come_as_often_as_the_budget_allows() -> None:
     pace = record_frames(RenderPacer(budget=0.02), 0.008)
-    assert pace.interval_s == pytest.approx(1.7 * 0.4)
-    assert pace.description == "limited to 2 % of training time"
-    pace.budget = 0.1
-    assert pace.interval_s == pytest.approx(1.7 * 0.08)
-    assert pace.description == "limited to 10 % of training time"
+    assert pace.interval_s == pytest.approx(0.010 / 0.02)
+    assert pace.is_limited
+    pace.request = FrameRequest(30, 0.1)
+    assert pace.interval_s == pytest.approx(0.010 / 0.1)
+    assert record_frames(pace, 0.008).measured_cost == pytest.approx(0.1, rel=0.05)
 
 
 def test_watched_environments_share_rate_and_budget() -> None:
@@ -96,16 +98,24 @@ def test_watched_environments_share_rate_and_budget() -> None:
     assert pace.interval_s == pytest.approx(8 / 30)
     expensive = record_frames(RenderPacer(budget=0.02), 0.008)
     expensive.watched_count = 8
-    assert expensive.interval_s == pytest.approx(1.7 * 3.2)
-    assert expensive.description == "limited to 2 % of training time, shared by 8"
+    assert expensive.interval_s == pytest.approx(8 * 0.010 / 0.02)
+
+
+def test_a_reader_divides_the_budget_among_its_lanes_and_shares_it_with_other_readers() -> None:
+    pace = record_frames(RenderPacer(), 0.008)
+    pace.request = FrameRequest(30, 0.05, share=0.5, lane_count=8)
+    pace.watched_count = 8
+    assert pace.interval_s == pytest.approx(0.010 / 0.025)
+    pace.watched_count = 16
+    assert pace.interval_s == pytest.approx(0.010 / 0.0125)
 
 
 def test_the_setup_of_rendering_does_not_slow_later_frames() -> None:
     pace = RenderPacer()
-    pace.record_cost(2.0)
+    pace.record_frame(2.0)
     assert pace.interval_s == 1 / 30
     record_frames(pace, 0.0002)
-    pace.record_cost(5.0)
+    pace.record_frame(5.0)
     assert pace.interval_s < 1
     record_frames(pace, 0.0002)
     assert pace.interval_s == pytest.approx(1 / 30, rel=0.1)
@@ -115,8 +125,11 @@ def test_occasional_preemption_counts() -> None:
     pace = record_frames(RenderPacer(), 0.0002)
     for _ in range(30):
         record_frames(pace, 0.0002, 9)
-        pace.record_cost(0.01)
+        pace.record_frame(0.01)
     assert pace.is_limited
+
+
+# --- what a reader asks for
 
 
 @pytest.mark.parametrize(
@@ -125,12 +138,33 @@ def test_occasional_preemption_counts() -> None:
         (60, 60.0),
         (1e9, RATE_BOUNDS_HZ[1]),
         (-3, RATE_BOUNDS_HZ[0]),
-        ("60", 30.0),
-        (None, 30.0),
-        (True, 30.0),
-        (float("nan"), 30.0),
+        ('"60"', None),
+        ("null", None),
+        ("true", None),
+        ("NaN", None),
     ],
 )
-def test_requests_are_clamped_to_their_bounds(requested: object, granted: float) -> None:
-    assert clamp_or_default(requested, RATE_BOUNDS_HZ, 30.0) == granted
-    assert BUDGET_BOUNDS[1] <= 0.5
+def test_requests_are_moved_into_their_bounds(requested: object, granted: float | None) -> None:
+    assert decode_request(f'{{"rate_hz": {requested}}}'.encode())[0] == FrameRequest(granted)
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    request = FrameRequest(30.0, 0.05, 0.125, 8)
+    assert decode_request(encode_request(request, 12.5)) == (request, 12.5)
+    assert encode_request(FrameRequest(), 12.5) == b""
+
+
+def test_one_environment_gets_all_and_several_share_what_a_viewer_can_draw() -> None:
+    request = FrameRequest(30, 0.05)
+    assert divide_request(request, [4]) == {4: FrameRequest(30, 0.05, 1.0, 1)}
+    parts = divide_request(request, range(8))
+    assert set(parts.values()) == {FrameRequest(7.5, 0.05, 0.125, 8)}
+    assert set(divide_request(FrameRequest(), range(8)).values()) == {FrameRequest()}
+
+
+def test_the_environment_that_is_looked_at_gets_half_of_the_time_and_the_full_rate() -> None:
+    parts = divide_request(FrameRequest(30, 0.05), range(8), focused_env=3)
+    assert parts[3] == FrameRequest(30, 0.05, 0.5, 8)
+    assert sum(part.share or 0 for part in parts.values()) == pytest.approx(1)
+    assert parts[0].rate_hz == pytest.approx(30 / 7)
+    assert divide_request(FrameRequest(30, 0.05), range(8), focused_env=99)[0].share == 0.125

@@ -18,6 +18,7 @@ import pytest
 from mosaic.fastlane import (
     BGRX32,
     RGB24,
+    FrameRequest,
     LaneReader,
     LaneView,
     LaneWriter,
@@ -84,7 +85,7 @@ def test_a_frame_arrives_with_its_info(lane: LaneWriter, folder: str) -> None:
     assert frame is not None
     assert (frame.image == 7).all()
     assert (frame.format, frame.episode, frame.step, frame.reward, frame.episodic_return) == (RGB24, 3, 41, -1.5, 12.25)
-    assert (frame.rate_hz, frame.pace, frame.render_s) == (30.0, "30 Hz", 0.001)
+    assert (frame.rate_hz, frame.is_limited, frame.render_s) == (30.0, False, 0.001)
     assert abs(frame.rendered_at - time.time()) < 60
     assert reader.state == "connected"
 
@@ -230,12 +231,12 @@ def test_environments_that_are_watched_share_the_rate(folder: str, clock: Clock)
     for lane in lanes:
         lane.close()
     assert frame is not None
-    assert (frame.rate_hz, frame.pace) == (15.0, "30 Hz, shared by 2")
+    assert (frame.rate_hz, frame.is_limited) == (15.0, False)
 
 
 def test_a_viewer_may_request_more_within_bounds(folder: str, clock: Clock) -> None:
     lane = LaneWriter(folder, 0)
-    LaneReader(folder, rate_hz=60, budget=0.1).read_newest()
+    LaneReader(folder, 0, FrameRequest(60, 0.1)).read_newest()
     assert lane.is_due()
     publish(lane, solid(1))
     first = LaneReader(folder).read_newest()
@@ -257,13 +258,60 @@ def test_requests_expire_with_their_viewer(folder: str, clock: Clock) -> None:
     Path(heartbeat_path(folder, 0)).write_text(json.dumps({"rate_hz": 60, "at": time.time() - 10}))
     plain_reader.read_newest()
     assert Path(heartbeat_path(folder, 0)).read_text() == ""
-    LaneReader(folder, rate_hz=60).read_newest()
+    LaneReader(folder, 0, FrameRequest(60)).read_newest()
     clock.now += 1
     plain_reader.read_newest()
-    LaneReader(folder, rate_hz=40).read_newest()
+    LaneReader(folder, 0, FrameRequest(40)).read_newest()
     request = Path(heartbeat_path(folder, 0)).read_text()
     lane.close()
     assert json.loads(request)["rate_hz"] == 60
+
+
+def test_a_reader_lowers_its_own_request_at_once(folder: str, clock: Clock) -> None:
+    lane = LaneWriter(folder, 0)
+    reader = LaneReader(folder, 0, FrameRequest(60, 0.25))
+    reader.read_newest()
+    clock.now += 1
+    assert lane.is_due()
+    assert lane.request.budget == 0.25
+    reader.ask(FrameRequest(60, 0.05))
+    reader.read_newest()
+    clock.now += 1
+    lane.is_due()
+    assert lane.request.budget == 0.05
+    lane.close()
+
+
+def test_a_reader_that_closes_withdraws_its_request_and_leaves_soon(
+    folder: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = LaneWriter(folder, 0)
+    reader = LaneReader(folder, 0, FrameRequest(60, 0.25))
+    reader.read_newest()
+    reader.close()
+    clock.now += 1
+    assert lane.is_due()  # another reader may be about to touch the heartbeat
+    assert lane.request == FrameRequest()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + reading.LEAVE_S)
+    clock.now += 1
+    assert not lane.is_due()
+    lane.close()
+
+
+def test_a_lane_notices_a_higher_request_before_its_next_frame_is_due(folder: str, clock: Clock) -> None:
+    lane = LaneWriter(folder, 0)
+    reader = LaneReader(folder, 0, FrameRequest(0.5))
+    reader.read_newest()
+    assert lane.is_due()
+    publish(lane, solid(1))
+    clock.now += 0.2
+    assert not lane.is_due()
+    reader.ask(FrameRequest(30))
+    reader.read_newest()
+    clock.now += 0.15
+    assert lane.is_due()
+    lane.close()
 
 
 def test_garbage_in_the_heartbeat_changes_nothing(lane: LaneWriter, folder: str, clock: Clock) -> None:

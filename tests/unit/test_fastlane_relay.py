@@ -28,7 +28,7 @@ from mosaic.cli.watch_command import (
 from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView
-from mosaic.fastlane import FrameHud, LaneWriter, lanes_folder, limit_size
+from mosaic.fastlane import NO_REQUEST, FrameHud, LaneWriter, lanes_folder, limit_size
 from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, QUEUE_REPORT_S, TICK_S, Throttle, relay_frames
 
 
@@ -90,7 +90,7 @@ def test_frames_come_as_jpeg_with_their_hud(folder: str) -> None:
     hud = json.loads(message.hud_json)
     assert (hud["rows"], hud["columns"], len(hud["envs"])) == (2, 4, 8)
     last = FrameHud(**hud["envs"][7])
-    assert (last.env, last.pace, last.episode, last.step) == (7, "30 Hz", 2, 3)
+    assert (last.env, last.rate_hz, last.episode, last.step) == (7, 30.0, 2, 3)
     assert (last.reward, last.episodic_return) == (1.0, 4.0)
 
 
@@ -235,7 +235,7 @@ def fake_source(state: str, reason: str = "", huds: tuple[FrameHud, ...] = ()) -
 
 
 VIEW = RunView.placeholder("01ABCDEFGHIJKLMNOP").model_copy(update={"env_id": "CartPole-v1"})
-HUD = FrameHud(2, 1, "30 Hz", 1200, 7, 1.0, 7.0, 0.0, 30.0)
+HUD = FrameHud(2, 1, 1200, 7, 1.0, 7.0, 0.0, 30.0, 0.015, 0.0123, False)
 
 
 def test_the_status_lines_show_state_and_hud() -> None:
@@ -244,7 +244,7 @@ def test_the_status_lines_show_state_and_hud() -> None:
     )
     first, second = status_lines(VIEW, fake_source("connected", "", (HUD,)), 29.5, True)
     assert first == "CartPole-v1 KLMNOP  env 2  episode 1,200  step 7  reward 1  return 7"
-    assert second.startswith("29.5 frames/s (30 Hz)")
+    assert second.startswith("29.5 frames/s, 1.2 % of the run's time   q quits")
     first, _ = status_lines(VIEW, fake_source("connected", "", (HUD, HUD)), 29.5, False)
     assert first == "CartPole-v1 KLMNOP  returns  7  7"
 
@@ -298,7 +298,7 @@ def test_the_terminal_shows_one_environment_and_then_all(tmp_path: Path, monkeyp
 
     def open_source(envs: Sequence[int]) -> FrameSource:
         opened.append(tuple(envs))
-        return LocalFrameSource(str(tmp_path), envs, None, None)
+        return LocalFrameSource(str(tmp_path), envs, NO_REQUEST)
 
     _show_in_terminal(cast(CliContext, None), view, open_source, (1,))
     assert opened == [(1,), ()]

@@ -7,6 +7,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,7 @@ def test_a_reader_of_an_index_that_was_rebuilt_reloads(tmp_path: Path, index: In
     assert is_reload
     assert steps["loss"] == [1, 2, 3]
     rebuilt.close()
+    rebuilt.close()
 
 
 def test_a_reader_reloads_when_episodes_are_replaced(index: Index, folder: RunFolder) -> None:
@@ -227,7 +229,7 @@ def test_a_large_index_is_opened_unchecked_and_its_damage_is_found_later(tmp_pat
     """F13: a daemon must not start late because its index is large."""
     path = tmp_path / "index.sqlite"
     Index(path).close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute(
             "INSERT INTO event (run, source, seq, at, kind, body) VALUES (0, 'daemon', 1, 0, 'x', zeroblob(?))",
             (MAX_CHECKED_BYTES,),

@@ -38,7 +38,8 @@ def test_the_payload_has_every_option_with_its_default(option: Option) -> None:
     if option.name not in DIFFERENT_DEFAULTS:
         assert found.default == option.default
     if option.type == "choice" and option.name != "kind":
-        assert set(typing.get_args(found.annotation)) == set(option.constraints["choices"])  # type: ignore[index]
+        literal = typing.get_args(found.annotation)[0] if option.is_optional else found.annotation
+        assert set(typing.get_args(literal)) == set(option.constraints["choices"])  # type: ignore[index]
 
 
 @pytest.mark.parametrize("option", BOUNDED, ids=lambda option: option.name)
@@ -82,3 +83,14 @@ def test_the_table_and_the_flags_need_no_pydantic() -> None:
         "sys.exit('pydantic' in sys.modules or 'grpc' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["3M", "3 M", "3000k", "3,000,000", "3_000_000", "3e6", "3000000", "0.003G"])
+def test_numbers_are_read_as_people_and_the_program_write_them(text: str) -> None:
+    assert OPTIONS["total_timesteps"].parse(text) == 3_000_000
+
+
+@pytest.mark.parametrize("text", ["3,00", "3,0000", "M", "3m", "3MM", "1,000,00", ",000"])
+def test_what_is_not_clearly_a_number_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="must be a whole number"):
+        OPTIONS["total_timesteps"].parse(text)

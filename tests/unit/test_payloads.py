@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, ConfigRefused
+from mosaic.contracts.folder import Workspace
+from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.payload import Payload
 from mosaic.submission.run_payloads import (
     apply_assignments,
@@ -15,10 +18,13 @@ from mosaic.submission.run_payloads import (
     default_group_name,
     diff_settings,
     flatten_settings,
-    parse_assignment,
+    parse_assignments,
     parse_seeds,
+    split_assignments,
+    verdict_rows,
     with_seed,
 )
+from mosaic.trainer.checkers import Checkers
 
 DEFAULTS = {"env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1, "learning_rate": 0.00025}
 
@@ -52,6 +58,20 @@ def test_the_flags_of_cleanrl_become_artifacts() -> None:
     }
     assert set(config_of(payload)) == {"algo", "env_id", "total_timesteps", "seed"}
     Payload.parse(payload)
+
+
+@pytest.mark.parametrize("name", ["my unedited script", "größeres Netz", "学習 1", "3 × 64, β=0.5", "..x", "-x"])
+def test_a_name_may_be_any_line_of_text(name: str) -> None:
+    payload = build_train_payload("cleanrl", "ppo", {"run_name": name}, DEFAULTS)
+    assert Payload.parse(payload).run_name == name
+    assert OPTIONS["run_name"].parse(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "  ", "two\nlines", "bell\x07", "x" * 121, "..", "../x", "a\\b"])
+def test_a_name_that_cannot_be_shown_in_a_line_is_refused(name: str) -> None:
+    payload = {**build_train_payload("cleanrl", "ppo", {}, DEFAULTS), "run_name": name}
+    with pytest.raises(ConfigRefused, match="one line of text"):
+        Payload.parse(payload)
 
 
 def test_every_option_is_written_to_its_path() -> None:
@@ -109,32 +129,52 @@ def test_an_evaluation_takes_environment_and_seed_from_what_was_trained_but_no_s
 
 
 @pytest.mark.parametrize(
-    ("text", "read"),
+    ("text", "value"),
     [
-        ("seed=3", ("seed", 3)),
-        ("env_id=CartPole-v1", ("env_id", "CartPole-v1")),
-        ("anneal_lr=false", ("anneal_lr", False)),
-        ("target_kl=null", ("target_kl", None)),
-        ("note=a=b", ("note", "a=b")),
-        ('tags=["a"]', ("tags", ["a"])),
+        ("seed=3", 3),
+        ("env_id=CartPole-v1", "CartPole-v1"),
+        ("anneal_lr=false", False),
+        ("anneal_lr=no", False),
+        ("target_kl=null", None),
+        ("target_kl=none", None),
+        ("note=a=b", "a=b"),
+        ("run_name=7", "7"),
+        ('tags=["a"]', ["a"]),
+        ("total_timesteps=1M", 1_000_000),
+        ("total_timesteps=1e6", 1_000_000),
+        ("metadata.worker.config.total_timesteps=3,000,000", 3_000_000),
+        ("hidden_sizes=128,128", [128, 128]),
+        ("hidden-sizes=[128,128]", [128, 128]),
+        ("hidden_sizes=128", [128]),
+        ('env_kwargs={"a": 1}', {"a": 1}),
+        ("somewhere.else=[1]", [1]),
+        ("somewhere.else=x", "x"),
     ],
 )
-def test_an_assignment_is_json_where_it_can_be(text: str, read: tuple[str, Any]) -> None:
-    assert parse_assignment(text) == read
+def test_an_assignment_is_read_as_the_flag_takes_it_or_as_json(text: str, value: Any) -> None:
+    payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    assert parse_assignments(payload, split_assignments([text])) == {text.partition("=")[0]: value}
 
 
-@pytest.mark.parametrize("text", ["seed", "=3", " =3"])
-def test_an_assignment_without_key_or_value_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="key=value"):
-        parse_assignment(text)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *[(text, "key=value") for text in ("seed", "=3", " =3")],
+        ("hidden_sizes=128,x", "--set hidden_sizes must be 1 to .* whole numbers .*, not '128,x'"),
+    ],
+)
+def test_an_assignment_that_cannot_be_read_is_refused(text: str, words: str) -> None:
+    payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    with pytest.raises(BadInput, match=words):
+        parse_assignments(payload, split_assignments([text]))
 
 
 def test_changes_are_written_to_the_path_of_the_setting() -> None:
     payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
-    wanted = [
-        ("seed", 5), ("learning-rate", 0.1), ("save_model", False), ("mode", "policy_eval"), ("tags", ["a"]),
-        ("schedule.priority", 3), ("run_name", "mine"),
-    ]  # fmt: skip
+    wanted = {
+        "seed": 5, "learning-rate": 0.1, "save_model": False, "mode": "policy_eval", "tags": ["a"],
+        "schedule.priority": 3, "run_name": "mine",
+    }  # fmt: skip
     made = apply_assignments(payload, wanted)
     assert config_of(made)["seed"] == 5
     assert config_of(made)["algo_params"] == {"learning_rate": 0.1}
@@ -147,7 +187,18 @@ def test_changes_are_written_to_the_path_of_the_setting() -> None:
 def test_a_path_through_a_value_that_is_not_an_object_is_refused() -> None:
     payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
     with pytest.raises(BadInput, match="seed"):
-        apply_assignments(payload, [("metadata.worker.config.seed.deeper", 1)])
+        apply_assignments(payload, {"metadata.worker.config.seed.deeper": 1})
+
+
+def test_the_verdict_on_a_worker_without_a_checker_has_what_the_config_changes(tmp_path: Path) -> None:
+    settings = {"learning_rate": 0.001, "gamma": 0.99}
+    payload = Payload.parse(build_train_payload("cleanrl", "ppo", settings, DEFAULTS))
+    checkers = Checkers({}, Workspace(tmp_path))
+    rows = dict(verdict_rows(checkers.check("cleanrl", payload)))
+    assert rows == {"environment": "CartPole-v1", "steps": "500,000", "seed": "1", "changed": rows["changed"]}
+    assert rows["changed"] == "learning_rate = 0.001 (default 0.00025)"
+    own = Payload.parse({"metadata": {"worker": {"id": "mine", "config": {"speed": 3}}}, "artifacts": {}})
+    assert dict(verdict_rows(checkers.check("mine", own)))["changed"] == "speed = 3"
 
 
 def test_settings_are_compared_by_the_names_that_set_takes_and_with_their_defaults() -> None:

@@ -101,7 +101,7 @@ def test_the_name_of_the_file_decides_the_format(tmp_path: Path) -> None:
 def test_a_missing_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = plot(tmp_path / "figure.pdf")
-    assert (result.code, "pip install 'mosaic-rl[train]'" in result.err) == (2, True)
+    assert (result.code, "pip install 'mosaic-rl[plot]'" in result.err) == (2, True)
 
 
 def test_one_environment_is_drawn_with_reference_scores(tmp_path: Path) -> None:

@@ -131,4 +131,4 @@ def test_the_probe_has_recorded_a_line_before_the_keeper_can_see_it(tmp_path: Pa
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True, timeout=60
     )
-    assert result.stderr == "2", "the handshake and the progress"
+    assert result.stderr == "3", "the handshake, the packages and the progress"

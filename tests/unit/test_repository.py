@@ -7,10 +7,12 @@ import re
 import runpy
 import tomllib
 import zipfile
+from datetime import date
 from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
+import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 import mosaic
@@ -20,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GENERATED = ROOT / "docs" / "reference" / "algorithms"
+"""Pages of the site that are not in the repository; a strict build checks links to them."""
 
 
 def normal(name: str) -> str:
@@ -35,7 +39,8 @@ def pins() -> dict[str, str]:
 def named_by_pyproject() -> set[str]:
     requirements = [*PROJECT["dependencies"], *PYPROJECT["build-system"]["requires"]]
     requirements += [need for extra in PROJECT["optional-dependencies"].values() for need in extra]
-    return {normal(re.split(r"[\[<>=!~ ;]", requirement)[0]) for requirement in requirements}
+    # An extra that is made of others names the project itself.
+    return {normal(re.split(r"[\[<>=!~ ;]", requirement)[0]) for requirement in requirements} - {PROJECT["name"]}
 
 
 def code_lines(document: Path) -> list[str]:
@@ -99,9 +104,57 @@ def test_the_installed_version_is_that_of_the_source() -> None:
     assert version("mosaic-rl") == mosaic.__version__
 
 
-def test_the_changelog_has_the_version_or_an_unreleased_section() -> None:
-    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == "Unreleased" or headings[0] == mosaic.__version__
+def test_the_newest_section_of_the_changelog_is_that_of_the_version() -> None:
+    headings = re.findall(r"^## \[(.+?)\](?: - (\S+))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == ("Unreleased", "")
+    release, day = headings[1]
+    assert release == mosaic.__version__
+    assert date.fromisoformat(day)
+
+
+def test_the_citation_is_of_the_released_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    released = re.search(r"^## \[([0-9.]+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released is not None
+    assert (citation["version"], str(citation["date-released"])) == released.groups()
+    assert citation["license"] == PROJECT["license"]
+    # The keys that version 1.2.0 of the format requires.
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["message"]
+    assert citation["title"]
+    assert citation["authors"]
+
+
+def test_the_forms_for_issues_have_what_is_required() -> None:
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    assert yaml.safe_load((folder / "config.yml").read_text())["blank_issues_enabled"] is True
+    for form in (folder / "bug_report.yml", folder / "feature_request.yml"):
+        content = yaml.safe_load(form.read_text())
+        assert content["name"]
+        assert content["description"]
+        assert any(part.get("validations", {}).get("required") for part in content["body"])
+        assert all(part["type"] in ("markdown", "textarea", "input", "dropdown") for part in content["body"])
+
+
+def test_the_dockerfile_installs_extras_and_runs_commands_that_exist() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    (extras,) = re.findall(r"mosaic-rl\[([a-z0-9_,]+)\]", text)
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+    copied = [path for line in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE) for path in line.split()]
+    assert copied
+    assert all((ROOT / path).exists() for path in copied)
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert not set(copied) & set(ignored)
+    assert set(re.findall(r"\bmosaic ([a-z]+)", text)) <= {*COMMANDS}
+    assert re.search(r"^USER (?!root)\S+$", text, re.MULTILINE)
+
+
+def test_the_classifiers_name_the_pythons_that_are_tested() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    prefix = "Programming Language :: Python :: 3."
+    named = [f"3.{one.removeprefix(prefix)}" for one in PROJECT["classifiers"] if one.startswith(prefix)]
+    assert named == workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert named == [*runpy.run_path(str(ROOT / "scripts" / "wheels.py"))["VERSIONS"]]
 
 
 def test_everything_that_pyproject_names_is_pinned() -> None:
@@ -144,18 +197,20 @@ def test_the_commands_of_mosaic_that_documents_name_exist() -> None:
 def test_the_links_between_documents_lead_somewhere() -> None:
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
-            if "://" not in target:
-                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+            path = (document.parent / target).resolve()
+            if "://" not in target and GENERATED not in path.parents:
+                assert path.exists(), f"{document.name} links to {target}"
 
 
 def test_continuous_integration_runs_what_a_developer_runs() -> None:
     commands = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert [line for line in commands if "make" in line] == ["make test", "make audit"]
+    wheels = 'make wheels ARGS="--extras minimal,train"'
+    assert [line for line in commands if "make" in line] == ["make test", "make audit", wheels]
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def test_the_architecture_page_lists_every_package() -> None:
-    told = (ROOT / "docs" / "architecture.md").read_text()
+def test_the_page_of_packages_lists_every_package() -> None:
+    told = (ROOT / "docs" / "concepts" / "packages.md").read_text()
     rooms = [path.parent.name for path in (SOURCE / "mosaic").glob("*/__init__.py")]
     assert [room for room in rooms if f"`{room}`" not in told] == []
 

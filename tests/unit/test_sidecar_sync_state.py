@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.run_folders import make_run_folder
 
+from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync_state import SyncEntry, SyncState
@@ -48,6 +49,15 @@ def test_a_folder_without_an_entry_is_added(folder: RunFolder) -> None:
     assert state.entries[offline].size_bytes == 10
     assert state.pending_folders == [offline]
     assert state.state == "offline"
+
+
+def test_a_recording_that_was_killed_before_it_was_listed_is_not_complete(folder: RunFolder) -> None:
+    """It would be uploaded as it is, and what it lacks would be lost."""
+    name = offline_run(folder)
+    sync_state.write(folder, SyncState(folder.run_id, project="p"))
+    state = sync_state.read(folder)
+    assert state is not None
+    assert (state.pending_folders, state.has_complete_recording) == ([name], False)
 
 
 def test_what_is_written_is_read_back(folder: RunFolder) -> None:
@@ -103,6 +113,30 @@ def test_one_process_at_a_time_may_upload_a_run(folder: RunFolder) -> None:
         pass
     with sync_state.acquire_lock(folder):
         pass
+
+
+def test_a_sidecar_that_waited_until_its_run_was_deleted_is_not_admitted(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "mosaic.sidecar.sync_state.fcntl.flock", lambda *_: folder.path.rename(folder.path.with_name("trash"))
+    )
+    with pytest.raises(FileNotFoundError), sync_state.acquire_lock(folder):
+        pytest.fail("it would record into the trash")
+    assert not folder.path.exists()
+
+
+def test_an_upload_of_the_users_is_not_ended_by_a_move(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_state, "END_TIMEOUT_S", 0.0)
+    folder.wandb.mkdir()
+    with (
+        sync_state.acquire_lock(folder),
+        pytest.raises(NotAllowed, match="is being uploaded to W&B"),
+        sync_state.hold_for_move(folder),
+    ):
+        pytest.fail("the folder would be moved")
+    with sync_state.hold_for_move(folder) as has_ended_one:
+        assert has_ended_one is False
 
 
 def test_a_run_that_was_deleted_meanwhile_does_not_reappear(folder: RunFolder) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mosaic.statistics.curves import Floats, Smoother, mean_with_band, mean_with_interval, resample, smooth, t_975
 from mosaic.statistics.scores import (
+    bootstrap_strata,
     final_performance,
     iqm,
     iqm_interval,
@@ -102,6 +103,15 @@ def test_a_bootstrap_samples_within_each_task() -> None:
     # One run per task leaves nothing to sample: a bootstrap over all runs together would vary.
     interval = iqm_interval([np.array([1.0]), np.array([9.0])], repetitions=500)
     assert interval == (5.0, 5.0, 5.0)
+
+
+def test_the_interval_of_improvement_is_that_of_samples_compared_run_by_run() -> None:
+    random = np.random.default_rng(0)
+    one, other = random.integers(0, 5, 9).astype(float), random.integers(1, 6, 7).astype(float)
+    left, right = (next(bootstrap_strata([part], 2000, seed=seed))[0] for seed, part in enumerate((one, other)))
+    each = [probability_of_improvement([a], [b]) for a, b in zip(left, right, strict=True)]
+    interval = probability_of_improvement_interval([one], [other])
+    assert (interval.low, interval.high) == pytest.approx(tuple(np.percentile(each, (2.5, 97.5))))
 
 
 def test_the_probability_of_improvement_counts_pairs_and_ties_as_half() -> None:

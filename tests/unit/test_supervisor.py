@@ -6,8 +6,6 @@ import errno
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -17,6 +15,9 @@ from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import RunRecord
 from mosaic.store import Index
 from mosaic.trainer import supervisor
+from mosaic.trainer.executors import StartRequest
+from mosaic.trainer.executors.local import LocalExecutor
+from mosaic.trainer.gpus import MpsServers
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import Slots
 
@@ -26,9 +27,8 @@ def test_reading_the_files_of_ended_runs_leaves_time_for_active_ones(
 ) -> None:
     """F31: after an index of thousands of runs was rebuilt, a submitted run still starts at once."""
     index = Index(tmp_path / "index.sqlite")
-    executor = cast(Any, SimpleNamespace(reap=None))
     backlog = [f"R{number}" for number in range(1000)]
-    loop = supervisor.Supervisor(Records(Workspace(tmp_path), index), executor, Slots(1, 1, 0), backlog)
+    loop = supervisor.Supervisor(Records(Workspace(tmp_path), index), {}, backlog)
     read: list[str] = []
 
     def follow_next(run_id: str) -> bool:
@@ -58,16 +58,18 @@ def test_a_keeper_that_could_not_be_recorded_is_not_started_a_second_time(
     def fail(record: RunRecord) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def start(*args: object, **options: object) -> ProcessIdentity:
+    def start(request: StartRequest) -> ProcessIdentity:
         keepers.append(own_identity())
         full_disk.setattr(records, "put", fail)
         return keepers[-1]
 
-    loop = supervisor.Supervisor(records, cast(Any, SimpleNamespace(reap=None, start=start)), Slots(1, 1, 0), [])
+    executor = LocalExecutor("", "", 0o077, Slots(1, 1, 0), MpsServers(tmp_path))
+    monkeypatch.setattr(executor, "start", start)
+    loop = supervisor.Supervisor(records, {executor.name: executor}, [])
     with monkeypatch.context() as full_disk, pytest.raises(OSError, match="No space left"):
         loop.start_runs()
-    monkeypatch.setattr(loop, "_began", -math.inf)  # it no longer waits for keepers of an earlier daemon
-    loop.find_lost_runs()
+    monkeypatch.setattr(executor, "_began", -math.inf)  # it no longer waits for keepers of an earlier daemon
+    loop.apply_executor_changes()
     loop.start_runs()
     assert [record.attempts[-1].keeper for record in records.active.values()] == keepers
     assert len(keepers) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ TWO = {"environments": ["CartPole-v1", "Acrobot-v1"]}
         ({"search": {"gamma": {"low": 0, "high": 1, "log": True}}}, "with log, low must be above 0"),
         ({"search": {"gamma": {"values": [0.9, 0.5]}}}, "search.gamma: expected ascending values"),
         ({"search": {"gamma": {"choices": [0.9, 0.9]}}}, "search.gamma: a choice is listed twice"),
+        ({"search": {"gamma": {"low": "20q", "high": 1}}}, "search.gamma.low: expected a number such as 0.01, 20k or"),
         ({"sampler": "grid"}, "search.learning_rate: a grid needs choices or values instead of a range"),
         ({"score": "lower", "seeds_per_trial": 1}, "score: lower needs at least 2 seeds_per_trial"),
         (TWO, "reference_scores must say which returns count as 0 and 1"),
@@ -58,6 +60,27 @@ def test_what_does_not_fit_is_refused_by_its_path(changes: dict[str, Any], probl
     with pytest.raises(ConfigRefused) as refused:
         plan_sweep(parse_sweep(CONFIG | changes))
     assert problem in str(refused.value)
+
+
+def test_ranges_values_and_reference_scores_may_be_written_as_the_flags_take_them(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("""
+name: study
+algorithm: dqn
+environments: [CartPole-v1]
+settings: {total_timesteps: 1M}
+search:
+  learning_rate: {low: "3e-4", high: 1e-2, log: true}
+  buffer_size: {low: 10k, high: 1M, log: true}
+  learning_starts: {values: [500, 2.5k, "10,000"]}
+reference_scores: {CartPole-v1: {low: 20, high: 0.5k}}
+""")
+    config = parse_sweep(read_sweep(file))
+    rate, size, starts = build_search_space(get_algorithm("dqn"), config.search, {})[0]
+    assert (rate.low, rate.high) == (3e-4, 1e-2)
+    assert (size.low, size.high, size.is_int) == (10_000, 1_000_000, True)
+    assert starts.options == (500, 2500, 10_000)
+    assert config.reference_scores["CartPole-v1"].high == 500
 
 
 def test_the_default_search_of_every_algorithm_fits_its_schema() -> None:

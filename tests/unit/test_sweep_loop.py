@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import view
 
-from mosaic.api.sweeps.study import Study, TrialStatus
-from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, open_study, read_study
+from mosaic.api.sweeps.study import Study
+from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, end_running_sweep, open_study, read_study
 from mosaic.api.sweeps.sweep_result import best_trial
+from mosaic.api.sweeps.trial_row import TrialStatus
 from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.errors import ConfigRefused, NotAllowed, RunEnded
 from mosaic.contracts.folder import Workspace
@@ -260,4 +262,29 @@ def test_a_file_that_means_other_scores_is_refused_and_more_trials_are_not(
         run(metric="area", seeds_per_trial=3)
     study = run(trials=3)
     assert statuses(study) == ["done"] * 3
-    assert TrialStatus.DONE in {row.status for row in read_study(study._folder).rows()}
+    assert TrialStatus.DONE in {row.status for row in read_study(study.folder).rows()}
+
+
+def test_a_request_to_end_is_obeyed_and_does_not_outlive_the_process_that_obeyed(
+    trainer: ScriptedTrainer, tmp_path: Path
+) -> None:
+    workspace = Workspace(tmp_path)
+    with open_study(workspace, CONFIG) as study:
+        study.folder.end_request.touch()
+        loop = SweepLoop(trainer.call, study)
+        loop.run()
+        assert loop.is_cancelled
+    assert trainer.views == {}
+    with open_study(workspace, CONFIG) as study:  # the process that asked was killed before it could remove it
+        assert not study.folder.end_request.exists()
+
+
+def test_a_process_that_does_not_end_is_named_and_no_longer_asked_to(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    with open_study(workspace, CONFIG) as study:
+        with pytest.raises(NotAllowed, match=rf"asked to end, in process {os.getpid()}\. .* End that process"):
+            study.folder.end_holder(timeout_s=-1)
+        assert not study.folder.end_request.exists()
+        with pytest.raises(NotAllowed, match="another metric"):
+            end_running_sweep(workspace, {**CONFIG, "metric": "area"})
+    end_running_sweep(workspace, CONFIG)  # nobody runs it

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mosaic.api.sweeps.study import Study, TrialStatus
+from mosaic.api.sweeps.study import Study
 from mosaic.api.sweeps.sweep_config import parse_sweep
 from mosaic.api.sweeps.sweep_folder import SweepFolder
 from mosaic.api.sweeps.sweep_plan import plan_sweep
+from mosaic.api.sweeps.trial_row import TrialStatus
 from mosaic.contracts.errors import NotAllowed
 
 CONFIG: dict[str, Any] = {
@@ -51,6 +54,22 @@ def test_the_defaults_are_the_first_trial_and_a_resumed_sampler_does_not_repeat_
     rows += [again.ask() for _ in range(3)]
     assert len({row.params["learning_rate"] for row in rows}) == 6
     assert again.is_exhausted()
+
+
+def test_looking_whether_a_sweep_runs_does_not_keep_it_from_starting(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with folder.hold():
+        assert folder.holder_pid() == os.getpid()
+        monkeypatch.setattr("mosaic.api.sweeps.sweep_folder.time.sleep", lambda _: None)
+        with pytest.raises(NotAllowed, match=str(os.getpid())), folder.hold():
+            pass
+    assert folder.holder_pid() is None
+    with open(folder.lock) as file:  # as `is_held` does it, for a moment
+        fcntl.flock(file, fcntl.LOCK_SH)
+        monkeypatch.setattr("mosaic.api.sweeps.sweep_folder.time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        with folder.hold():
+            assert folder.holder_pid() == os.getpid()
 
 
 def test_a_trial_that_was_given_up_does_not_count(folder: SweepFolder) -> None:

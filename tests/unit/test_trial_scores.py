@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mosaic.api.sweeps.sweep_config import parse_sweep
-from mosaic.api.sweeps.trial_scores import area, last_fifth, seed_scores, trial_score
+from mosaic.api.sweeps.trial_scores import last_fifth, seed_scores, trial_score
+from mosaic.statistics.scores import curve_area as area
 
 BASE = {
     "name": "study",

@@ -14,9 +14,11 @@ from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
 from cleanrl_worker.learners.conv_network import CONV_LAYERS, CONV_NETWORK, ConvAgent, ConvNetworkSizes, infer_sizes
+from cleanrl_worker.learners.devices import missing_torch_error
 from cleanrl_worker.learners.flat_network import FlatNetwork, select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
+from mosaic.common.packages import has_torch
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
 from mosaic.envs.atari import FRAME_STACK
 from mosaic.envs.factory import family_of
@@ -164,6 +166,9 @@ def with_image(config: AlgorithmConfig, space: gymnasium.Space[Any], resume: Che
         return config.architecture
     if config.backend == "numpy":
         raise refuse_key("backend", "numpy does not compute convolutions; leave backend out, or set it to torch.")
+    if not has_torch():
+        with problems_of("env_id"):
+            raise missing_torch_error(f"The convolutional network for the images of {config.env_id}")
     return config.architecture._replace(image=image)
 
 

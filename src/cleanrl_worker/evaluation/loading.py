@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cleanrl_worker.evaluation.saved_policies import SavedPolicy, find_policy, flatten_weights
+from cleanrl_worker.learners.devices import names_missing_torch
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm, module_name
 from cleanrl_worker.shell.worker_config import DEFAULT_SEED, WorkerRequest
 from mosaic.arena import EvaluablePolicy
@@ -100,8 +101,9 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
         if env_id != saved.env_id and saved.env_id is not None:
             with problems_of("env_id"):
                 _check_spaces(saved, env_id, env, make_env)
-        policy = build_policy(saved, algo, env_id, env)
-        try_one_action(saved, env_id, env, policy)
+        with names_missing_torch(f"The policy {saved.path} of {algo}"):
+            policy = build_policy(saved, algo, env_id, env)
+            try_one_action(saved, env_id, env, policy)
     except BaseException:
         env.close()
         raise

@@ -52,10 +52,11 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
     settings = config.model_dump(mode="json")
     from cleanrl_worker.algorithms.run_checks import observation_warnings, step_warnings
 
-    warnings = step_warnings(config)
-    if not ALGORITHMS[request.algo].is_for_games:
-        warnings += observation_warnings(env, facts.get("encodes_images", False))
     backend = facts.get("backend", settings.get("backend"))
+    encodes_images = facts.get("encodes_images", False)
+    warnings = step_warnings(config) + devices.torch_warnings(config, request.settings)
+    if not ALGORITHMS[request.algo].is_for_games:
+        warnings += observation_warnings(env, encodes_images)
     training = {
         "module": module_name(request.algo),
         "algo": request.algo,
@@ -64,8 +65,10 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Verd
         "total_timesteps": config.total_timesteps,
         "settings": settings,
         "environment": describe_env(env),
-        "cpus": ALGORITHMS[request.algo].threads,
-        "gpus": _useful_gpus(request, config, backend, facts.get("encodes_images", False)),
+        "cpus": ALGORITHMS[request.algo].useful_threads(
+            config.hidden_sizes, encodes_images or config.network is not None
+        ),
+        "gpus": _useful_gpus(request, config, backend, encodes_images),
         "backend": backend,
         "facts": facts,
         "warnings": warnings,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cleanrl_worker.learners import devices
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic.common.files import write_json
@@ -133,6 +134,7 @@ def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
     """Return the algorithm's config, its summary of the environment, and the environment; raise if they do not fit."""
     module = load_algorithm(request.algo)
     config = algorithm_config(request)
+    devices.require_torch(request.algo, config)
     env = _make_checked_env(request.algo, module, config)
     try:
         facts: dict[str, Any] = module.check(config, env)
@@ -219,8 +221,11 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
 def write_model(checkpoint: Checkpoint, path: Path) -> Path:
     from mosaic.run.torchfile import save_state_dict
 
+    algo = checkpoint.facts["algorithm"]
+    with devices.names_missing_torch(f"The model of {algo}"):
+        state = load_algorithm(algo).state_dict_of(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_state_dict(path, load_algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
+    save_state_dict(path, state)
     return path
 
 

@@ -48,9 +48,11 @@ def _describe_algorithm(name: str) -> dict[str, Any]:
             "action_spaces": list(entry.action_spaces),
             "observation_spaces": list(entry.observation_spaces),
             "sees": "images" if entry.is_for_games else "vectors, images" if entry.sees_images else "vectors",
+            "games": "atari" if entry.is_for_atari else "procgen" if entry.is_for_procgen else None,
+            "is_suggested": entry.is_suggested,
             "resume": True,
             "evaluation": hasattr(module, "load_policy"),
-            "backends": next(field["constraints"]["choices"] for field in settings if field["name"] == "backend"),
+            "backends": ["auto", "numpy", "torch"] if module.Config.has_kernels else ["auto", "torch"],
         },
     }
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from mosaic import __version__
 from mosaic.api.submitted_run import Run
+from mosaic.client.submission import submit_once
 from mosaic.common.processes import own_identity
 from mosaic.contracts.errors import MissingExtra, NotAllowed
 from mosaic.contracts.folder import RunFolder
@@ -188,7 +189,7 @@ def start_attached_run(
         "probe": dict.fromkeys(PROBE_PARTS, False),
         "algo_params": _to_json(settings),
     }
-    view = connection.trainer().submit(payload, {"PATH": os.environ.get("PATH", "")})
+    view = submit_once(connection.call, payload, {"PATH": os.environ.get("PATH", "")})
     _wait_for_stage(connection, view.run_id, lambda stage: stage is not Stage.QUEUED)
     folder = RunFolder(view.run_dir)
     handle = RunHandle(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mosaic.api.duel_results import DuelEpisode, DuelResult, PlayedActor, compare_actors
 from mosaic.api.play_payload import ActorRequest, build_match_payload
 from mosaic.api.run_wait import InterruptCounter
+from mosaic.client.submission import submit_once
 from mosaic.contracts.duel import DuelActor, DuelConfig
 from mosaic.contracts.errors import BadInput, FieldProblem, NotAllowed
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME
@@ -108,14 +109,14 @@ def _check_agents(config: DuelConfig, agents: Sequence[str]) -> FieldProblem | N
     return None
 
 
-def start_duel(trainer: TrainerClient, plan: DuelPlan) -> list[RunView]:
+def start_duel(call: Call[Any], plan: DuelPlan) -> list[RunView]:
     """Submit all sessions; if one is refused, the others are cancelled."""
     views: list[RunView] = []
     try:
         for session in plan.sessions:
-            views.append(trainer.submit(session.payload))
+            views.append(submit_once(call, session.payload))
     except BaseException:
-        cancel_sessions(lambda call: call(trainer), views)
+        cancel_sessions(call, views)
         raise
     return views
 
@@ -242,7 +243,7 @@ def run_duel(
 ) -> DuelResult:
     """Start and follow a duel, and return its result; Ctrl-C cancels its sessions."""
     with InterruptCounter() as interrupts:
-        views = start_duel(trainer, plan)
+        views = start_duel(call, plan)
         views = wait_for_duel(call, plan, views, show, interrupts)
     result: DuelResult = call(lambda trainer: collect_result(trainer, plan, views))
     return result

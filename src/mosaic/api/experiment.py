@@ -122,9 +122,11 @@ class Experiment:
         *,
         by: str | None = None,
         tag: str = RETURN_TAG,
-        last: int = 100,
+        last: int | None = None,
         env_id: str = "",
         reference_scores: ReferenceScores | None = None,
+        score: str = "final",
+        common_step: bool = False,
     ) -> ComparisonResult:
         """Compare its runs by setting, on each environment and by normalized scores, as `mosaic compare` does."""
         from mosaic.api.group_comparison import compare_runs
@@ -133,7 +135,9 @@ class Experiment:
         if not names:
             raise BadInput(f"{self.name} has no runs yet: there is nothing to compare. Submit them: run()")
         reference = read_ranges(reference_scores)
-        return self._connection.call(lambda trainer: compare_runs(trainer, names, by, tag, last, env_id, reference))
+        return self._connection.call(
+            lambda trainer: compare_runs(trainer, names, by, tag, last, env_id, reference, score, common_step)
+        )
 
     def plot(
         self,
@@ -143,19 +147,25 @@ class Experiment:
         width: str | float = "full",
         by: str | None = None,
         tag: str = RETURN_TAG,
-        last: int = 100,
+        last: int | None = None,
         env_id: str = "",
         reference_scores: ReferenceScores | None = None,
+        score: str = "final",
+        common_step: bool = False,
     ) -> Path:
         """Draw a figure of its runs (`curves`, `efficiency` or `aggregates`) and return where it is.
 
         The name of the file decides the format: .pdf, .svg or .png. `width` is `column`, `full` or inches. Requires
         matplotlib.
         """
-        from mosaic.api.figures import parse_kind, parse_width, save_figure
+        from mosaic.api.figures import check_score, parse_kind, parse_width, save_figure
 
         figure, width_in = parse_kind(kind), parse_width(str(width))
-        result = self.compare(by=by, tag=tag, last=last, env_id=env_id, reference_scores=reference_scores)
+        check_score(figure, score)
+        result = self.compare(
+            by=by, tag=tag, last=last, env_id=env_id, reference_scores=reference_scores, score=score,
+            common_step=common_step,
+        )  # fmt: skip
         save_figure(result, Path(path), figure, width_in)
         return Path(path).absolute()
 

@@ -22,6 +22,15 @@ STATUS_ORDER = (
     MISSING,
 )
 """The order in which a progress line counts runs that are not done."""
+COUNTED = {
+    "done": ("succeeded",),
+    "running": ("starting", "running", "stalled", "paused", "stopping"),
+    "queued": ("queued",),
+    "failed": ("failed", "rejected", "lost"),
+    "cancelled": ("cancelled",),
+    MISSING: (MISSING,),
+}
+"""By column of a table: the statuses of runs that it counts."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,55 @@ def split_superseded(views: Sequence[RunView]) -> tuple[list[RunView], list[RunV
                 replaced.add(view.run_id)
     current = [view for view in views if view.run_id not in replaced]
     return current, [view for view in views if view.run_id in replaced]
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """The runs of a group with one setting on one environment."""
+
+    setting: str
+    environment: str
+    views: Sequence[RunView]
+    statuses: Sequence[str]
+    """Of these runs, and of those that are missing."""
+
+    @property
+    def total_steps(self) -> int:
+        """Environment steps that all of its runs have taken."""
+        return sum(view.global_step or 0 for view in self.views)
+
+    @property
+    def mean_return(self) -> float | None:
+        """The mean over its runs of the last return; None where no episode has ended."""
+        known = [view.episodic_return for view in self.views if view.episodic_return is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return count_statuses(self.statuses)
+
+
+def setting_label(view: RunView) -> str:
+    """How results name the algorithm of a run and its settings."""
+    return view.experiment.setting if view.experiment is not None else view.algo or view.worker
+
+
+def environment_label(view: RunView) -> str:
+    return view.experiment.environment if view.experiment is not None else view.env_id or ""
+
+
+def rows_by_setting(views: Iterable[RunView], label_of: Callable[[RunView], str] = setting_label) -> list[SettingRow]:
+    """Return one row for each setting and environment, in the order in which they were submitted."""
+    members: dict[tuple[str, str], list[RunView]] = {}
+    for view in sorted(views, key=lambda view: view.run_id):
+        members.setdefault((label_of(view), environment_label(view)), []).append(view)
+    return [SettingRow(*labels, own, [view.status for view in own]) for labels, own in members.items()]
+
+
+def count_statuses(statuses: Sequence[str]) -> dict[str, int]:
+    """By the columns of a table (`COUNTED`): how many runs each counts."""
+    numbers = Counter(statuses)
+    return {name: sum(numbers[status] for status in counted) for name, counted in COUNTED.items()}
 
 
 def _newest_by(views: Iterable[RunView], key_of: Callable[[ExperimentMember], Key]) -> dict[Key, RunView]:

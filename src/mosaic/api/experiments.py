@@ -92,6 +92,16 @@ def submit_missing(
     return SubmissionReport(read_runs(call, plan), submitted, len(chosen) - len(submitted))
 
 
+def retry_run(trainer: TrainerClient, view: RunView, is_trusted: bool = False) -> RunView:
+    """Submit a run of an experiment again as its next attempt, with the config that it had."""
+    if view.experiment is None:
+        raise BadInput(f"Run {view.run_id} is not part of an experiment: submit it again as a run of its own.")
+    config = dict(trainer.config(view.run_id))
+    member = view.experiment.model_copy(update={"attempt": view.experiment.attempt + 1})
+    config["metadata"] = {**config["metadata"], "experiment": member.model_dump(mode="json")}
+    return trainer.submit(config, program_environment(config), is_trusted)
+
+
 def follow_runs(
     call: Call[Any],
     plan: ExperimentPlan,

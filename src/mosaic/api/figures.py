@@ -20,7 +20,7 @@ from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed, unknown_
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.statistics import comparison
 from mosaic.statistics.aggregates import Aggregates, ScoreRange, iqm_curve, min_max_range
-from mosaic.statistics.comparison import ComparedRun
+from mosaic.statistics.comparison import ComparedRun, ScoreKind
 from mosaic.statistics.curves import ConfidenceBand, ConfidenceInterval, resample, smooth
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ def parse_kind(text: str) -> FigureKind:
     return FigureKind(text)
 
 
+def check_score(kind: FigureKind, score: str) -> None:
+    """Refuse a score that a figure does not show."""
+    if score == ScoreKind.AREA and kind is not FigureKind.AGGREGATES:
+        raise BadInput(f"A figure of kind {str(kind)!r} shows curves, so the score 'area' has no effect. Leave it out.")
+
+
 def parse_width(text: str) -> float:
     """Return the width in inches that `column`, `full` or a number means."""
     try:
@@ -92,6 +98,17 @@ def parse_width(text: str) -> float:
     if not MIN_WIDTH <= width <= MAX_WIDTH:
         raise BadInput(f"width: expected column, full or inches from {MIN_WIDTH:g} to {MAX_WIDTH:g}, not {text!r}.")
     return width
+
+
+def parse_format(path: Path, flag: str = "") -> str:
+    """Return the format that the name of a file states, one of FORMATS; `flag`, such as png, is the only one taken."""
+    image_format = path.suffix.lower().removeprefix(".")
+    expected = (flag,) if flag else FORMATS
+    if image_format in expected:
+        return image_format
+    hint = f" For this name: --{image_format} {path}" if image_format in FORMATS else ""
+    subject = f"--{flag} {path}" if flag else path.name
+    raise BadInput(f"{subject}: expected a name that ends in {', '.join(f'.{one}' for one in expected)}.{hint}")
 
 
 def save_figure(
@@ -107,16 +124,14 @@ def save_figure(
 
 def write_figure(path: Path, width_in: float, draw: Callable[[Figure], None]) -> None:
     """Write what `draw` draws into a file, whose name decides the format. `draw` sets the height."""
-    image_format = path.suffix.lower().removeprefix(".")
-    if image_format not in FORMATS:
-        raise BadInput(f"{path.name}: expected a name that ends in {', '.join(f'.{one}' for one in FORMATS)}.")
+    image_format = parse_format(path)
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{path}: there is no folder {path.absolute().parent}.")
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise MissingExtra("A figure needs the training extra: pip install 'mosaic-rl[train]'.") from None
+        raise MissingExtra("A figure needs matplotlib: pip install 'mosaic-rl[plot]'.") from None
 
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     with mpl.rc_context(_RC), atomic_write(path) as file:
@@ -134,7 +149,7 @@ def _draw_curves(figure: Figure, result: ComparisonResult, width_in: float, smoo
     panels = _add_panels(figure, len(tasks), width_in, styles)
     for axes, task in zip(panels, tasks, strict=True):
         own = [entry for entry in result.entries if entry.task == task]
-        compared = comparison.compare(own, result.by, smoothing, result.last)
+        compared = comparison.compare(own, result.by, smoothing)
         for group in sorted(compared.groups, key=lambda group: list(styles).index(group.name)):
             _draw_band(axes, compared.grid, group.curve, styles[group.name])
         axes.set_title(task)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mosaic.api.experiment_state import split_superseded
+from mosaic.api.experiment_state import environment_label, split_superseded
 from mosaic.api.metric_arrays import empty_series, html_table, join_series, make_frame
 from mosaic.api.reference_scores import select_ranges
 from mosaic.api.run_lookup import resolve_name
@@ -18,7 +18,9 @@ from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_ids
 from mosaic.statistics import comparison
 from mosaic.statistics.aggregates import Aggregates, ScoreRange, aggregate_groups
-from mosaic.statistics.comparison import NO_GROUPING, SETTING_KEY, ComparedRun, Comparison, RunGroup
+from mosaic.statistics.comparison import NO_GROUPING, SETTING_KEY, ComparedRun, Comparison, RunGroup, ScoreKind
+from mosaic.statistics.run_progress import cut_at_common_step, describe_progress, describe_seeds, run_progress
+from mosaic.statistics.scores import LAST_EPISODES
 from mosaic.submission.run_payloads import comparison_settings
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ class ComparisonResult:
     """Scores of groups of runs, with confidence intervals."""
 
     tag: str
-    last: int
-    """A run's score is the mean of this many of its last values."""
+    last: int | None
+    """A run's score is the mean of this many of its last values; None for another kind of score."""
     by: str
     """The setting that runs are grouped by; empty where each run is its own group."""
     statistics: Comparison
@@ -51,6 +53,15 @@ class ComparisonResult:
     """Normalized scores over all environments; None for one, or where the groups have none in common."""
     superseded: int = 0
     """Runs of the groups that were left out, since later ones of their experiment replaced them."""
+    score: ScoreKind = ScoreKind.FINAL
+    """What the score of a run is."""
+    common_steps: dict[str, float] = field(default_factory=dict)
+    """By environment: the step at which its runs were compared; empty where all their points were."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about runs that are unfinished or shorter than others, the common step, and missing seeds."""
+        return describe_progress(self.entries, self.common_steps) + describe_seeds(self.entries)
 
     @property
     def scored_groups(self) -> list[tuple[str, RunGroup]]:
@@ -103,24 +114,51 @@ def compare_runs(
     runs: Sequence[str],
     by: str | None = None,
     tag: str = RETURN_TAG,
-    last: int = 100,
+    last: int | None = None,
     env_id: str = "",
     reference: dict[str, ScoreRange] | None = None,
+    score: str = ScoreKind.FINAL,
+    common_step: bool = False,
 ) -> ComparisonResult:
     """Compare runs, named by ids or groups, grouped by a setting (`run`: each alone; None: what separates them).
 
-    With `env_id`, only the runs on that environment. Scores on several environments are normalized on each from the
-    worst to the best of these runs, or by `reference`.
+    A run's score is the mean of its `last` values (100 by default), or with `area` of its curve over all steps. With
+    `env_id`, only the runs on that environment. Scores on several environments are normalized on each from the worst to
+    the best of these runs, or by `reference`. With `common_step`, points after the largest step that all runs of an
+    environment have reached are left out.
     """
+    kind = _parse_score(score, last)
     named, superseded = find_compared(trainer, runs)
     views = [view for view in named if env_id in (view.env_id, environment_label(view))] if env_id else named
     if not views:
         raise unknown_name_error("environment", env_id, {view.env_id for view in named if view.env_id}, "these runs")
     entries = _load_entries(trainer, views, tag)
     _check_has_points(trainer, entries, tag)
+    return compare_entries(entries, by, tag, last, reference, len(superseded), kind=kind, is_cut=common_step)
+
+
+def compare_entries(
+    entries: Sequence[ComparedRun],
+    by: str | None = None,
+    tag: str = RETURN_TAG,
+    last: int | None = None,
+    reference: dict[str, ScoreRange] | None = None,
+    superseded: int = 0,
+    smoothing: float = CURVE_SMOOTHING,
+    is_brief: bool = False,
+    kind: ScoreKind = ScoreKind.FINAL,
+    is_cut: bool = False,
+) -> ComparisonResult:
+    """Compare runs whose points were read already, as `compare_runs` does; `is_cut`: up to their common step.
+
+    `is_brief`: without probabilities of improvement and normalized scores, which take most of the time.
+    """
+    entries, common_steps = cut_at_common_step(entries) if is_cut else (entries, {})
     settings = [entry.settings for entry in entries]
-    key = _suggest_key(settings) if by is None else resolve_group_key(by, settings)
-    statistics = comparison.compare(entries, key, CURVE_SMOOTHING, last)
+    key = suggest_key(settings) if by is None else resolve_group_key(by, settings)
+    last = (last or LAST_EPISODES) if kind is ScoreKind.FINAL else None
+    scores = comparison.area_scores(entries) if last is None else comparison.final_scores(entries, last)
+    statistics = comparison.compare(entries, key, smoothing, scores, not is_brief)
     differences = comparison.differing_settings(settings)
     differences.pop(SETTING_KEY, None)
     tasks = sorted({entry.task for entry in entries})
@@ -132,15 +170,27 @@ def compare_runs(
         statistics,
         tuple(entries),
         differences,
-        {task: comparison.compare(own, key, CURVE_SMOOTHING, last) for task, own in by_environment.items()}
+        {task: comparison.compare(own, key, smoothing, scores, not is_brief) for task, own in by_environment.items()}
         if len(tasks) > 1
         else {},
-        _aggregate(entries, key, last, reference),
-        len(superseded),
+        None if is_brief else _aggregate(entries, key, scores, reference),
+        superseded,
+        kind,
+        common_steps,
     )
 
 
-def _suggest_key(settings: Sequence[comparison.Settings]) -> str:
+def _parse_score(name: str, last: int | None) -> ScoreKind:
+    if name not in tuple(ScoreKind):
+        raise unknown_name_error("score", name, map(str, ScoreKind))
+    if last is not None and last < 1:
+        raise BadInput(f"last: {last} values have no mean; expected a whole number of at least 1.")
+    if name == ScoreKind.AREA and last is not None:
+        raise BadInput("The score 'area' is the mean over all steps, so `last` has no effect. Leave out one of both.")
+    return ScoreKind(name)
+
+
+def suggest_key(settings: Sequence[comparison.Settings]) -> str:
     """Return what separates the runs besides the environment, which separates them anyway."""
     key = comparison.suggest_grouping_key(settings)
     return "algo" if key == "env_id" and all(one.get("algo") for one in settings) else key
@@ -158,21 +208,17 @@ def find_compared(trainer: TrainerClient, names: Sequence[str]) -> tuple[list[Ru
     return list(current.values()), [view for view in superseded.values() if view.run_id not in current]
 
 
-def environment_label(view: RunView) -> str:
-    return view.experiment.environment if view.experiment is not None else view.env_id or ""
-
-
 def _aggregate(
-    entries: Sequence[ComparedRun], key: str, last: int, reference: dict[str, ScoreRange] | None
+    entries: Sequence[ComparedRun], key: str, run_scores: dict[str, float], reference: dict[str, ScoreRange] | None
 ) -> Aggregates | None:
-    finals = comparison.final_scores(entries, last)
-    ranges = comparison.score_ranges(entries, finals)
+    ranges = comparison.score_ranges(entries, run_scores)
     if reference is not None:
         ranges = select_ranges(reference, ranges)
     elif len(ranges) < 2:
         return None
     scores = {
-        name: comparison.scores_by_task(group, finals) for name, group in comparison.group_entries(entries, key).items()
+        name: comparison.scores_by_task(group, run_scores)
+        for name, group in comparison.group_entries(entries, key).items()
     }
     # A group without any score would leave no environment that all groups have.
     scores = {name: tasks for name, tasks in scores.items() if tasks}
@@ -205,7 +251,8 @@ def _load_entry(trainer: TrainerClient, view: RunView, title: str, tag: str, has
         setting = view.experiment.setting
         settings[SETTING_KEY] = f"{view.group}: {setting}" if has_groups else setting
     steps = series.steps.astype(np.float64)
-    return ComparedRun(view.run_id, title, settings, steps, series.values, series.values, environment_label(view))
+    task, progress = environment_label(view), run_progress(view)
+    return ComparedRun(view.run_id, title, settings, steps, series.values, series.values, task, progress)
 
 
 def _check_has_points(trainer: TrainerClient, entries: Sequence[ComparedRun], tag: str) -> None:

@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import RootModel, ValidationError, model_validator
+from pydantic import BeforeValidator, RootModel, ValidationError, model_validator
 
 from mosaic.api.yaml_file import read_yaml_file, to_plain_mapping
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract, format_validation_error
+from mosaic.contracts.setting_field import parse_number
 from mosaic.statistics.aggregates import ScoreRange
 
 _EXAMPLE = "CartPole-v1: {low: 20, high: 500}"
@@ -23,9 +24,9 @@ ReferenceScores = Mapping[str, tuple[float, float]] | str | os.PathLike[str]
 
 
 class ReferenceScore(Contract):
-    low: float
+    low: Annotated[float, BeforeValidator(parse_number)]
     """The return that counts as 0, such as that of random actions."""
-    high: float
+    high: Annotated[float, BeforeValidator(parse_number)]
     """The return that counts as 1, such as that of an expert."""
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Finds the runs that a user names: by id, by `last`, or by their group."""
+"""Finds the runs that a user names: by id, name or `last`, or by their group."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ LAST = "last"
 MAX_SEARCHED = 1000
 """Runs among which `last` is searched."""
 
-Fits = Callable[["RunView"], bool]
-"""Whether a command can be applied to a run."""
+Fits = Callable[["RunView"], int]
+"""How well a command can be applied to a run; 0 or False: not at all."""
 
 
 def resolve_run(trainer: TrainerClient, name: str, fits: Fits | None = None, include_archived: bool = False) -> RunView:
-    """Return the run; `last` is the newest one that fits, or the newest of all, about which the caller reports why."""
+    """Return the run; `last` is the newest of those that fit best, or of all, about which the caller reports why."""
     if name.lower() == LAST and fits is not None:
         newest = trainer.runs(include_archived=include_archived, limit=MAX_SEARCHED)
-        fitting = next((view for view in newest if fits(view)), None)
-        if fitting is not None:
-            return fitting
+        best = max(newest, key=fits, default=None)  # the first of several
+        if best is not None and fits(best):
+            return best
     return trainer.get(name)
 
 
@@ -57,10 +57,12 @@ def resolve_name(
         if not members:
             raise _unknown_error(trainer, name, error) from None
     else:
+        if [member.run_id for member in members] == [view.run_id]:
+            return NamedRuns(members, is_group=True)
         if members and name.lower() != LAST:
             raise BadInput(
                 f"{name!r} is the name of a group, and also names the run {view.run_id}. "
-                "For the run, give more of its id; for the group, the ids of its runs: "
+                "For the run, give its id; for the group, the ids of its runs: "
                 f"mosaic runs --group {shlex.quote(name)}"
             )
         return NamedRuns([view], is_group=False)

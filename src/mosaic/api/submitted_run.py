@@ -26,6 +26,7 @@ from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import evaluation_payload, open_policy
 from mosaic.api.replays import replay_episodes
 from mosaic.api.run_wait import InterruptCounter, ShowProgress, open_progress, poll_until_finished
+from mosaic.client.submission import submit_once
 from mosaic.contracts.errors import NotAllowed, RunEnded, unknown_name_error
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RECORDING_NAME
 from mosaic.contracts.options import RunKind
@@ -213,7 +214,8 @@ class Run:
         }
         trainer = self._connection.trainer()
         payload = evaluation_payload(trainer, self.id, options, str(checkpoint), env_id=env_id)
-        run = Run(self._connection, trainer.submit(payload, is_trusted=trust)).wait(progress, timeout)
+        view = submit_once(self._connection.call, payload, is_trusted=trust)
+        run = Run(self._connection, view).wait(progress, timeout)
         evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(run.id))
         if evaluation is None:
             raise RunEnded(f"Evaluation {short_id(run.id)} is {run.status} and has no complete batch of episodes.")
@@ -249,6 +251,10 @@ class Run:
     def tag(self, *tags: str, remove: Sequence[str] = ()) -> Run:
         """Add tags, and remove others."""
         return self._update(lambda trainer: trainer.annotate(self.id, add_tags=tags, remove_tags=remove))
+
+    def rename(self, name: str) -> Run:
+        """Give the run another name; an empty one removes it."""
+        return self._update(lambda trainer: trainer.annotate(self.id, run_name=name))
 
     def note(self, text: str) -> Run:
         """Replace the run's note."""

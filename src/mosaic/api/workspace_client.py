@@ -19,8 +19,9 @@ from mosaic.api.submitted_run import Run, Runs
 from mosaic.client.connect import ReconnectingClient, read_daemon_address
 from mosaic.client.connect import connect as connect_workspace
 from mosaic.client.remote_trainer import connect_remote, find_remote_trainer
+from mosaic.client.submission import submit_once
 from mosaic.contracts.daemon_port import REMOTE_RETRY_S
-from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.submission.algorithm_schema import get_algorithm
@@ -88,6 +89,7 @@ class Client:
         priority: int | None = None,
         max_seconds: float | None = None,
         memory_mb: int | None = None,
+        executor: str | None = None,
         cpus: int | None = None,
         gpus: float | None = None,
         gpu: int | None = None,
@@ -108,6 +110,7 @@ class Client:
             "priority": priority,
             "max_seconds": max_seconds,
             "memory_mb": memory_mb,
+            "executor": executor,
             "cpus": cpus,
             "gpus": gpus,
             "gpu": gpu,
@@ -115,7 +118,7 @@ class Client:
             "tensorboard": tensorboard,
         }
         payload = _train_payload(algo, env_id, seed, total_timesteps, {**settings, **options})
-        run = Run(self._connection, self._connection.trainer().submit(payload, program_environment(payload)))
+        run = Run(self._connection, submit_once(self._connection.call, payload, program_environment(payload)))
         return run.wait() if wait else run
 
     def play(
@@ -201,12 +204,15 @@ class Client:
         data = read_sweep(config)
         check_sweep(self._connection.call, data)
         with open_study(self._workspace, data) as study:
-            SweepLoop(self._connection.call, study).run()
+            loop = SweepLoop(self._connection.call, study)
+            loop.run()
+            if loop.is_cancelled:
+                raise RunEnded(f"Another process has cancelled the sweep {study.plan.config.name!r}. Call this again.")
             return SweepResult(study.plan.config.name, tuple(study.rows()))
 
     def submit(self, payload: Mapping[str, Any]) -> Run:
         """Submit a whole config, as `mosaic submit` reads it from a file."""
-        return Run(self._connection, self._connection.trainer().submit(dict(payload)))
+        return Run(self._connection, submit_once(self._connection.call, dict(payload)))
 
     def check(
         self, /, algo: str, env_id: str, *, seed: int = 1, total_timesteps: int | None = None, **settings: Any
@@ -241,7 +247,8 @@ class Client:
     # --- finding
 
     def get_run(self, run: str = "last") -> Run:
-        """Return a run by its id, a unique beginning or end of it, or `last` for the newest that is not archived."""
+        """Return a run by its id, a unique beginning or end of it, its name if no other run has that, or `last` for the
+        newest that is not archived."""
         return Run(self._connection, self._connection.call(lambda trainer: trainer.get(run)))
 
     def runs(
@@ -268,15 +275,19 @@ class Client:
         *runs: str | Run,
         by: str | None = None,
         tag: str = RETURN_TAG,
-        last: int = 100,
+        last: int | None = None,
         env_id: str = "",
         reference_scores: ReferenceScores | None = None,
+        score: str = "final",
+        common_step: bool = False,
     ) -> ComparisonResult:
         """Compare runs or groups of them, as `mosaic compare` does.
 
-        `by` is the setting to group by, or `run` to keep runs apart. A score is the mean of the `last` values of `tag`.
-        `env_id` leaves only the runs on that environment. Scores over several are normalized on each from the worst to
-        the best of these runs, or by `reference_scores`.
+        `by` is the setting to group by, or `run` to keep runs apart. The score of a run is the mean of the `last`
+        values of `tag` (100 by default), or with `score="area"` the mean of its curve over all steps. `env_id` leaves
+        only the runs on that environment. Scores over several are normalized on each from the worst to the best of
+        these runs, or by `reference_scores`. With `common_step`, points after the largest step that all runs of an
+        environment have reached are left out.
         """
         from mosaic.api.group_comparison import compare_runs
         from mosaic.api.reference_scores import read_ranges
@@ -285,7 +296,9 @@ class Client:
             raise BadInput("compare() needs at least one run or group, such as mosaic.compare('groupA', 'groupB').")
         names = [run.id if isinstance(run, Run) else run for run in runs]
         reference = read_ranges(reference_scores)
-        return self._connection.call(lambda trainer: compare_runs(trainer, names, by, tag, last, env_id, reference))
+        return self._connection.call(
+            lambda trainer: compare_runs(trainer, names, by, tag, last, env_id, reference, score, common_step)
+        )
 
     def load_policy(
         self,
@@ -313,11 +326,7 @@ def _as_sequence(names: str | Sequence[str]) -> Sequence[str]:
 
 
 def _train_payload(
-    algo: str,
-    env_id: str,
-    seed: int,
-    total_timesteps: int | None,
-    settings: Mapping[str, Any],
+    algo: str, env_id: str, seed: int, total_timesteps: int | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     algorithm = get_algorithm(algo)
     given = {"env_id": env_id, "seed": seed, **settings}

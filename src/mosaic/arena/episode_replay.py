@@ -15,7 +15,7 @@ from mosaic.arena.play_envs import PlayEnv
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader
 from mosaic.arena.simulation import Simulation
 from mosaic.arena.state_text import describe_action, describe_value, read_symbols, read_text
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, MissingExtra
 from mosaic.contracts.play import ANY_AGENT, HUMAN
 from mosaic.contracts.replays import ReplayDifference
 from mosaic.contracts.views import SeatState, SessionState
@@ -192,8 +192,12 @@ class StoredReplay(EpisodeReplay):
 
 
 def _decode(video: Path) -> Iterator[Any]:
-    import av
-
+    try:
+        import av
+    except ModuleNotFoundError:
+        raise MissingExtra(
+            "The frames of this episode are a video, which needs PyAV: pip install 'mosaic-rl[video]'."
+        ) from None
     try:
         with av.open(str(video)) as container:
             yield from container.decode(video=0)

@@ -104,7 +104,9 @@ class LlmActor:
         self._system = self._template.format_system(self._fixed_values)
         self._ledger = Ledger(options)
         self._request: Request | None = None
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._running = 0
+        """Threads that use the client; with `_is_closed`, under the lock: the last one to leave closes it."""
         self._is_closed = False
         self._history: deque[tuple[str, str]] = deque(maxlen=options.history)
         self._problems: dict[Problem, int] = {}
@@ -137,8 +139,10 @@ class LlmActor:
     def close(self) -> None:
         """Cancel what is on its way. Its thread ends by itself: a read from a server cannot be interrupted."""
         self._give_up()
-        self._is_closed = True
-        if self._thread is None or not self._thread.is_alive():
+        with self._lock:
+            self._is_closed = True
+            is_unused = self._running == 0
+        if is_unused:
             self._client.close()
 
     def summarize(self) -> Mapping[str, Any]:
@@ -169,8 +173,9 @@ class LlmActor:
         messages.append({"role": "user", "content": self._format_turn(turn, legal)})
         now = time.monotonic()
         request = Request(turn.step, messages, legal, now, now + self._options.timeout_s)
-        self._thread = threading.Thread(target=self._decide, args=(request,), name="llm-request", daemon=True)
-        self._thread.start()
+        with self._lock:
+            self._running += 1
+        threading.Thread(target=self._decide, args=(request,), name="llm-request", daemon=True).start()
         return request
 
     def _legal_indices(self, turn: Turn) -> Sequence[int]:
@@ -223,9 +228,12 @@ class LlmActor:
             decision.problem, decision.detail = failure.problem, str(failure)
         except Exception as error:  # a defect here must not stop the session either
             decision.problem, decision.detail = "failed", f"{type(error).__name__}: {error}"
-        request.decision = decision
-        if self._is_closed:
+        with self._lock:
+            self._running -= 1
+            is_last = self._is_closed and self._running == 0
+        if is_last:
             self._client.close()
+        request.decision = decision
 
     def _ask(self, request: Request, decision: Decision) -> str:
         reply = self._complete(request, request.messages, decision)

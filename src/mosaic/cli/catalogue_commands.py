@@ -1,9 +1,10 @@
-"""`mosaic algorithms` and `mosaic envs`: what there is to train, and on what."""
+"""`mosaic algorithms`, `mosaic presets` and `mosaic envs`: what there is to train, how, and on what."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +12,10 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.common.packages import TORCH_COMMAND, has_torch
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.submission.algorithm_schema import Algorithm, find_installed_scripts, get_algorithm, load_algorithms
+from mosaic.submission.tuned_presets import TUNED_PRESETS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +55,31 @@ def algorithms(context: CliContext, name: str | None) -> None:
     for key, algorithm in known:
         table.add_row(key, *_support_cells(algorithm), algorithm.title)
     output.console().print(table)
+    if not has_torch():
+        output.print_message(f"Those that compute with torch alone need it: {TORCH_COMMAND}")
     output.print_message("One of them in detail: mosaic algorithms ppo    Its flags: mosaic train ppo --help")
+
+
+@command()
+@pass_context
+def presets(context: CliContext) -> None:
+    """Lists settings that learn faster than the defaults, with what was measured."""
+    if context.is_json:
+        output.print_json([asdict(preset) for preset in TUNED_PRESETS])
+        return
+    table = output.create_table(
+        "NAME", "ALGO", "ENV", "STEPS", "RETURN [95 %]", "DEFAULTS [95 %]", "SEEDS", "SETTINGS", wrap=("SETTINGS",)
+    )
+    for preset in TUNED_PRESETS:
+        changes = ", ".join(f"{name} {value:g}" for name, value in preset.changes.items())
+        table.add_row(
+            *(preset.name, preset.algorithm, preset.env_id, f"{preset.total_timesteps:,}"),
+            *(str(preset.tuned), str(preset.default), str(preset.seeds), changes),
+        )
+    output.console().print(table)
+    output.print_message(
+        "Train with one: mosaic train ppo --preset cartpole-ppo    Flags change single settings of it."
+    )
 
 
 def _to_json(name: str, algorithm: Algorithm) -> dict[str, object]:
@@ -73,6 +100,9 @@ def _print_algorithm(algorithm: Algorithm, console: Console) -> None:
     from rich.markdown import Markdown
 
     page = algorithm.help_page()
+    backends = (algorithm.schema_entry.get("supports") or {}).get("backends", ())
+    if "torch" in backends and "numpy" not in backends and not has_torch():
+        output.print_message(f"{algorithm.name} needs torch, which is not installed: {TORCH_COMMAND}.")
     console.print(Markdown(page or f"# {algorithm.title}\n\n{algorithm.summary}"), width=min(console.width, 100))
     console.print()
     table = output.create_table("SETTING", "DEFAULT", "WHAT IT DOES", wrap=("WHAT IT DOES",))

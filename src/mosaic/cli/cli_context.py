@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,14 @@ from mosaic import __version__
 from mosaic.common.app_log import append_log
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.contracts.daemon_port import REMOTE_RETRY_S
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, NoDaemon
 from mosaic.contracts.folder import TOKEN_VARIABLE, TRAINER_VARIABLE, WORKSPACE_VARIABLE, Workspace
 from mosaic.trainer_profiles import LOCAL, read_profiles
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress, RemoteTrainer, TrainerClient
     from mosaic.client.connect import ReconnectingClient
+    from mosaic.contracts.views import RunView
 
 Result = TypeVar("Result")
 
@@ -177,6 +178,37 @@ class CliContext:
         One on another machine is tried for a minute, or for `retry_s`.
         """
         return self._reconnecting().call(call, retry_s)
+
+    def submit(
+        self,
+        payload: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        is_trusted: bool = False,
+        is_interrupted: Callable[[], bool] = lambda: False,
+    ) -> RunView:
+        """Submits a run, once, though the connection may break meanwhile; an interrupt ends the attempts."""
+        from mosaic.client.submission import submit_once
+
+        has_failed = False
+
+        def call_and_report(call: Callable[[TrainerClient], RunView]) -> RunView:
+            def attempt(trainer: TrainerClient) -> RunView:
+                nonlocal has_failed
+                try:
+                    return call(trainer)
+                except NoDaemon:
+                    if self.is_remote and not has_failed:
+                        click.echo(
+                            "The connection broke while the run was submitted; it is submitted once. Reconnecting for "
+                            f"up to {REMOTE_RETRY_S:g} s.",
+                            err=True,
+                        )
+                    has_failed = True
+                    raise
+
+            return self._reconnecting().call(attempt, is_interrupted=is_interrupted)
+
+        return submit_once(call_and_report, payload, environment, is_trusted)
 
     def drop_connection(self) -> None:
         """Closes a connection that broke; the next call opens another one."""

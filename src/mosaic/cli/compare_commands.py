@@ -19,9 +19,10 @@ from mosaic.cli.parameters import AnyFunction, runs_argument
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.statistics.aggregates import Aggregates
-from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
+from mosaic.statistics.comparison import Comparison, ScoreKind, format_value, strip_common_parts
 from mosaic.statistics.curves import ConfidenceInterval
 from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
+from mosaic.statistics.run_progress import describe_tails
 
 SPARKLINE_WIDTH = 32
 LEADERBOARD_COLUMNS = ("RANK", "POLICY", "ALGO", "STEP", "EPISODES", "MEAN", "95 %", "IQM", "EVALUATED")
@@ -43,9 +44,21 @@ def comparison_options(function: AnyFunction) -> AnyFunction:
             "--last",
             metavar="N",
             type=click.IntRange(1),
-            default=100,
+            help="A run's final score is the mean of its last N values.  [default: 100]",
+        ),
+        click.option(
+            "--score",
+            type=click.Choice([str(kind) for kind in ScoreKind]),
+            default=str(ScoreKind.FINAL),
             show_default=True,
-            help="A run's score is the mean of its last N values.",
+            help="What the score of a run is: the mean of its last values, or of its curve over all steps, which is "
+            "higher for one that learns earlier.",
+        ),
+        click.option(
+            "--common-step",
+            is_flag=True,
+            help="Compare all runs at the largest step that all of an environment have reached: later points are left "
+            "out.",
         ),
         click.option("--tag", default=RETURN_TAG, metavar="METRIC", show_default=True, help="The metric to compare."),
         click.option("--env", "env_id", default="", metavar="ENV", help="Only runs on this environment."),
@@ -88,6 +101,10 @@ def compare(context: CliContext, /, runs: tuple[str, ...], **choices: object) ->
         return
     if result.superseded:
         output.print_message(describe_superseded(result.superseded))
+    if result.score is ScoreKind.AREA:
+        output.print_message("The score of a run is the mean of its curve over all steps.")
+    for note in result.notes:
+        output.print_message(note)
     for environment, comparison in result.environments.items():
         output.console().print(environment, style="bold")
         _print_groups(comparison, result.by)
@@ -124,6 +141,7 @@ def describe_normalization(aggregates: Aggregates | None) -> str:
 def comparison_to_json(result: ComparisonResult) -> dict[str, object]:
     return {
         "tag": result.tag,
+        "score": str(result.score),
         "last": result.last,
         "by": result.by or EACH_RUN,
         "runs": [entry.run_id for entry in result.entries],
@@ -133,6 +151,16 @@ def comparison_to_json(result: ComparisonResult) -> dict[str, object]:
         "environments": {name: _scores_json(comparison) for name, comparison in result.environments.items()},
         "aggregate": None if result.aggregates is None else aggregates_to_json(result.aggregates),
         "superseded": result.superseded,
+        "common_steps": result.common_steps,
+        "progress": [
+            {
+                "run": one.run_id,
+                "step": one.progress.step,
+                "fraction": one.progress.fraction,
+                "is_finished": one.progress.is_finished,
+            }
+            for one in result.entries
+        ],
     }
 
 
@@ -181,7 +209,7 @@ def aggregates_to_json(aggregates: Aggregates) -> dict[str, object]:
 
 def print_aggregates(aggregates: Aggregates) -> None:
     """Prints the normalized scores and the performance profile."""
-    environments = f"{len(aggregates.ranges)} environment{'s' if len(aggregates.ranges) > 1 else ''}"
+    environments = formatting.count_noun(len(aggregates.ranges), "environment")
     screen = output.console()
     screen.print(f"Normalized scores over {environments} [95 %]", style="bold")
     columns = ("GROUP", "RUNS", "IQM", "MEDIAN", "MEAN", "OPTIMALITY GAP")
@@ -215,8 +243,17 @@ def _print_groups(comparison: Comparison, key: str) -> None:
         ]
         if key:
             cells.insert(1, str(len(group.run_ids)))
-        table.add_row(*cells, output.sparkline(group.curve.mean.tolist(), SPARKLINE_WIDTH, bounds))
+        table.add_row(*cells, _curve_text(group.curve.mean.tolist(), bounds))
     output.console().print(table)
+    if tails := describe_tails(comparison):
+        output.print_message(f"{tails} The curves end there.")
+
+
+def _curve_text(values: list[float], bounds: tuple[float, float] | None) -> str:
+    """A curve that ends where its values do: all curves of a table have the same steps."""
+    known = [at for at, value in enumerate(values, 1) if math.isfinite(value)]
+    width = math.ceil(SPARKLINE_WIDTH * known[-1] / len(values)) if known else 0
+    return output.sparkline(values, width, bounds)
 
 
 def _print_improvement_probabilities(comparison: Comparison) -> None:

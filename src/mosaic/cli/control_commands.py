@@ -14,9 +14,9 @@ from mosaic import formatting
 from mosaic.api.run_lookup import can_resume
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, pass_context
-from mosaic.cli.parameters import find_run, find_runs, run_argument, runs_argument
+from mosaic.cli.parameters import COUNT, find_run, find_runs, run_argument, run_options, runs_argument
 from mosaic.contracts.errors import BadInput
-from mosaic.submission.run_payloads import apply_assignments, parse_assignment
+from mosaic.submission.run_payloads import apply_assignments, leave_group, parse_assignments, split_assignments
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -72,7 +72,7 @@ def pause(context: CliContext, runs: tuple[str, ...]) -> None:
 @click.option(
     "--total-timesteps",
     metavar="N",
-    type=click.IntRange(1),
+    type=COUNT,
     help="Train until this many steps in total; extends a finished run.",
 )
 @click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
@@ -101,20 +101,29 @@ def resume(
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting, such as learning_rate=0.001."
 )
+@run_options("group")
 @click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_context
-def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], is_trusted: bool, follow: bool) -> int:
+def resubmit(
+    context: CliContext, run: str, assignments: tuple[str, ...], group: str | None, is_trusted: bool, follow: bool
+) -> int:
     """Starts a new run from the config of another one, with changes.
 
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
+    The new run is in the group of the other one if no setting but the seed differs.
     A script runs again in its folder, with this shell's environment.
     """
     from mosaic.cli.train_commands import submit_run
     from mosaic.submission.caller_environment import program_environment
 
-    changes = [parse_assignment(text) for text in assignments]
-    payload = apply_assignments(context.trainer().config(find_run(context, run).run_id), changes)
+    written = split_assignments(assignments)
+    config = context.trainer().config(find_run(context, run).run_id)
+    changes = parse_assignments(config, written) | ({} if group is None else {"group": group})
+    payload = apply_assignments(config, changes)
+    if names := leave_group(config, payload, changes):
+        why = f"The new run is not in group {config['metadata']['group']!r}: it differs in {', '.join(names)}."
+        output.print_message(f"{why} --group sets one.")
     return submit_run(context, payload, not follow, program_environment(payload), is_trusted)
 
 
@@ -169,6 +178,20 @@ def note(context: CliContext, run: str, text: str | None) -> None:
         click.echo(view.notes)
     else:
         output.print_message(f"Run {formatting.short_id(view.run_id)} has no note.")
+
+
+@command()
+@run_argument()
+@click.argument("name")
+@pass_context
+def rename(context: CliContext, run: str, name: str) -> None:
+    """Gives a run another NAME, in any script and with spaces; '' removes it."""
+    view = find_run(context, run)
+    context.print_workspace()
+    view = context.trainer().annotate(view.run_id, run_name=name)
+    short = formatting.short_id(view.run_id)
+    message = f"Run {short} is now named {view.run_name!r}." if view.run_name else f"Run {short} has no name now."
+    context.print_result(view, message)
 
 
 @command()

@@ -17,6 +17,7 @@ from mosaic.cli.cli_context import CliContext, command, common_options, pass_con
 from mosaic.cli.service_commands import install_service, uninstall_service
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
+from mosaic.contracts.options import EXECUTORS, LOCAL_EXECUTOR
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress
@@ -46,6 +47,22 @@ def _daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="SECONDS",
             type=click.FloatRange(min=0),
             help="End after this time without runs or callers; inf: never.",
+        ),
+        click.option(
+            "--executor",
+            type=click.Choice(EXECUTORS),
+            help="Where runs are started that name no executor.  [default: $MOSAIC_EXECUTOR, or local]",
+        ),
+        click.option(
+            "--ray-address",
+            metavar="HOST:PORT",
+            help="The Ray cluster of --executor ray.  [default: $RAY_ADDRESS, or one started on this machine]",
+        ),
+        click.option(
+            "--slurm",
+            metavar="'KEY=VALUE …'",
+            help="Settings of the jobs of --executor slurm, such as 'partition=gpu account=lab'.  "
+            "[default: $MOSAIC_SLURM]",
         ),
         click.option(
             "--metrics-port",
@@ -112,6 +129,8 @@ def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
         ("workspace", status.workspace),
         ("runs", runs or "none"),
         *slot_rows(status.slots),
+        *((executor.name, formatting.describe_executor(executor)) for executor in status.executors),
+        ("executor", status.default_executor if status.default_executor != LOCAL_EXECUTOR else None),
         ("state", "draining: no further run is started" if status.is_draining else None),
         ("paused", status.paused),
         ("metrics", f"http://{status.metrics_address}/metrics" if status.metrics_address else None),
@@ -127,13 +146,11 @@ def slot_rows(slots: SlotUsage) -> list[tuple[str, str | None]]:
     cpus = [f"{short[holder.run_id]} {holder.cpus}" for holder in slots.holders]
     used = f"{slots.busy_cpus} of {slots.cpus} busy" + (f": {', '.join(cpus)}" if cpus else "")
     rows: list[tuple[str, str | None]] = [("busy", f"{slots.busy} of {slots.runs} slots"), ("CPUs", used)]
-    for index, name in enumerate(slots.gpu_names):
-        holders = [
-            short[holder.run_id] + (f" {holder.gpu_share:.0%}" if holder.gpu_share < 1 else "")
-            for holder in slots.holders
-            if index in holder.gpus
-        ]
-        rows.append((f"GPU {index}", f"{name}: {', '.join(holders) or 'free'}"))
+    for gpu, name in enumerate(slots.gpu_names):
+        sample = slots.gpu_sample(gpu)
+        measured = f" ({formatting.format_gpu_sample(sample)})" if sample else ""
+        holders = formatting.describe_gpu_holders(slots, gpu, short)
+        rows.append((f"GPU {gpu}", f"{name}{measured}: {holders or 'free'}"))
     return rows
 
 
@@ -203,7 +220,7 @@ def _wait_until_gone(address: DaemonAddress, timeout_s: float) -> bool:
 def run(context: CliContext, /, **options: Any) -> int:
     """Runs the daemon in the foreground, until Ctrl-C, or as --idle-s says.
 
-    With --listen, other machines can use it: it prints the fingerprint and where its token is. See docs/remote.md.
+    With --listen, other machines can use it: it prints the fingerprint and where its token is.
     """
     from mosaic.trainer.__main__ import main
 

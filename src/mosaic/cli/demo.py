@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +44,7 @@ def demo(context: CliContext) -> int:
     if view.stage != "finished" or view.outcome != "succeeded":
         return report_end(context, view)
     output.print_message(f"Evaluating it on {EVAL_EPISODES} fresh seeds.")
-    options = {"eval_batch_size": EVAL_EPISODES, "eval_capture_video": True}
+    options = {"eval_batch_size": EVAL_EPISODES, "eval_capture_video": find_spec("av") is not None}
     eval_view, evaluation = run_evaluation(context, evaluation_payload(context.trainer(), view.run_id, options))
     if evaluation is None:
         return report_end(context, eval_view)
@@ -61,7 +62,7 @@ def demo(context: CliContext) -> int:
 
 
 def _save_curve(context: CliContext, view: RunView) -> str | None:
-    path = context.workspace.root / "exports" / view.run_id / "curve.png"
+    path = context.workspace.exports(view.run_id) / "curve.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         save_curve(context.trainer(), view, path)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.daemon_commands import slot_rows
 from mosaic.contracts.errors import MosaicError
+from mosaic.formatting import describe_executor
 
 DISTRIBUTION = "mosaic-rl"
 DEFAULT_PORT = 50055
@@ -25,8 +26,8 @@ MIN_FREE_DISK_MB = 1000
 MIN_SHARED_MEMORY_MB = 128
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 _REQUIREMENT = re.compile(r"""([\w.-]+)[^;]*(?:;.*\bextra\s*==\s*['"]([\w-]+))?""")
-_EXTRA_DISTRIBUTIONS = {"mujoco": "mujoco", "box2d": "box2d"}
-"""Extras that are extras of gymnasium: the distribution that shows whether they are installed."""
+_EXTRA_DISTRIBUTIONS = {"mujoco": ["mujoco"], "box2d": ["box2d"]}
+"""Extras that are extras of gymnasium: what shows whether they are installed."""
 
 
 class DoctorCheck(NamedTuple):
@@ -105,27 +106,40 @@ def _check_packages(_: CliContext) -> Iterator[DoctorCheck]:
     yield from _check_extras(lines)
 
 
+def split_extras(
+    required: Mapping[str, list[str]], missing: Mapping[str, list[str]]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the extras that are installed, incomplete and absent, by their distributions and those that are missing.
+
+    What an installed extra requires, too, does not show that another one was asked for.
+    """
+    installed = [name for name in required if not missing[name]]
+    shared = {one for name in installed for one in required[name]}
+    begun = [name for name in required if missing[name] and set(required[name]) - set(missing[name]) - shared]
+    return installed, begun, [name for name in required if name not in installed and name not in begun]
+
+
 def _check_extras(lines: list[str]) -> Iterator[DoctorCheck]:
-    installed, absent = [], []
-    for name in metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
-        if name == "dev":
-            continue
-        own = [_EXTRA_DISTRIBUTIONS[name]] if name in _EXTRA_DISTRIBUTIONS else []
-        required = required_distributions(lines, name) + own
-        missing = missing_distributions(required)
-        if not missing:
-            installed.append(name)
-        elif missing == required or set(own) & set(missing):
-            absent.append(name)
-        else:
-            words = f"{name} is incomplete: {', '.join(missing)} missing"
-            yield DoctorCheck(f"extra: {name}", "warn", words, _install_hint(name))
+    required = {
+        name: _EXTRA_DISTRIBUTIONS.get(name) or required_distributions(lines, name)
+        for name in metadata(DISTRIBUTION).get_all("Provides-Extra") or ()
+        if name not in ("desktop", "dev", "docs")
+    }
+    missing = {name: missing_distributions(names) for name, names in required.items()}
+    installed, begun, absent = split_extras(required, missing)
+    for name in begun:
+        words = f"{name} is incomplete: {', '.join(missing[name])} missing"
+        yield DoctorCheck(f"extra: {name}", "warn", words, _install_hint(name))
     yield DoctorCheck("extras", "ok", f"installed: {', '.join(installed) or 'none'}")
     if absent:
         words = f"not installed: {', '.join(absent)}; get one with {_install_hint(absent[0])}"
         yield DoctorCheck("other extras", "ok", words)
     if "train" in absent:
         yield DoctorCheck("extra: train", "warn", "Nothing can be trained without it.", _install_hint("train"))
+    elif "torch" in absent:
+        words = "numpy trains; other algorithms, networks and activations, images and GPUs need torch."
+        state = "ok" if shutil.which("nvidia-smi") is None else "warn"
+        yield DoctorCheck("extra: torch", state, words, _install_hint("torch"))
 
 
 def _install_hint(extra: str) -> str:
@@ -220,6 +234,9 @@ def _check_daemon(context: CliContext) -> Iterator[DoctorCheck]:
     yield DoctorCheck("daemon", "ok", f"pid {status.pid} at {status.address}; its log: {log}")
     words = "\n".join(f"{name} {value}" for name, value in slot_rows(status.slots))
     yield DoctorCheck("slots", "ok", words)
+    for executor in status.executors:
+        state = "warn" if executor.problem else "ok"
+        yield DoctorCheck(f"executor: {executor.name}", state, describe_executor(executor))
 
 
 def _check_rendering(context: CliContext) -> Iterator[DoctorCheck]:

@@ -71,7 +71,7 @@ def print_plan(context: CliContext, plan: DuelPlan) -> None:
         output.print_json({"env_id": plan.config.env, "seeds": seeds, "sessions": sessions})
         return
     shown = f"{seeds[0]} to {seeds[-1]}" if seeds == list(range(seeds[0], seeds[0] + len(seeds))) else str(seeds)[1:-1]
-    click.echo(f"{plan.config.env}, {len(seeds)} episodes in each session. Seeds: {shown}")
+    click.echo(f"{plan.config.env}, {formatting.count_noun(len(seeds), 'episode')} in each session. Seeds: {shown}")
     opponent = plan.config.opponent
     table = output.create_table("ACTOR", *(("AS AGENT", "AGAINST") if opponent else ()))
     for session in plan.sessions:

@@ -19,7 +19,7 @@ from mosaic.cli.cli_context import CliContext, command, common_options, pass_con
 from mosaic.contracts.errors import unknown_name_error
 
 if TYPE_CHECKING:
-    from mosaic.api.experiment_state import ExperimentRun
+    from mosaic.api.experiment_state import ExperimentRun, SettingRow
     from mosaic.contracts.views import RunView
     from mosaic.submission.experiment_plan import ExperimentPlan
 
@@ -27,15 +27,6 @@ FAILED_EXIT_CODE = 3
 DETACHED_EXIT_CODE = 130
 FILE_SUFFIXES = (".yaml", ".yml")
 _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
-COUNTED = {
-    "DONE": ("succeeded",),
-    "RUNNING": ("starting", "running", "stalled", "paused", "stopping"),
-    "QUEUED": ("queued",),
-    "FAILED": ("failed", "rejected", "lost"),
-    "CANCELLED": ("cancelled",),
-    "MISSING": ("missing",),
-}
-"""By column: the statuses of runs that it counts."""
 
 
 @click.group(params=common_options())
@@ -133,7 +124,7 @@ def status(context: CliContext, experiment_name: str) -> None:
         plan = _read_plan(path)
         _print_runs(context, plan.name, read_runs(context.call_with_reconnect, plan))
         return
-    from mosaic.api.experiment_state import format_counts, split_superseded
+    from mosaic.api.experiment_state import format_counts, rows_by_setting, split_superseded
 
     views = context.trainer().runs(group=experiment_name, include_archived=True)
     if not views:
@@ -143,12 +134,7 @@ def status(context: CliContext, experiment_name: str) -> None:
     if context.is_json:
         output.print_json({"name": experiment_name, "runs": [view.run_id for view in current]} | _counts_json(current))
         return
-    rows: dict[tuple[str, str], list[RunView]] = {}
-    for view in current[::-1]:
-        member = view.experiment
-        setting = member.setting if member else view.algo or view.worker
-        rows.setdefault((setting, member.environment if member else view.env_id or ""), []).append(view)
-    _print_table([(*labels, members, [view.status for view in members]) for labels, members in rows.items()])
+    _print_table(rows_by_setting(current))
     click.echo(f"\n{experiment_name}: {format_counts([view.status for view in current])}")
     if superseded:
         output.print_message(f"{_count(len(superseded), 'run')} with earlier settings or attempts are not counted.")
@@ -169,12 +155,15 @@ def experiments(context: CliContext, archived: bool) -> None:
     if not groups:
         output.print_message(f"No groups yet in {context.place}. Make one: mosaic experiment run FILE.yaml")
         return
-    columns = ("GROUP", "RUNS", *(name for name in COUNTED if name != "MISSING"), "AGE")
+    from mosaic.api.experiment_state import COUNTED, MISSING, count_statuses
+
+    counted = [name for name in COUNTED if name != MISSING]
+    columns = ("GROUP", "RUNS", *map(str.upper, counted), "AGE")
     table = output.create_table(*columns, right_aligned=columns[1:], truncate=("GROUP",))
     for name, views in groups.items():
-        cells = _count_cells([view.status for view in views])
-        del cells["MISSING"]
-        table.add_row(name, str(len(views)), *cells.values(), formatting.format_age(views[0].submitted_at))
+        counts = count_statuses([view.status for view in views])
+        cells = (_count_cell(column, counts[column]) for column in counted)
+        table.add_row(name, str(len(views)), *cells, formatting.format_age(views[0].submitted_at))
     output.console().print(table)
 
 
@@ -231,51 +220,45 @@ def _print_runs(context: CliContext, name: str, runs: Sequence[ExperimentRun]) -
 
 def print_cells(runs: Sequence[ExperimentRun]) -> None:
     """One row for each setting and environment."""
-    rows: dict[str, list[ExperimentRun]] = {}
+    from mosaic.api.experiment_state import SettingRow
+
+    cells: dict[str, list[ExperimentRun]] = {}
     for run in runs:
-        rows.setdefault(run.planned.cell.settings_key, []).append(run)
+        cells.setdefault(run.planned.cell.settings_key, []).append(run)
     _print_table(
         [
-            (
+            SettingRow(
                 members[0].planned.cell.setting,
                 members[0].planned.cell.environment,
                 [run.view for run in members if run.view is not None],
                 [run.status for run in members],
             )
-            for members in rows.values()
+            for members in cells.values()
         ]
     )
 
 
-def _print_table(rows: Sequence[tuple[str, str, Sequence[RunView], Sequence[str]]]) -> None:
-    """Each row: setting, environment, its runs, and the statuses of these and of missing ones."""
-    counts = [_count_cells(statuses) for *_, statuses in rows]
-    shown = [name for name in COUNTED if name == "DONE" or any(cells[name] for cells in counts)]
-    columns = ("SETTING", "ENV", "RUNS", *shown, "STEPS", "RETURN")
+def _print_table(rows: Sequence[SettingRow]) -> None:
+    from mosaic.api.experiment_state import COUNTED
+
+    shown = [name for name in COUNTED if name == "done" or any(row.counts[name] for row in rows)]
+    columns = ("SETTING", "ENV", "RUNS", *map(str.upper, shown), "STEPS", "RETURN")
     table = output.create_table(*columns, right_aligned=columns[2:], truncate=("SETTING", "ENV"))
-    for (setting, environment, views, statuses), cells in zip(rows, counts, strict=True):
-        steps = sum(view.global_step or 0 for view in views)
+    for row in rows:
+        counts = row.counts
         table.add_row(
-            setting,
-            environment,
-            str(len(statuses)),
-            *(cells[name] for name in shown),
-            formatting.format_count(steps) if steps else "",
-            formatting.format_number(_mean_return(views)),
+            row.setting,
+            row.environment,
+            str(len(row.statuses)),
+            *(_count_cell(name, counts[name]) for name in shown),
+            formatting.format_count(row.total_steps) if row.total_steps else "",
+            formatting.format_number(row.mean_return),
         )
     output.console().print(table)
 
 
-def _mean_return(views: Sequence[RunView]) -> float | None:
-    """Of runs on one environment."""
-    known = [view.episodic_return for view in views if view.episodic_return is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _count_cells(statuses: Sequence[str]) -> dict[str, str]:
-    numbers = Counter(statuses)
-    counts = {name: sum(numbers[status] for status in counted) for name, counted in COUNTED.items()}
-    return {name: str(count) if count or name == "DONE" else "" for name, count in counts.items()}
+def _count_cell(column: str, count: int) -> str:
+    return str(count) if count or column == "done" else ""
 
 
 def _counts_json(views: Sequence[RunView]) -> dict[str, Any]:

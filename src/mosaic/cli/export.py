@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -61,13 +59,17 @@ def export(context: CliContext, /, run: str, **paths: Path | None) -> None:
             "Choose what to export: --episodes F.jsonl, --csv F.csv, --metrics F.json, --png F.png, --pdf F.pdf, "
             "--svg F.svg or --zip F.zip."
         )
+    from mosaic.api.figures import FORMATS, parse_format
     from mosaic.client import exports
 
+    for kind in chosen:
+        if kind in FORMATS:
+            parse_format(chosen[kind], kind)
     fits = (lambda view: view.stage == "finished") if "zip_file" in chosen else None
     views = find_runs(context, [run], fits)
     for_one: dict[str, Callable[[TrainerClient, RunView, Path, ExportTask], None]] = {
         "episodes": exports.export_episodes,
-        **{kind: partial(save_curve, image_format=kind) for kind in ("png", "pdf", "svg")},
+        **dict.fromkeys(FORMATS, save_curve),
     }
     for_all: dict[str, Callable[[TrainerClient, Sequence[RunView], Path, ExportTask], None]] = {
         "json_file": exports.export_json_of_runs,
@@ -113,12 +115,9 @@ def import_(context: CliContext, file: str) -> None:
     if not path.exists():
         raise BadInput(f"{file} does not exist; expected a zip that `mosaic export --zip` made.")
     context.print_workspace()
-    from mosaic.client.file_transfer import extract_packed_runs
+    from mosaic.client.file_transfer import import_runs
 
-    trainer = context.trainer()
-    with tempfile.TemporaryDirectory(prefix="mosaic-import-") as folder:
-        parts = extract_packed_runs(path, Path(folder)) if path.is_file() else [path]
-        views = [trainer.import_run(str(part)) for part in parts]
+    views = import_runs(context.trainer(), path)
     if context.is_json:
         output.print_json(views[0] if len(views) == 1 else views)
         return
@@ -129,12 +128,12 @@ def import_(context: CliContext, file: str) -> None:
 # --- the curve of returns
 
 
-def save_curve(
-    trainer: TrainerClient, view: RunView, path: Path, _: ExportTask | None = None, image_format: str = "png"
-) -> None:
-    """Writes the curve of a run's returns as an image."""
+def save_curve(trainer: TrainerClient, view: RunView, path: Path, _: ExportTask | None = None) -> None:
+    """Writes the curve of a run's returns as an image, whose name decides the format."""
+    from mosaic.api.figures import parse_format
+
     with atomic_write(path) as file:
-        _draw_curve(view, list(trainer.episodes(view.run_id)), file, image_format)
+        _draw_curve(view, list(trainer.episodes(view.run_id)), file, parse_format(path))
 
 
 def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes], image_format: str) -> None:
@@ -147,7 +146,7 @@ def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes], imag
         from matplotlib.figure import Figure
         from matplotlib.ticker import EngFormatter
     except ModuleNotFoundError:
-        raise MissingExtra("A curve needs the training extra: pip install 'mosaic-rl[train]'.") from None
+        raise MissingExtra("A curve needs matplotlib: pip install 'mosaic-rl[plot]'.") from None
     import numpy as np
 
     steps = [episode.step for episode in episodes]

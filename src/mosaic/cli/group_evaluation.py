@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mosaic import formatting
-from mosaic.api.group_comparison import environment_label
+from mosaic.api.experiment_state import environment_label, setting_label
 from mosaic.api.policy_lookup import evaluation_payload
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext
@@ -55,12 +55,10 @@ def evaluate_group(
     else:
         _print_table(evaluated)
     if left := len(views) - len(evaluated):
-        output.print_message(f"{left} of {len(views)} runs were not evaluated.")
+        output.print_message(
+            f"{left} of {formatting.count_noun(len(views), 'run')} {'was' if left == 1 else 'were'} not evaluated."
+        )
     return max(exit_code(one.evaluation) for one in evaluated)
-
-
-def setting_label(view: RunView) -> str:
-    return view.experiment.setting if view.experiment is not None else view.algo or view.worker
 
 
 def _print_table(evaluated: Sequence[EvaluatedRun]) -> None:

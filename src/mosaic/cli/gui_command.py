@@ -18,11 +18,13 @@ INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
 
 
 @command(has_json=False)
-@click.option("--run", metavar="RUN", help="Show this run: its id, the beginning or end of one, or 'last'.")
+@click.option("--run", metavar="RUN", help="Show this run: its id, the beginning or end of one, its name, or 'last'.")
 @pass_context
 def gui(context: CliContext, run: str | None) -> int:
     """Opens the workbench. Closing it touches no run."""
     remote = context.remote_trainer()
+    if importlib.util.find_spec("PySide6") is None:
+        raise MissingExtra(f"The workbench needs PySide6, which is not installed: {INSTALL_HINT}")
     require_display()
     try:
         from mosaic.gui.app import main

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import click
 
@@ -22,51 +23,90 @@ MAX_LINE_CHARS = 4000
 """Characters of a line that are shown in a terminal."""
 
 
+class Stream(NamedTuple):
+    """Which log is meant."""
+
+    is_stderr: bool
+    is_both: bool
+
+    @property
+    def title(self) -> str:
+        return "stdout and stderr" if self.is_both else "stderr" if self.is_stderr else "stdout"
+
+    @property
+    def flag(self) -> str:
+        return " --both" if self.is_both else " --stderr" if self.is_stderr else ""
+
+
 @command()
 @run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run has ended.")
 @click.option("--stderr", "is_stderr", is_flag=True, help="What it wrote to stderr.")
+@click.option("--both", "is_both", is_flag=True, help="Stdout and stderr, in the order of their writing.")
 @click.option("-n", "--lines", metavar="N", type=click.IntRange(0), help="Show only the last N lines.")
+@click.option("--search", "text", metavar="TEXT", help="Show only the lines that contain TEXT, with their numbers.")
 @pass_context
-def logs(context: CliContext, run: str, follow: bool, is_stderr: bool, lines: int | None) -> None:
+def logs(
+    context: CliContext, run: str, follow: bool, is_stderr: bool, is_both: bool, lines: int | None, text: str | None
+) -> None:
     """Prints what a run wrote to its console: the exact bytes, or made readable where they go to a terminal."""
     if follow and context.is_json:
         raise BadInput("--follow and --json cannot both be given.")
+    if is_stderr and is_both:
+        raise BadInput("--stderr and --both cannot both be given.")
+    if text is not None and (follow or lines is not None):
+        raise BadInput("--search shows matches of the whole log, without --follow and --lines.")
     trainer = context.trainer()
     run_id = find_run(context, run).run_id
+    stream = Stream(is_stderr, is_both)
+    if text is not None:
+        _search(context, run_id, stream, text)
+        return
     offset = 0
     if lines is not None or context.is_json:
-        chunks = list(trainer.log(run_id, is_stderr))
+        chunks = list(trainer.log(run_id, is_stderr, is_both=is_both))
         data = last_lines(b"".join(chunk.data for chunk in chunks), lines)
         offset = chunks[-1].offset if chunks else 0
         if context.is_json:
-            stream = "stderr" if is_stderr else "stdout"
-            output.print_json({"run_id": run_id, "stream": stream, "text": data.decode(errors="replace")})
+            output.print_json({"run_id": run_id, "stream": stream.title, "text": data.decode(errors="replace")})
             return
         size = write_log([data])
         if follow:
-            size += write_log(follow_log(context, run_id, is_stderr, offset))
+            size += write_log(follow_log(context, run_id, stream, offset))
     elif follow:
-        size = write_log(follow_log(context, run_id, is_stderr))
+        size = write_log(follow_log(context, run_id, stream))
     else:
-        size = write_log(chunk.data for chunk in trainer.log(run_id, is_stderr))
+        size = write_log(chunk.data for chunk in trainer.log(run_id, is_stderr, is_both=is_both))
     if size == 0:
-        other = "" if is_stderr else f" Its other stream: mosaic logs --stderr {formatting.short_id(run_id)}"
-        output.print_message(
-            f"Run {formatting.short_id(run_id)} wrote nothing to {'stderr' if is_stderr else 'stdout'}.{other}"
-        )
+        other = f" Its other stream: mosaic logs --stderr {formatting.short_id(run_id)}" if not stream.flag else ""
+        output.print_message(f"Run {formatting.short_id(run_id)} wrote nothing to {stream.title}.{other}")
 
 
-def follow_log(context: CliContext, run_id: str, is_stderr: bool, offset: int = 0) -> Iterator[bytes]:
+def _search(context: CliContext, run_id: str, stream: Stream, text: str) -> None:
+    """Prints `12:the line`, as grep does; of both streams with their names."""
+    found = context.trainer().search_log(run_id, text, *stream)
+    names = {False: "stdout", True: "stderr"}
+    if context.is_json:
+        rows = [{"line": row.line, "stream": names[row.is_stderr], "text": row.text} for row in found.lines]
+        output.print_json({"run_id": run_id, "matches": rows, "is_limited": found.is_limited})
+        return
+    prefix = {is_stderr: f"{name}:" if stream.is_both else "" for is_stderr, name in names.items()}
+    write_log(f"{prefix[row.is_stderr]}{row.line}:{row.text}\n".encode() for row in found.lines)
+    if found.is_limited:
+        output.print_message(f"Only the first {len(found.lines):,} matches are shown.")
+    if not found.lines:
+        output.print_message(f"No line of {stream.title} contains {text!r}.")
+
+
+def follow_log(context: CliContext, run_id: str, stream: Stream, offset: int = 0) -> Iterator[bytes]:
     """Yields what is written from `offset` on until the run has ended; a broken connection continues where it was."""
-    option = " --stderr" if is_stderr else ""
-    outage = Outage(context, f"mosaic logs -f{option} {formatting.short_id(run_id)}")
+    outage = Outage(context, f"mosaic logs -f{stream.flag} {formatting.short_id(run_id)}")
     while True:
         try:
             trainer = context.trainer()
             if (message := outage.note_success()) is not None:
                 output.print_message(message)
-            for chunk in trainer.log(run_id, is_stderr, offset, follow=True):
+            for chunk in trainer.log(run_id, stream.is_stderr, offset, follow=True, is_both=stream.is_both):
                 offset = chunk.offset
                 yield chunk.data
             if trainer.get(run_id).stage == "finished":

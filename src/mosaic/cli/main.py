@@ -32,6 +32,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "Train an agent on CartPole, watch it learn, evaluate it."),
         "doctor": ("doctor:doctor", "Check this machine and show how to fix each problem."),
         "algorithms": ("catalogue_commands:algorithms", "List the algorithms, or explain one and its settings."),
+        "presets": ("catalogue_commands:presets", "List settings that learn faster than the defaults, as measured."),
         "envs": ("catalogue_commands:envs", "List the environments, or explain one: settings, actions, keys."),
     },
     "Train": {
@@ -76,6 +77,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Organize": {
         "tag": ("control_commands:tag", "Add tags to a run or remove them."),
         "note": ("control_commands:note", "Write or read a run's note."),
+        "rename": ("control_commands:rename", "Give a run another name."),
         "archive": ("control_commands:archive", "Hide runs from the list without deleting them."),
         "delete": ("control_commands:delete", "Move finished runs to the trash."),
         "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
@@ -138,7 +140,8 @@ class LazyGroup(click.Group):
         "token_normalize_func": lambda token: token.replace("_", "-"),
     },
     params=common_options(),
-    epilog="RUN is a run's id, the beginning or end of one, or 'last'. Help for one command: mosaic train --help",
+    epilog="RUN is a run's id, the beginning or end of one, its name, or 'last'. "
+    "Help for one command: mosaic train --help",
 )
 @click.version_option(__version__, message="mosaic %(version)s")
 @click.pass_context

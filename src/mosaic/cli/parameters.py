@@ -106,7 +106,7 @@ def find_current_runs(context: CliContext, name: str, fits: Fits | None = None) 
 def find_runs(
     context: CliContext, names: Sequence[str], fits: Fits | None = None, include_archived: bool = False
 ) -> list[RunView]:
-    """Return the runs that a user names, by ids, groups or `last`; of a group, those that fit the command.
+    """Return the runs that a user names, by ids, names, groups or `last`; of a group, those that fit the command.
 
     Every command that takes RUN|GROUP calls this, so that a name means the same in all of them.
     """
@@ -142,6 +142,10 @@ class SettingType(click.ParamType[Any]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         choices = (self.field.constraints or {}).get("choices")
         return "|".join(map(str, choices)) if choices else self.name.upper()
+
+
+COUNT = SettingType(SettingField("", "int", constraints={"ge": 1}))
+"""A number of steps or episodes: 20000, 20k, 2e4 or 20,000."""
 
 
 class SettingOption(click.Option):

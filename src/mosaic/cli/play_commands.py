@@ -14,7 +14,7 @@ from mosaic.api.replays import check_export_path, export_recording, fetch_record
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.control_commands import TRUST_HELP
-from mosaic.cli.parameters import find_run, run_argument
+from mosaic.cli.parameters import COUNT, find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME
@@ -49,9 +49,9 @@ DEFAULT_EPISODES = 1
 @click.option(
     "--opponent-option", "opponent_options", multiple=True, metavar="KEY=VALUE", help="The same of the opponent."
 )
-@click.option("--episodes", type=click.IntRange(1), default=DEFAULT_EPISODES, show_default=True, metavar="N")
+@click.option("--episodes", type=COUNT, default=DEFAULT_EPISODES, show_default=True, metavar="N")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, metavar="S", help="Of the first episode.")
-@click.option("--max-steps", type=click.IntRange(1), metavar="N", help="End each episode after this many steps.")
+@click.option("--max-steps", type=COUNT, metavar="N", help="End each episode after this many steps.")
 @click.option("--rate", "rate_hz", type=click.FloatRange(0, min_open=True), metavar="HZ", help="Steps per second.")
 @click.option("--env-kwargs", metavar="JSON", help="Settings of the environment, such as '{\"is_slippery\": false}'.")
 @click.option("--record/--no-record", default=True, help="Store every episode for `mosaic replay`.")

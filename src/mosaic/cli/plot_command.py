@@ -47,19 +47,22 @@ DEFAULT_SMOOTHING = 0.9
 def plot(
     context: CliContext, /, runs: tuple[str, ...], out: Path, kind: str, width: str, smoothing: float, **choices: object
 ) -> None:
-    """Draws runs or groups for a paper. Needs matplotlib, from the extra `train`.
+    """Draws runs or groups for a paper. Needs matplotlib, from the extra `plot`.
 
     Curves are means over the runs of a setting with Student's 95 % interval, with one panel per environment. The other
     kinds are normalized on each environment, by the compared runs or by --reference-scores, with 95 % bootstrap
     intervals.
     """
-    from mosaic.api.figures import FigureKind, parse_width, save_figure
+    from mosaic.api.figures import FigureKind, check_score, parse_width, save_figure
 
     width_in = parse_width(width)
+    check_score(FigureKind(kind), str(choices["score"]))
     result = run_comparison(context, runs, choices)
     save_figure(result, out, FigureKind(kind), width_in, smoothing)
     if result.superseded:
         output.print_message(describe_superseded(result.superseded))
+    for note in result.notes:
+        output.print_message(note)
     if kind == FigureKind.EFFICIENCY and result.aggregates is not None and not result.aggregates.is_reference:
         output.print_message(
             "Returns were normalized on each environment from the lowest (0) to the highest (1) value of these curves."

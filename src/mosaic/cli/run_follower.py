@@ -134,9 +134,9 @@ def submit_and_follow(
     is_trusted: bool = False,
 ) -> RunView:
     """Starts a run and follows it. From the submission on, a Ctrl-C is for the run."""
-    trainer = context.trainer()
+    context.trainer()
     with InterruptCounter() as interrupts:
-        view = trainer.submit(payload, environment, is_trusted)
+        view = context.submit(payload, environment, is_trusted, lambda: interrupts.count > 0)
         output.print_warnings(view)
         return _follow(context, view, interrupts, target_episodes)
 
@@ -230,6 +230,10 @@ def _update_until_end(
         if interrupts.count > handled:
             handled += 1
             if handled > 1 or not may_cancel:
+                if cancel_at is not None:
+                    display.print_message(
+                        "The trainer was not reached, so nothing was stopped: what it runs continues."
+                    )
                 return
             cancel_at = time.monotonic()
         if cancel_at is not None and time.monotonic() >= cancel_at:

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 DEFAULT_LIMIT = 30
-COLUMNS = ("RUN", "STATUS", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "TAGS")
+COLUMNS = ("RUN", "STATUS", "NAME", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "USER", "TAGS")
 PROBLEM_MARK = "!"
 """After the status of a run with files that cannot be read."""
 OPTIONAL_COLUMNS = ("STEPS/S", "AGE", "SEED")
-TRUNCATED_COLUMNS = ("TAGS", "ENV", "ALGO")
+TRUNCATED_COLUMNS = ("TAGS", "USER", "ENV", "ALGO", "NAME")
+COLUMNS_IF_FILLED = ("NAME", "TAGS")
 RIGHT_ALIGNED_COLUMNS = ("SEED", "DONE", "RETURN", "STEPS/S", "AGE")
 GAP = "  "
 STATUSES = (
@@ -65,8 +66,11 @@ class RunsTable:
         from rich.cells import cell_len
 
         widths = {name: max([len(name), *(cell_len(row[name]) for row in self._rows)]) for name in COLUMNS}
-        if not any(row["TAGS"] for row in self._rows):
-            del widths["TAGS"]
+        for column in COLUMNS_IF_FILLED:
+            if not any(row[column] for row in self._rows):
+                del widths[column]
+        if len({row["USER"] for row in self._rows}) < 2:
+            del widths["USER"]
         excess = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
         for column in OPTIONAL_COLUMNS:
             if excess > 0:
@@ -97,6 +101,7 @@ def _row_cells(view: RunView, short: str) -> dict[str, str]:
     return {
         "RUN": short,
         "STATUS": f"{view.status} {PROBLEM_MARK}" if view.problem else view.status,
+        "NAME": view.run_name or "",
         "ALGO": f"{algo} (eval)" if view.kind == RunKind.POLICY_EVAL else algo,
         "ENV": view.env_id or formatting.PLACEHOLDER,
         "SEED": formatting.PLACEHOLDER if view.seed is None else str(view.seed),
@@ -104,6 +109,7 @@ def _row_cells(view: RunView, short: str) -> dict[str, str]:
         "RETURN": formatting.format_number(view.episodic_return),
         "STEPS/S": formatting.format_count(view.sps),
         "AGE": formatting.format_age(view.submitted_at),
+        "USER": view.submitted_by or "",
         "TAGS": ",".join(view.tags or ()),
     }
 
@@ -159,9 +165,9 @@ def summarize_runs(views: list[RunView]) -> str:
     """`30 runs: 18 succeeded, 2 running, 10 queued. Next in the queue: 2 of 2 slots busy, place 1.`"""
     numbers = Counter(view.status for view in views)
     listed = ", ".join(f"{numbers[status]} {status}" for status in (*STATUSES, "stalled") if numbers[status])
-    queued = sorted((view for view in views if view.wait_reason), key=lambda view: view.queue_position or 0)
+    queued = sorted((view for view in views if view.queue_position), key=lambda view: view.queue_position or 0)
     waiting = f" Next in the queue: {queued[0].wait_reason}." if queued else ""
-    return f"{len(views)} runs: {listed}.{waiting}"
+    return f"{formatting.count_noun(len(views), 'run')}: {listed}.{waiting}"
 
 
 @command()

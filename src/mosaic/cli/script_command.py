@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import run_options
+from mosaic.cli.parameters import COUNT, run_options
 from mosaic.contracts.errors import BadInput
 from mosaic.submission.caller_environment import caller_environment
 from mosaic.submission.run_payloads import build_payload
@@ -20,7 +20,7 @@ from mosaic.submission.script_payloads import PROBE_PARTS, script_config
 
 @command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--env-id-from", metavar="FLAG", help="Which of the script's arguments names its environment.")
-@click.option("--total-timesteps", metavar="N", type=click.IntRange(1), help="How many steps it will take, if known.")
+@click.option("--total-timesteps", metavar="N", type=COUNT, help="How many steps it will take, if known.")
 @click.option("--compat", is_flag=True, help="It was written for gymnasium 0.29: give it that behavior on 1.x.")
 @click.option(
     "--without",

@@ -14,6 +14,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.systemd_unit import build_unit
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.contracts.options import EXECUTORS
 
 UNIT_NAME = "mosaic-trainer.service"
 SYSTEMCTL_TIMEOUT_S = 30.0
@@ -31,11 +32,21 @@ def unit_path() -> Path:
     "--listen", metavar="HOST[:PORT]", help="Serve other machines there, by TLS. Without it: this machine only."
 )
 @click.option("--max-runs", metavar="N", type=click.IntRange(1), help="How many runs at a time.")
+@click.option("--executor", type=click.Choice(EXECUTORS), help="Where runs are started that name no executor.")
+@click.option("--ray-address", metavar="HOST:PORT", help="The Ray cluster of --executor ray.")
+@click.option("--slurm", metavar="'KEY=VALUE …'", help="Settings of the jobs of --executor slurm.")
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="The first port to try on this machine.")
 @click.option("--print", "is_printed", is_flag=True, help="Print the unit; write nothing.")
 @pass_context
 def install_service(
-    context: CliContext, listen: str | None, max_runs: int | None, port: int | None, is_printed: bool
+    context: CliContext,
+    listen: str | None,
+    max_runs: int | None,
+    executor: str | None,
+    ray_address: str | None,
+    slurm: str | None,
+    port: int | None,
+    is_printed: bool,
 ) -> None:
     """Lets systemd run the daemon of this workspace: from login on, again after a failure. Runs survive its restarts.
 
@@ -46,7 +57,14 @@ def install_service(
         from mosaic.trainer.listeners import parse_listen_address
 
         listen = parse_listen_address(listen)
-    given = {"--listen": listen, "--max-runs": max_runs, "--port": port}
+    given = {
+        "--listen": listen,
+        "--max-runs": max_runs,
+        "--executor": executor,
+        "--ray-address": ray_address,
+        "--slurm": slurm,
+        "--port": port,
+    }
     arguments = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]
     root = context.workspace.root
     daemon = [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(root), "--idle-s", "inf"]

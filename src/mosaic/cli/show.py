@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,6 +42,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
     saved_files = files_saved_by_script(trainer, view)
     wandb = next(iter(trainer.wandb(view.run_id)), None)
     push = PushState.parse(trainer.read_json(view.run_id, "hub/push.json"))
+    settings = trainer.settings(view.run_id)
     if context.is_json:
         shown = {
             "files": files,
@@ -48,6 +50,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
             "metrics": last,
             "wandb": None if wandb is None else wandb.model_dump(mode="json"),
             "hub": None if push is None else push.to_json(),
+            "resolved": settings.model_dump(mode="json"),
         }
         output.print_json({**view.model_dump(mode="json"), **shown})
         return
@@ -57,7 +60,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
         files,
         saved_files,
         last,
-        {"W&B": _format_wandb_status(wandb), "Hub": _format_push(push)},
+        [("W&B", _format_wandb_status(wandb)), ("Hub", _format_push(push)), *formatting.surroundings_rows(settings)],
     )
 
 
@@ -91,10 +94,10 @@ def _print_run(
     files: dict[str, str],
     saved_files: list[str],
     last_metrics: dict[str, float],
-    services: dict[str, str | None],
+    more_fields: Sequence[tuple[str, str | None]],
 ) -> None:
     output.print_run_heading(view)
-    output.print_fields(_run_fields(view, services), "  ")
+    output.print_fields(_run_fields(view, more_fields), "  ")
     root = view.run_dir.rstrip("/") + "/"
     sections: dict[str, list[tuple[str, str]]] = {
         "History": [(_entry_time(entry.at, view.history[0].at), entry.message) for entry in view.history],
@@ -110,7 +113,7 @@ def _print_run(
             output.print_fields(rows, "  ")
 
 
-def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[str, Any]]:
+def _run_fields(view: RunView, more_fields: Sequence[tuple[str, str | None]]) -> list[tuple[str, Any]]:
     step, total = view.global_step, view.total_timesteps if view.kind == RunKind.TRAIN else None
     share = f" ({formatting.format_progress(view)})" if view.stage != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
@@ -126,12 +129,14 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ("why", view.end_reason),
         ("problem", view.problem),
         ("warning", "\n".join(view.warnings) or None),
+        ("runs on", formatting.describe_place(view) or None),
         ("waits for", view.wait_reason),
         ("steps", done),
         ("pace", f"{view.sps:,.0f} steps/s" if view.sps else None),
         ("time left", formatting.format_duration(view.seconds_left) if view.seconds_left is not None else None),
         ("return", output.describe_return(view)),
         ("submitted", formatting.format_timestamp(view.submitted_at)),
+        ("by", view.submitted_by),
         ("started", formatting.format_timestamp(started) if started else None),
         (
             "finished",
@@ -142,7 +147,7 @@ def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[st
         ("process", f"{view.pid}" if view.pid else None),
         ("hardware", hardware),
         ("checkpoint", output.describe_checkpoint(view)),
-        *services.items(),
+        *more_fields,
         ("group", view.group),
         ("tags", ", ".join(view.tags or ()) or None),
         ("note", view.notes),
@@ -166,7 +171,8 @@ def _format_wandb_status(status: WandbStatus | None) -> str | None:
 def _format_attempt(attempt: Attempt) -> str:
     ended = attempt.ended_at
     span = f", ran {formatting.format_duration(ended - attempt.started_at)}" if ended else ", still running"
-    return f"{formatting.format_timestamp(attempt.started_at)}{span}{', resumed' if attempt.is_resume else ''}"
+    place = f", on {attempt.node}" if attempt.node else ""
+    return f"{formatting.format_timestamp(attempt.started_at)}{span}{', resumed' if attempt.is_resume else ''}{place}"
 
 
 def _entry_time(at: float, started_at: float) -> str:

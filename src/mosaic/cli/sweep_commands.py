@@ -18,9 +18,10 @@ from mosaic.cli.cli_context import CliContext, command, common_options, pass_con
 from mosaic.contracts.errors import MissingExtra, MosaicError, NotAllowed
 
 if TYPE_CHECKING:
-    from mosaic.api.sweeps.study import Study, TrialRow
+    from mosaic.api.sweeps.study import Study
     from mosaic.api.sweeps.sweep_folder import SweepFolder
     from mosaic.api.sweeps.sweep_plan import SweepPlan
+    from mosaic.api.sweeps.trial_row import TrialRow
 
 FAILED_EXIT_CODE = 3
 DETACHED_EXIT_CODE = 130
@@ -53,7 +54,12 @@ def sweep() -> None:
 
 @command("run")
 @click.argument("file", metavar="FILE.yaml", type=_FILE_TYPE)
-@click.option("--cancel", "is_cancel", is_flag=True, help="Cancel the running trials instead; the study is kept.")
+@click.option(
+    "--cancel",
+    "is_cancel",
+    is_flag=True,
+    help="Cancel the running trials instead, and end the process that runs the sweep; the study is kept.",
+)
 @pass_context
 def run(context: CliContext, file: Path, is_cancel: bool) -> int:
     """Runs a sweep, or continues it: running trials are taken over. Ctrl-C detaches: their runs continue.
@@ -61,12 +67,14 @@ def run(context: CliContext, file: Path, is_cancel: bool) -> int:
     At the end, the best settings become a preset of the train form, under the sweep's name.
     """
     from mosaic.api.sweeps.sweep_config import read_sweep
-    from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, open_study
+    from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, end_running_sweep, open_study
     from mosaic.api.sweeps.sweep_result import best_trial
     from mosaic.cli.sweep_output import SweepProgress, print_summary, sweep_json
 
     data = read_sweep(file)
-    if not is_cancel:
+    if is_cancel:
+        end_running_sweep(context.workspace, data)
+    else:
         check_sweep(context.call_with_reconnect, data)
     with InterruptCounter() as interrupts, open_study(context.workspace, data) as study:
         context.print_workspace()
@@ -88,6 +96,9 @@ def run(context: CliContext, file: Path, is_cancel: bool) -> int:
             output.print_json(result)
         else:
             print_summary(study.plan, rows)
+    if loop.is_cancelled and not is_ended:
+        output.print_message(f"Another process has cancelled the sweep. Continue: {_run_command(file)}")
+        return FAILED_EXIT_CODE
     if not is_ended:
         output.print_message(
             f"Detached; the runs of running trials continue. Continue: {_run_command(file)}    "
@@ -197,8 +208,8 @@ def sweeps(context: CliContext) -> None:
     """Lists the sweeps of this workspace, the one changed last first."""
     from mosaic.api.sweeps.sweep_folder import SweepFolder, sweep_names
     from mosaic.api.sweeps.sweep_loop import read_study
-    from mosaic.api.sweeps.sweep_result import best_trial
-    from mosaic.cli.sweep_output import format_params, format_trial_counts, sweep_json
+    from mosaic.api.sweeps.sweep_result import best_trial, format_params, format_trial_counts
+    from mosaic.cli.sweep_output import sweep_json
 
     names = sweep_names(context.workspace)
     if not names and not context.is_json:

@@ -12,7 +12,7 @@ import click
 
 from mosaic import formatting
 from mosaic.api.sweeps.search_space import default_entries
-from mosaic.api.sweeps.sweep_result import best_trial
+from mosaic.api.sweeps.sweep_result import best_trial, describe_score, format_param, format_params, format_trial_counts
 from mosaic.api.sweeps.trial_scores import score_interval
 from mosaic.cli import output
 from mosaic.cli.compare_commands import format_interval
@@ -20,35 +20,17 @@ from mosaic.cli.compare_commands import format_interval
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from mosaic.api.sweeps.study import TrialRow
     from mosaic.api.sweeps.sweep_plan import SweepPlan
+    from mosaic.api.sweeps.trial_row import TrialRow
     from mosaic.submission.algorithm_schema import Algorithm
 
 BEST_SHOWN = 10
-SHOWN_COUNTS = ("done", "pruned", "failed", "running")
-
-
-def format_trial_counts(plan: SweepPlan, rows: Sequence[TrialRow]) -> str:
-    """`12 of 20 trials ended: 7 done, 4 pruned, 1 failed; 2 running`."""
-    counts = Counter(str(row.status) for row in rows)
-    ended = sum(counts[status] for status in SHOWN_COUNTS[:-1])
-    parts = [f"{counts[status]} {status}" for status in SHOWN_COUNTS[:-1] if counts[status] or status == "done"]
-    running = f"; {counts['running']} running" if counts["running"] else ""
-    return f"{ended} of {plan.trial_count} trials ended: {', '.join(parts)}{running}"
 
 
 def describe_best(row: TrialRow | None) -> str:
     if row is None:
         return "no trial is done yet"
     return f"best {formatting.format_number(row.score)} (trial {row.number}): {format_params(row)}"
-
-
-def format_params(row: TrialRow) -> str:
-    return ", ".join(f"{name} {format_param(value)}" for name, value in row.params.items())
-
-
-def format_param(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 class SweepProgress:
@@ -124,10 +106,7 @@ def trial_json(row: TrialRow) -> dict[str, Any]:
 
 def print_summary(plan: SweepPlan, rows: Sequence[TrialRow]) -> None:
     print_best_trials(plan, rows)
-    config = plan.config
-    measured = "the mean return over all steps" if config.metric == "area" else "the mean return of the last fifth"
-    over = "its mean over seeds" if config.score == "mean" else "the lower end of its 95 % interval over seeds"
-    click.echo(f"\n{config.name}: {format_trial_counts(plan, rows)}. The score is {measured}: {over}.")
+    click.echo(f"\n{plan.config.name}: {format_trial_counts(plan, rows)}. The score is {describe_score(plan)}.")
     for row in [row for row in rows if str(row.status) == "failed"][-1:]:
         output.print_message(f"Trial {row.number} failed: {row.problem}")
 

@@ -30,8 +30,10 @@ from mosaic.submission.algorithm_schema import (
     open_script_folder,
 )
 from mosaic.submission.caller_environment import caller_environment
+from mosaic.submission.run_estimate import earlier_runs, estimate_run
 from mosaic.submission.run_payloads import (
     TRAIN_OPTION_NAMES,
+    UNCHECKED_MESSAGE,
     build_train_payload,
     default_group_name,
     parse_seeds,
@@ -39,10 +41,11 @@ from mosaic.submission.run_payloads import (
     with_seed,
 )
 from mosaic.submission.script_payloads import flag_value
+from mosaic.submission.tuned_presets import TUNED_PRESETS, find_preset
 from mosaic.submission.unknown_algorithms import unknown_algorithm_error
 
 if TYPE_CHECKING:
-    pass
+    from mosaic.contracts.views import Verdict
 
 CommandHandler = Callable[[CliContext, Algorithm, dict[str, Any], str | None, bool], Any]
 """Takes the context, the algorithm, the payload, the seeds as written, and whether to detach."""
@@ -85,9 +88,12 @@ class AlgorithmCommand(Command):
         ]
         detach = click.Option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
         seeds = click.Option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7.")
+        names = [preset.name for preset in TUNED_PRESETS if preset.algorithm == algorithm.name]
+        help_text = f"Begin with tuned settings: {', '.join(names)}. Other flags change single ones of them."
+        preset = click.Option(["--preset"], metavar="NAME", help=help_text, hidden=not names)
         super().__init__(
             algorithm.name,
-            params=[*own_flags, *flags, *(() if is_check else (detach,)), seeds],
+            params=[*own_flags, *flags, *(() if is_check else (detach,)), seeds, preset],
             callback=self._invoke_handler,
             help=f"{algorithm.title}. {algorithm.summary}",
             short_help=algorithm.title,
@@ -116,6 +122,8 @@ class AlgorithmCommand(Command):
             for field in self.settings
             if ctx.get_parameter_source(field.name) is ParameterSource.COMMANDLINE
         }
+        if values["preset"] is not None:
+            given = {**find_preset(values["preset"], self.algorithm.name).settings, **given}
         if values["seeds"] is not None and "seed" in given:
             raise BadInput("--seed and --seeds cannot both be given.")
         defaults = {field.name: field.default for field in self.settings}
@@ -241,7 +249,7 @@ def submit_run(
         from mosaic.cli.run_follower import report_end, submit_and_follow
 
         return report_end(context, submit_and_follow(context, payload, None, environment, is_trusted))
-    view = context.trainer().submit(payload, environment, is_trusted)
+    view = context.submit(payload, environment, is_trusted)
     output.print_warnings(view)
     stage = f"{view.stage} ({view.wait_reason})" if view.wait_reason else view.stage
     context.print_result(view, f"Run {view.run_id} is {stage}. Its folder: {context.describe_path(view.run_dir)}")
@@ -260,8 +268,7 @@ def _submit_many(
     environment: dict[str, str] | None,
 ) -> int:
     context.print_workspace()
-    trainer = context.trainer()
-    views = [trainer.submit(payload, environment) for payload in payloads]
+    views = [context.submit(payload, environment) for payload in payloads]
     output.print_warnings(*views)
     output.print_message(f"{len(views)} runs in group {group}. List them: mosaic runs --group {group}")
     if not is_detached:
@@ -310,9 +317,19 @@ def _print_verdict(context: CliContext, payload: dict[str, Any], algorithm: Algo
     if context.is_json:
         output.print_json(verdict)
         return 0
-    click.echo("The worker would run this. Nothing was started.")
-    output.print_fields(verdict_rows(verdict.summary, algorithm), "  ")
+    click.echo("The worker would run this. Nothing was started." if verdict.is_checked else UNCHECKED_MESSAGE)
+    output.print_fields([*verdict_rows(verdict, algorithm), *_expectation_rows(context, verdict)], "  ")
     return 0
+
+
+def _expectation_rows(context: CliContext, verdict: Verdict) -> list[tuple[str, str]]:
+    """What earlier runs say about how long this one takes."""
+    algo, steps = verdict.summary.algo, verdict.summary.total_timesteps
+    if not algo or not steps:
+        return []
+    env_id = verdict.summary.environment.id or verdict.summary.env_id or ""
+    estimate = estimate_run(earlier_runs(context.trainer().runs(algo=algo), algo, env_id), env_id, steps)
+    return [("takes", estimate.format()), *([("warning", estimate.warning)] if estimate.warning else [])]
 
 
 class CheckGroup(AlgorithmGroup):

@@ -26,8 +26,10 @@ from mosaic.fastlane import (
     UNAVAILABLE,
     WAITING,
     FrameHud,
+    FrameRequest,
     LaneView,
     compose_grid,
+    describe_cost,
     fit_size,
     full_grid,
     lanes_folder,
@@ -58,13 +60,13 @@ PREVIOUS_KEYS = ("\x1b[D", "p", "h")
 @click.option("--env", "env", metavar="N", type=click.IntRange(0), help="Which environment.  [default: 0]")
 @click.option("--grid", is_flag=True, help="All environments that can be watched.")
 @click.option(
-    "--rate", "rate_hz", metavar="HZ", type=click.FloatRange(0.5, 120), help="Frames per second, over all environments."
+    "--rate", "rate_hz", metavar="HZ", type=click.FloatRange(0.5, 120), help="Frames per second of each environment."
 )
 @click.option(
     "--budget",
     metavar="PERCENT",
     type=click.FloatRange(0.1, 50),
-    help="How much of the training time drawing may take.  [default: 1.5]",
+    help="How much of the run's time drawing may take.  [default: 1.5]",
 )
 @click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Write an MP4 instead of showing it.")
 @click.option(
@@ -91,7 +93,7 @@ def watch(
         raise BadInput("--env and --grid cannot both be given.")
     if seconds is not None and save is None:
         raise BadInput("--seconds is the length of a video. Name its file too: --save out.mp4")
-    view = find_run(context, run, lambda view: view.stage != "finished")
+    view = find_run(context, run, _closeness_to_frames)
     short = formatting.short_id(view.run_id)
     if view.stage == "finished":
         raise NotAllowed(
@@ -100,8 +102,12 @@ def watch(
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput(f"There is no terminal to draw in. Save a video instead: mosaic watch {short} --save out.mp4")
+    if view.stage == "queued":
+        reason = f" ({view.wait_reason})" if view.wait_reason else ""
+        output.print_message(f"Run {short} is queued{reason}: there are no frames before it runs.")
     is_remote = remote or context.is_remote
-    open_source = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, is_remote)
+    request = FrameRequest(rate_hz, None if budget is None else budget / 100)
+    open_source = _frame_source_factory(context, view, request, is_remote)
     envs = () if grid else (env or 0,)
     if save is None:
         _show_in_terminal(context, view, open_source, envs)
@@ -110,13 +116,18 @@ def watch(
         _save_video(context, view, source, Path(save), seconds or DEFAULT_VIDEO_S, rate_hz or DEFAULT_RATE_HZ)
 
 
+def _closeness_to_frames(view: RunView) -> int:
+    """Running runs have frames; the others that have not ended may get some."""
+    return {"running": 3, "finished": 0, "queued": 1}.get(view.stage, 2)
+
+
 def _frame_source_factory(
-    context: CliContext, view: RunView, rate_hz: float | None, budget: float | None, is_remote: bool
+    context: CliContext, view: RunView, request: FrameRequest, is_remote: bool
 ) -> Callable[[Sequence[int]], FrameSource]:
     def open_source(envs: Sequence[int]) -> FrameSource:
         if has_local_frames(view, is_remote):
-            return LocalFrameSource(view.run_dir, envs, rate_hz, budget)
-        return RemoteFrameSource(context.connect, view.run_id, envs, rate_hz, budget)
+            return LocalFrameSource(view.run_dir, envs, request)
+        return RemoteFrameSource(context.connect, view.run_id, envs, request)
 
     return open_source
 
@@ -125,8 +136,8 @@ def _frame_source_factory(
 
 
 class LocalFrameSource(LaneView):
-    def __init__(self, run_dir: str, envs: Sequence[int], rate_hz: float | None, budget: float | None) -> None:
-        super().__init__(lanes_folder(run_dir), envs, rate_hz=rate_hz, budget=budget)
+    def __init__(self, run_dir: str, envs: Sequence[int], request: FrameRequest) -> None:
+        super().__init__(lanes_folder(run_dir), envs, request)
 
     def full_size(self) -> tuple[int, int]:
         """Width and height of the whole image at full size, once there is a frame."""
@@ -148,10 +159,9 @@ class RemoteFrameSource(RelayedFrames[Any]):
         connect: Callable[[], TrainerClient],
         run_id: str,
         envs: Sequence[int],
-        rate_hz: float | None,
-        budget: float | None,
+        request: FrameRequest,
     ) -> None:
-        super().__init__(run_id, envs, rate_hz, budget, self._decode_image)
+        super().__init__(run_id, envs, request, self._decode_image)
         self.huds: Sequence[FrameHud] = ()
         self._connect = connect
         self._trainer = connect()
@@ -311,7 +321,7 @@ def status_lines(
     keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
     if source.state != CONNECTED or not source.huds:
         return [f"{title}  {source.state}{': ' + source.reason if source.reason else ''}", keys]
-    drawn = f"{displayed_hz:.1f} frames/s ({source.huds[0].pace})   {keys}"
+    drawn = f"{displayed_hz:.1f} frames/s, {describe_cost(source.huds)}".rstrip(", ") + f"   {keys}"
     if is_single:
         hud = source.huds[0]
         return [

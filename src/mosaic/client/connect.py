@@ -172,7 +172,12 @@ class ReconnectingClient:
             self._connected_address = self._read_address()
         return self._trainer
 
-    def call(self, call: Callable[[TrainerClient], Result], retry_s: float | None = None) -> Result:
+    def call(
+        self,
+        call: Callable[[TrainerClient], Result],
+        retry_s: float | None = None,
+        is_interrupted: Callable[[], bool] = lambda: False,
+    ) -> Result:
         """Make a call that may safely be made twice: where the daemon has died, it is started and called again."""
         retry_s = self._retry_s if retry_s is None else retry_s
         if self._trainer is not None and self._read_address() != self._connected_address:
@@ -180,17 +185,19 @@ class ReconnectingClient:
         has_connected = self._trainer is not None
         deadline = time.monotonic() + retry_s
         try:
-            return call(self.trainer())
+            trainer = self.trainer()
+            has_connected = True
+            return call(trainer)
         except NoDaemon:
             self.close()
-            if not has_connected and self._retry_s:
-                raise  # it was never reached
+            if is_interrupted() or (not has_connected and self._retry_s):
+                raise  # in the second case, it was never reached
         while True:
             try:
                 return call(self.trainer())
             except NoDaemon as error:
                 self.close()
-                if isinstance(error, IdentityFailed) or time.monotonic() >= deadline:
+                if isinstance(error, IdentityFailed) or time.monotonic() >= deadline or is_interrupted():
                     raise
                 time.sleep(RECONNECT_PAUSE_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import shutil
@@ -12,15 +13,16 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mosaic.client.file_transfer import pack_run
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import MosaicError, NotAllowed
-from mosaic.formatting import short_id
+from mosaic.contracts.folder import to_file_name
+from mosaic.formatting import run_title, short_id
 
 if TYPE_CHECKING:
-    from mosaic.client.trainer_client import TrainerClient
+    from mosaic.client.trainer_client import RunFile, TrainerClient
     from mosaic.contracts.views import MetricSeries, RunView
 
 
@@ -58,6 +60,57 @@ def export_zip(trainer: TrainerClient, view: RunView, path: Path, task: ExportTa
     task.total = sum(entry.size_bytes for entry in files)
     with atomic_write(path) as file:
         pack_run(trainer, view.run_id, files, file, task.advance)
+
+
+class TransferResult(NamedTuple):
+    """What became of several runs or files."""
+
+    done: list[RunView]
+    problems: list[str]
+    """One sentence for each that failed."""
+    is_cancelled: bool = False
+
+
+def export_zips(trainer: TrainerClient, views: Sequence[RunView], folder: Path, task: ExportTask) -> TransferResult:
+    """Write a zip for each run into a folder. Files that exist are not replaced; a run that fails ends no other."""
+    done: list[RunView] = []
+    problems: list[str] = []
+    files: dict[str, list[RunFile]] = {}
+    for view in views:
+        with _noting_errors(view, problems):
+            _require_finished([view])
+            files[view.run_id] = trainer.files(view.run_id)
+    task.total = sum(entry.size_bytes for entries in files.values() for entry in entries)
+    try:
+        for view in views:
+            if view.run_id in files:
+                with _noting_errors(view, problems), atomic_write(_unused_path(folder, export_stem(view))) as file:
+                    task.advance(0)
+                    pack_run(trainer, view.run_id, files[view.run_id], file, task.advance)
+                    done.append(view)
+    except ExportCancelled:
+        return TransferResult(done, problems, is_cancelled=True)
+    return TransferResult(done, problems)
+
+
+@contextmanager
+def _noting_errors(view: RunView, problems: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except ExportCancelled:
+        raise
+    except (MosaicError, OSError) as error:
+        problems.append(f"{run_title(view)}: {error}")
+
+
+def export_stem(view: RunView) -> str:
+    """The name of a run's files, without their ending."""
+    return to_file_name(f"{view.algo or view.worker}-{short_id(view.run_id)}")
+
+
+def _unused_path(folder: Path, stem: str) -> Path:
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(path for path in (folder / f"{name}.zip" for name in names) if not path.exists())
 
 
 def export_zip_of_runs(trainer: TrainerClient, views: Sequence[RunView], path: Path, task: ExportTask) -> None:

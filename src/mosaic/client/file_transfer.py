@@ -6,6 +6,7 @@ import glob
 import os
 import shutil
 import stat
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from mosaic.contracts.errors import NotAllowed
 
 if TYPE_CHECKING:
     from mosaic.client.trainer_client import RunFile, TrainerClient
+    from mosaic.contracts.views import RunView
 
 CACHE_DAYS = 30
 """How long the copies of a run are kept after their last use."""
@@ -106,7 +108,14 @@ def pack_run(
                     on_bytes(len(data))
 
 
-def extract_packed_runs(path: Path, folder: Path) -> list[Path]:
+def import_runs(trainer: TrainerClient, path: Path) -> list[RunView]:
+    """Import the run or the runs of a zip that `mosaic export --zip` made, or a run's folder."""
+    with tempfile.TemporaryDirectory(prefix="mosaic-import-") as folder:
+        parts = _extract_packed_runs(path, Path(folder)) if path.is_file() else [path]
+        return [trainer.import_run(str(part)) for part in parts]
+
+
+def _extract_packed_runs(path: Path, folder: Path) -> list[Path]:
     """Return the zips of single runs in a zip of a group, copied into `folder`; another file is returned as it is.
 
     They are stored without compression, so that copies are not larger than `path`; the daemon that imports them checks

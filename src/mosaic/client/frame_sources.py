@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mosaic.fastlane import WAITING
+from mosaic.fastlane import WAITING, FrameRequest
 
 if TYPE_CHECKING:
     from mosaic.client.trainer_client import FrameUpdate, TrainerClient
@@ -32,15 +32,14 @@ class RelayedFrames(Generic[DecodedT]):
         self,
         run_id: str,
         envs: Sequence[int],
-        rate_hz: float | None,
-        budget: float | None,
+        request: FrameRequest,
         decode: Callable[[FrameUpdate], DecodedT],
         max_side: int = 0,
     ) -> None:
         self.state = WAITING
         self.reason = "the trainer has sent nothing yet"
         self.is_closed = False
-        self._request = (run_id, tuple(envs), rate_hz or 0, max_side, budget or 0)
+        self._request = (run_id, tuple(envs), request.rate_hz or 0, max_side, request.budget or 0)
         self._decode = decode
         self._newest: DecodedT | None = None
 

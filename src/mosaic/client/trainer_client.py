@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from mosaic.client.daemon_channel import DaemonChannel
+from mosaic.client.log_parts import LogChunk, LogMatches, collect_matches
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import NoDaemon, NotAllowed, UnknownName
 from mosaic.contracts.play import PLAY_WORKER
+from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.semconv import EVENTS_SKIPPED
 from mosaic.contracts.views import (
     CheckpointInfo,
@@ -30,12 +32,12 @@ from mosaic.contracts.views import (
     Verdict,
     WandbStatus,
 )
-from mosaic.submission.caller_environment import import_folders, with_imports
+from mosaic.submission.caller_environment import import_folders, submitter, with_imports
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
     from mosaic.client.session_control import SessionControl
-    from mosaic.contracts.disk_views import DiskUsage, PrunePart
+    from mosaic.contracts.disk_views import DiskUsage, PrunePart, TrashedRun
     from mosaic.contracts.events import Event
     from mosaic.contracts.payload import Payload
     from mosaic.fastlane import FrameHud
@@ -45,6 +47,15 @@ Json = dict[str, Any]
 RUNS_PER_REPLY = 500
 CHECK_TIMEOUT_S = 300.0
 """For calls that wait for a worker's checker, which may have to start first, or that copy files."""
+
+
+class SubmissionUncertain(NoDaemon):
+    """The answer to a submission was lost."""
+
+    def __init__(self, error: NoDaemon) -> None:
+        super().__init__(
+            f"{error} Whether the run was accepted is not known: look before you submit it again: mosaic runs"
+        )
 
 
 class MetricsUpdate(NamedTuple):
@@ -84,12 +95,6 @@ class FrameUpdate(NamedTuple):
     """Those of the environments that have a frame."""
 
 
-class LogChunk(NamedTuple):
-    data: bytes
-    offset: int
-    """Byte offset after it."""
-
-
 class RunFile(NamedTuple):
     """A file below a run's folder."""
 
@@ -102,7 +107,7 @@ class RunFile(NamedTuple):
 
 
 class TrainerClient:
-    """`run` is an id, a unique beginning or end of one, or `last`.
+    """`run` is an id, a unique beginning or end of one, a name that only one run has, or `last`.
 
     Every method raises the MosaicError that the daemon raised.
     """
@@ -124,20 +129,24 @@ class TrainerClient:
     # --- runs
 
     def submit(
-        self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None, is_trusted: bool = False
+        self,
+        payload: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        is_trusted: bool = False,
+        key: str = "",
     ) -> RunView:
         """Submits a payload and returns the new run. A refusal (BadInput) is raised before anything is created.
 
         `environment` is for a run of the caller's own program; it is never stored. `is_trusted`: what an imported
-        config would execute is executed.
+        config would execute is executed. A second call with the same `key` returns the run of the first.
         """
         request = self._payload_request(payload, environment, is_trusted)
+        request.submission_key = key
+        request.submitted_by = submitter(self.is_local)
         try:
             return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
         except NoDaemon as error:
-            raise NoDaemon(
-                f"{error} Whether the run was accepted is not known: look before you submit it again: mosaic runs"
-            ) from None
+            raise SubmissionUncertain(error) from None
 
     def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
@@ -184,6 +193,10 @@ class TrainerClient:
         """The payload as it was accepted, to be shown or submitted again."""
         return _parse_json(self._daemon.call("GetConfig", pb.RunRequest(run=run)))
 
+    def settings(self, run: str) -> RunSettings:
+        """Every setting with its default, and what the run was started with."""
+        return RunSettings.model_validate_json(self._daemon.call("ReadSettings", pb.RunRequest(run=run)).json)
+
     def payload(self, run: str) -> Payload:
         """The same, to read fields of it."""
         from mosaic.contracts.payload import Payload  # many models, which most commands do not need
@@ -226,8 +239,9 @@ class TrainerClient:
         notes: str | None = None,
         is_archived: bool | None = None,
         priority: int | None = None,
+        run_name: str | None = None,
     ) -> RunView:
-        """`priority` is for queued runs."""
+        """Changes what is given. `priority` is for queued runs; an empty `run_name` removes the name."""
         request = pb.AnnotateRequest(
             run=run,
             add_tags=add_tags,
@@ -235,6 +249,7 @@ class TrainerClient:
             notes=notes,
             is_archived=is_archived,
             priority=priority,
+            run_name=run_name,
         )
         return _parse_view(self._daemon.call("AnnotateRun", request))
 
@@ -245,6 +260,13 @@ class TrainerClient:
     def import_run(self, path: str) -> RunView:
         """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
         return _parse_view(self._daemon.call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
+
+    def trash(self, has_sizes: bool = False) -> Iterator[TrashedRun]:
+        """The deleted runs, the newest first; `import_run` restores one by its path, `prune` deletes it for good."""
+        from mosaic.contracts.disk_views import TrashedRun
+
+        for reply in self._daemon.stream("ListTrash", pb.TrashRequest(has_sizes=has_sizes)):
+            yield TrashedRun.model_validate_json(reply.json)
 
     def disk_usage(self, runs: Sequence[str] = (), largest: int = 0) -> Iterator[DiskUsage]:
         """Yields what was found so far, at last the whole; of these runs, or without any of the workspace."""
@@ -316,11 +338,27 @@ class TrainerClient:
         for reply in self._daemon.stream("ReadWandb", pb.RunRequest(run=run)):
             yield WandbStatus.model_validate_json(reply.json)
 
-    def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
-        """The log's bytes from `offset` (negative: counted from its end); with `follow`, until the run has ended."""
-        request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
+    def log(
+        self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False, is_both: bool = False
+    ) -> Iterator[LogChunk]:
+        """The log's bytes from `offset` (negative: counted from its end); with `follow`, until the run has ended.
+
+        `is_both`: stdout and stderr in the order of their writing; offsets then count the bytes of both.
+        """
+        request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow, is_both=is_both)
         for reply in self._daemon.stream("ReadLog", request, is_endless=follow):
-            yield LogChunk(reply.data, reply.offset)
+            yield LogChunk(reply.data, reply.offset, reply.is_stderr)
+
+    def search_log(self, run: str, text: str, is_stderr: bool = False, is_both: bool = False) -> LogMatches:
+        """Finds the lines of a whole log that contain a text; the case of ASCII letters is ignored."""
+        return self._search_log(pb.LogSearchRequest(run=run, text=text, is_stderr=is_stderr, is_both=is_both))
+
+    def find_log_errors(self, run: str, is_stderr: bool = False, is_both: bool = False) -> LogMatches:
+        """Finds the lines of a whole log that report an error, such as tracebacks."""
+        return self._search_log(pb.LogSearchRequest(run=run, is_errors=True, is_stderr=is_stderr, is_both=is_both))
+
+    def _search_log(self, request: pb.LogSearchRequest) -> LogMatches:
+        return collect_matches(self._daemon.stream("SearchLog", request))
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         """Lists the files below a run's folder whose name matches; `*` also matches `/`."""

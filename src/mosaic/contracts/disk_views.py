@@ -74,3 +74,20 @@ class PrunePart(View):
     """Those since the part before."""
     notes: tuple[str, ...] = ()
     """Why a run keeps what it has, one sentence each."""
+
+
+class TrashedRun(View):
+    """A deleted run that can still be restored."""
+
+    run_id: str
+    path: str
+    """Its folder on the trainer's machine: importing it restores the run."""
+    deleted_at: float
+    seconds_left: float
+    """Until the next start of the daemon deletes it for good."""
+    size_bytes: int | None = None
+    """Null where it was not measured."""
+    run_name: str | None = None
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None

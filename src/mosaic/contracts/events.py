@@ -228,6 +228,16 @@ class Hyperparameters(Event):
     values: dict[str, Any]
 
 
+class PackagesListed(Event):
+    """The Python that the program runs in: written once, after `hello`."""
+
+    KIND = "packages"
+    python: str
+    """Its version."""
+    packages: dict[str, str]
+    """By name, the version of each package that can be imported."""
+
+
 # --- sidecar.jsonl, written by the sidecar, which also logs warnings
 
 
@@ -303,6 +313,29 @@ class Sample(Event):
     """For each: util_percent, memory_used_mb, memory_total_mb."""
 
 
+class MachineDescribed(Event):
+    """The machine that the attempt runs on."""
+
+    KIND = "machine"
+    host: str = ""
+    system: str = ""
+    cpu: str = ""
+    cpus: Int64 = 0
+    memory_mb: Int64 = 0
+    gpus: list[str] = []
+    """The names of all its GPUs; empty for a run that sees none."""
+
+
+class SourceDescribed(Event):
+    """The commit of a repository with code of the user's: a script's, or that of modules that the config names."""
+
+    KIND = "source"
+    folder: str
+    commit: str
+    is_dirty: bool = False
+    """Whether files that Git tracks differed from the commit."""
+
+
 class PausedBySignal(Event):
     """The process tree was stopped by SIGSTOP because its worker does not read the inbox."""
 
@@ -328,7 +361,7 @@ class Exited(Event):
     code: int | None = None
     signal: int | None = None
     cause: str | None = None
-    """Why it was terminated, if it was: `stop`, `time_limit`, `memory_limit`, `keeper_terminated`."""
+    """Why it was terminated, if it was: `stop`, `time_limit`, `memory_limit`, `keeper_terminated`, `lifeline_lost`."""
     duration_s: float
     peak_rss_mb: float
     limit: float | None = None

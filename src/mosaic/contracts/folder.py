@@ -22,6 +22,8 @@ MODULES_VARIABLE = "MOSAIC_ENV_MODULES"
 """Environment variable: modules, separated by commas, that an id such as `my_envs:Maze-v0` may import."""
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 """Environment variable: the token of the daemon."""
+EXECUTOR_VARIABLE = "MOSAIC_EXECUTOR"
+"""Environment variable: where a daemon starts runs that name no executor."""
 TRAINER_VARIABLE = "MOSAIC_TRAINER"
 """Environment variable: the trainer that commands use, by name or address."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
@@ -33,13 +35,16 @@ REPLAY_PREFIX = "replay."
 """In a checkpoint: begins the names of arrays and files that hold a replay buffer, which only resuming needs."""
 PENDING_PARTS_DIR = ".parts.tmp"
 """In the folder of checkpoints: holds files of a replay buffer that may not belong to a checkpoint yet."""
+MAX_NAME_BYTES = 200
+"""Of a derived file name; file systems allow 255, of which a suffix may need some."""
 PRUNED_PREFIX = ".pruned-"
 """Begins the names of folders, next to those of runs, with what is being deleted."""
 
 
 def to_file_name(text: str) -> str:
     """An environment id or run name as one path component: `ALE/Pong-v5` becomes `ALE_Pong-v5`."""
-    return text.replace("/", "_").replace("\\", "_").replace("\0", "_").lstrip(".") or "_"
+    name = text.replace("/", "_").replace("\\", "_").replace("\0", "_").lstrip(".") or "_"
+    return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
 
 
 class Workspace:
@@ -48,9 +53,13 @@ class Workspace:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
         self.trainer = self.root / "trainer"
+        """What the daemon manages."""
         self.configs = self.trainer / "configs"
+        """Copies of configs, for inspection."""
         self.runs = self.trainer / "runs"
+        """One folder for each run."""
         self.trash = self.trainer / "trash"
+        """Deleted runs, for 30 days."""
         self.sweeps = self.trainer / "sweeps"
         """Studies of sweeps, one folder each."""
         self.probe = self.trainer / "probe"
@@ -58,7 +67,9 @@ class Workspace:
         self.trackio = self.root / "trackio"
         """What trackio's dashboard shows, of all runs together."""
         self.logs = self.root / "logs"
+        """Logs of the daemon, the command line, the window and the checkers."""
         self.index = self.trainer / "index.sqlite"
+        """What the daemon has read from the folders; can be deleted, and is rebuilt from them."""
         self.daemon_file = self.trainer / "daemon.json"
         """Address, token and process of the daemon; 0600."""
         self.tls_identity = self.trainer / "tls_identity.pem"
@@ -66,11 +77,15 @@ class Workspace:
         self.remote_token = self.trainer / "remote_token"
         """What clients on other machines need; 0600."""
         self.daemon_lock = self.trainer / "daemon.lock"
+        """Held by the only daemon of the workspace."""
         self.reserve = self.trainer / "reserve"
         """Deleted by a daemon that starts on a full disk, for the files it needs."""
         self.daemon_log = self.logs / "trainer.log"
+        """The log of the daemon."""
         self.cli_log = self.logs / "cli.log"
+        """Commands that were run, with their exit codes."""
         self.gui_log = self.logs / "gui.log"
+        """The log of the window."""
 
     @classmethod
     def resolve(cls, path: str | os.PathLike[str] | None = None) -> Workspace:
@@ -100,6 +115,10 @@ class Workspace:
             with suppress(PermissionError):
                 folder.chmod(0o700)
 
+    def exports(self, run_id: str) -> Path:
+        """Where clients on this machine save what they make of a run: figures, images, recorded videos."""
+        return self.root / "exports" / run_id
+
     def run(self, run_id: str) -> RunFolder:
         return RunFolder(self.runs / run_id)
 
@@ -111,45 +130,72 @@ class Workspace:
 
 
 class RunFolder:
-    """One run. Every file has exactly one writer; see docs/architecture.md."""
+    """One run. Every file has exactly one writer; see docs/reference/files.md."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
         self.run_id = self.path.name
-        # the daemon's
+        # the daemon
         self.config = self.path / "config.json"
+        """The payload as it was accepted."""
         self.record = self.path / "record.json"
+        """Stage, outcome, history, attempts and tags; replaced by rename."""
         self.inbox = self.path / "inbox.jsonl"
-        # the keeper's
+        """Commands to the worker."""
+        # the keeper
         self.keeper = self.path / "keeper.jsonl"
+        """Processes, samples of CPU, memory and GPU, the machine, commits of the user's code, the exit status."""
         self.logs = self.path / "logs"
-        # the sidecar's
+        """What the worker wrote to stdout and stderr, and in which order; the sidecar's log."""
+        # the sidecar, or `mosaic wandb sync`
         self.sidecar = self.path / "sidecar.jsonl"
-        self.wandb_ledger = self.path / "wandb" / "sync.json"
-        # the worker's
-        self.journal = self.path / "journal.jsonl"
-        self.analytics = self.path / "analytics.json"
-        self.checkpoints = self.path / "checkpoints"
-        self.last_checkpoint = self.checkpoints / "last"
-        self.best_checkpoint = self.checkpoints / "best"
-        self.tensorboard = self.path / "tensorboard"
-        self.tensorboard_eval = self.path / "tensorboard_eval"
+        """What was recorded and uploaded."""
         self.wandb = self.path / "wandb"
+        """W&B's own files."""
+        self.wandb_ledger = self.wandb / "sync.json"
+        """Which of them W&B has received."""
+        # the worker
+        self.journal = self.path / "journal.jsonl"
+        """The events of the run; further processes of a script write `journal.<pid>.jsonl`."""
+        self.analytics = self.path / "analytics.json"
+        """Where its videos, models, checkpoints and evaluations are."""
+        self.checkpoints = self.path / "checkpoints"
+        """A folder for each step: `weights.safetensors`, `state.npz` and `manifest.json` with the hashes of both."""
+        self.last_checkpoint = self.checkpoints / "last"
+        """A link to the newest."""
+        self.best_checkpoint = self.checkpoints / "best"
+        """A link to the one with the highest mean return."""
+        self.tensorboard = self.path / "tensorboard"
+        """Event files."""
+        self.tensorboard_eval = self.path / "tensorboard_eval"
+        """Event files of an evaluation."""
         self.videos = self.path / "videos"
+        """Recorded episodes."""
         self.eval_videos = self.videos / f"{self.run_id}-eval"
+        """Those of an evaluation."""
         self.eval_summary = self.path / "eval_summary.json"
+        """The batches of an evaluation, with their statistics."""
         self.play_summary = self.path / PLAY_SUMMARY_NAME
+        """Returns and totals of a play session."""
         self.session_state = self.path / "session.json"
+        """What the window shows of a play session besides its frames."""
         self.recording = self.path / RECORDING_NAME
+        """Episodes that can be simulated again."""
         self.models = self.path / "runs"
-        # written by push to and pull from the Hugging Face Hub
+        """The model in CleanRL's format: `<name>/<algo>.cleanrl_model`."""
+        # `mosaic push` and `mosaic pull`
         self.hub = self.path / "hub"
+        """Where the policy was pushed; card and evaluation of a pulled one."""
 
     def stdout_log(self, log_name: str) -> Path:
         return self.logs / f"{log_name}.stdout.log"
 
     def stderr_log(self, log_name: str) -> Path:
         return self.logs / f"{log_name}.stderr.log"
+
+    def log_order(self, log_name: str) -> Path:
+        """In which order the two logs were written; see `common/log_order.py`."""
+        return self.logs / f"{log_name}.order"
 
     def to_portable(self, path: str | os.PathLike[str]) -> str:
         """A path as the run's files state it: relative inside of the workspace's runs, so that a copy can use it."""

@@ -15,6 +15,12 @@ from mosaic.contracts.setting_field import SettingField
 
 CONFIG_PATH = "metadata.worker.config"
 CORE_GROUP = "What to train"
+LOCAL_EXECUTOR = "local"
+"""Starts runs on the daemon's own machine."""
+EXECUTORS = (LOCAL_EXECUTOR, "ray", "slurm")
+"""What can start a run."""
+MAX_TIMESTEPS = 10**12
+"""More steps are refused: the fastest algorithm here would take months for them."""
 
 
 class RunKind(StrEnum):
@@ -64,8 +70,8 @@ _OPTIONS = (
     # --- what to train; an algorithm's schema may state these itself
     Option("env_id", "str", help="The environment to train on.", label="Environment", group=CORE_GROUP,
            path=f"{CONFIG_PATH}.env_id"),
-    Option("total_timesteps", "int", help="Environment steps to train for.", constraints={"ge": 1}, unit="steps",
-           group=CORE_GROUP, path=f"{CONFIG_PATH}.total_timesteps"),
+    Option("total_timesteps", "int", help="Environment steps to train for.", unit="steps",
+           constraints={"ge": 1, "le": MAX_TIMESTEPS}, group=CORE_GROUP, path=f"{CONFIG_PATH}.total_timesteps"),
     Option("seed", "int", 1, "Seed of everything random.", {"ge": 0}, group=CORE_GROUP,
            path=f"{CONFIG_PATH}.seed"),
     Option("algo", "str", help="The algorithm.", path=f"{CONFIG_PATH}.algo", has_flag=False),
@@ -141,6 +147,9 @@ _OPTIONS = (
            {"ge": 0}, is_optional=True, label="First seed", path="evaluation.seed",
            extras=("seed_override",), has_flag=False),
     # --- resources and schedule
+    Option("executor", "choice", None, "Where it runs: on the trainer's machine, on a node of a Ray cluster, or as a "
+           "Slurm job; unset: the trainer's default.", {"choices": EXECUTORS}, is_optional=True, group="Resources",
+           path="resources.executor"),
     Option("cpus", "int", None, "CPU threads for the run; unset: as many as the worker recommends.", {"ge": 1},
            is_optional=True, group="Resources", path="resources.cpus"),
     Option("gpus", "float", None, "GPUs for the run, which waits for them and sees no others; 0.25: a quarter of one, "
@@ -159,8 +168,8 @@ _OPTIONS = (
     Option("priority", "int", 0, "Higher starts earlier.", {"ge": -100, "le": 100}, group="Schedule",
            path="schedule.priority"),
     # --- about the run
-    Option("run_name", "name", None, "A name for the run.", is_optional=True, group="This run", label="Run name",
-           path="run_name"),
+    Option("run_name", "label", None, "A name for the run, to recognize it; it can be changed later.", is_optional=True,
+           group="This run", label="Run name", path="run_name"),
     Option("tags", "names", None, "Tags of the run.", is_optional=True, group="This run", path="metadata.tags",
            special_flag="--tag"),
     Option("group", "name", None, "Runs that belong together; several seeds make one.", is_optional=True,

@@ -16,7 +16,7 @@ from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_ext
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
-from mosaic.contracts.setting_field import validate_safe_name
+from mosaic.contracts.setting_field import validate_label, validate_safe_name
 from mosaic.contracts.wrappers import validate_wrapper
 
 
@@ -82,6 +82,8 @@ EnvKwargs = Annotated[dict[str, Any], AfterValidator(_validate_env_kwargs)]
 WrapperText = Annotated[str, Field(max_length=2000), AfterValidator(validate_wrapper)]
 """A wrapper by name or as `module:Class`, with its arguments: `frame-stack(stack_size=4)`."""
 SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(validate_safe_name)]
+Label = Annotated[str, AfterValidator(validate_label)]
+"""A name for people, such as `PPO, größeres Netz`."""
 EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_validate_env_id)]
 Text = Annotated[str, Field(max_length=20_000), AfterValidator(_validate_printable)]
 RelativePath = Annotated[str, Field(max_length=500), AfterValidator(_validate_relative_path)]
@@ -219,6 +221,7 @@ class GpuRequest(Contract):
 
 
 class Resources(Contract):
+    executor: Literal["local", "ray", "slurm"] | None = _option("resources.executor")
     cpus: int | None = _option("resources.cpus")
     gpus: GpuRequest = GpuRequest()
     memory_mb: int | None = _option("resources.memory_mb")
@@ -231,7 +234,7 @@ class Schedule(Contract):
 
 class Payload(Contract):
     kind: RunKind = RunKind.TRAIN
-    run_name: SafeName | None = None
+    run_name: Label | None = None
     metadata: Metadata
     artifacts: Artifacts
     evaluation: EvaluationOptions = EvaluationOptions()

@@ -24,6 +24,7 @@ _TYPE_DESCRIPTIONS = {
     "json": "JSON",
     "name": "a name",
     "names": "a list of names",
+    "label": "a line of text",
 }
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "int": int,
@@ -31,14 +32,24 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "str": str,
     "choice": str,
+    "file": str,
+    "text": str,
+    "name": str,
+    "label": str,
     "ints": (list, tuple),
 }
+_WRITTEN_TYPES = ("int", "float", "ints", "file", "wrappers")
+"""Types whose values a file may state as the text that a flag takes, such as 3M."""
+MAX_LABEL_LENGTH = 120
 _NAME_CHARACTERS = "letters, digits and . _ @ + -"
 _NAME_DESCRIPTIONS = {
     "name": f"{_NAME_CHARACTERS}, beginning with a letter or digit",
     "names": f"names of {_NAME_CHARACTERS}, separated by commas",
+    "label": f"one line of text without / and \\, with at most {MAX_LABEL_LENGTH} characters",
     "wrappers": f"wrappers such as {EXAMPLES}, separated by commas",
 }
+_FACTORS = {"k": "e3", "K": "e3", "M": "e6", "G": "e9", "B": "e9"}
+"""Of numbers such as 3M."""
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "gt": ("above", operator.gt),
     "ge": ("of at least", operator.ge),
@@ -73,6 +84,26 @@ class SettingField:
                 return value
         raise BadInput(f"{flag or self.flag} must be {self.expected_values}, not {text!r}.")
 
+    def parse_assigned(self, text: str, flag: str) -> Any:
+        """Returns the value of `KEY=TEXT`: JSON where that is a value of this setting, else as its flag takes it."""
+        with suppress(ValueError):
+            value = json.loads(text)
+            if value is None or self.accepts(value):
+                return value
+        return self.parse(text, flag)
+
+    def convert(self, value: Any) -> Any:
+        """Returns a value of a YAML file as its type has it: `3M` and 1e6 are whole numbers. Raises BadInput."""
+        if isinstance(value, str) and self.type in _WRITTEN_TYPES:
+            return self.parse(value)
+        if self.type == "int" and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if self.type == "float" and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not self.accepts(value):
+            raise BadInput(f"{self.flag} must be {self.expected_values}, not {value!r}.")
+        return value
+
     def accepts(self, value: Any) -> bool:
         """Return whether this is a value of it, as JSON has it: `"4"` is not a number."""
         if value is None:
@@ -96,13 +127,18 @@ class SettingField:
             return _NAME_DESCRIPTIONS[self.type]
         rules = self.constraints or {}
         if self.type == "ints":
-            counts, limits = ([rules[key] for key in keys] for keys in (("min_length", "max_length"), ("ge", "le")))
-            return "{} to {} whole numbers from {} to {}, separated by commas".format(*counts, *limits)
+            count = "{min_length} to {max_length} ".format_map(rules) if "max_length" in rules else ""
+            limits = " from {ge} to {le}".format_map(rules) if "le" in rules else ""
+            return f"{count}whole numbers{limits}, separated by commas"
         if "choices" in rules:
             return "one of " + ", ".join(map(str, rules["choices"]))
-        bounds = [f"{words} {rules[key]}" for key, (words, _) in _BOUNDS.items() if key in rules]
+        bounds = [f"{words} {_format_bound(rules[key])}" for key, (words, _) in _BOUNDS.items() if key in rules]
         expected = " ".join([_TYPE_DESCRIPTIONS.get(self.type, "text"), " and ".join(bounds)]).strip()
         return f"{expected}, or none" if self.is_optional else expected
+
+
+def _format_bound(bound: Any) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else str(bound)
 
 
 def validate_safe_name(value: str) -> str:
@@ -111,12 +147,30 @@ def validate_safe_name(value: str) -> str:
     return value
 
 
+def validate_label(value: str) -> str:
+    """A name for people, in any script and with spaces. It is never a path by itself: `to_file_name` derives one."""
+    text = value.strip()
+    is_path = not text.strip(".") or "/" in text or "\\" in text
+    if is_path or not text.isprintable() or len(text) > MAX_LABEL_LENGTH:
+        raise ValueError(f"expected {_NAME_DESCRIPTIONS['label']}")
+    return text
+
+
 def _parse_names(text: str) -> tuple[str, ...] | None:
     return tuple(validate_safe_name(part.strip()) for part in text.split(",") if part.strip()) or None
 
 
+def _plain_number(text: str) -> str:
+    """`3M`, `500k` and `3,000,000` as Python writes them."""
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", text):
+        text = text.replace(",", "")
+    factor = _FACTORS.get(text[-1:])
+    return f"{text[:-1].rstrip()}{factor}" if factor and re.fullmatch(r"[+-]?[\d_]*\.?\d+ ?[a-zA-Z]", text) else text
+
+
 def _parse_int(text: str) -> int:
-    """Also `1e6` and `1_000_000`."""
+    """Also `1e6`, `1_000_000`, `1,000,000` and `1M`."""
+    text = _plain_number(text)
     try:
         return int(text)
     except ValueError:
@@ -131,10 +185,20 @@ def _parse_ints(text: str) -> list[int]:
 
 
 def _parse_float(text: str) -> float:
-    value = float(text)
+    value = float(_plain_number(text))
     if not math.isfinite(value):
         raise ValueError(text)
     return value
+
+
+def parse_number(value: Any) -> Any:
+    """Returns the number that a text such as `20k` or `3e-4` means; what is not a text stays as it is."""
+    if not isinstance(value, str):
+        return value
+    for parse in (_parse_int, _parse_float):
+        with suppress(ValueError, OverflowError):
+            return parse(value)
+    raise ValueError(f"expected a number such as 0.01, 20k or 3e-4, not {value!r}")
 
 
 def parse_bool(text: str) -> bool:
@@ -162,5 +226,6 @@ _PARSERS: dict[str, Any] = {
     "text": str,
     "name": validate_safe_name,
     "names": _parse_names,
+    "label": validate_label,
     "wrappers": split_wrappers,
 }

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, model_validator
 
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.model import Contract, Int64, StoredProcess
-from mosaic.contracts.options import RunKind
+from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 
 
 class Stage(StrEnum):
@@ -53,8 +53,14 @@ class Attempt(StoredState):
     keeper: StoredProcess | None = None
     worker: StoredProcess | None = None
     is_resume: bool = False
+    executor: str = LOCAL_EXECUTOR
+    """What started it. `keeper` and `worker` are processes of this machine only if it is `local`."""
+    job: str = ""
+    """Its number in the queue of a cluster that has one, such as `1234` or `1234_5` in Slurm's; empty elsewhere."""
+    node: str = ""
+    """The machine of a cluster that it was placed on; empty on the daemon's own."""
     gpus: tuple[int, ...] = ()
-    """Indices of the GPUs assigned to it."""
+    """Indices of the GPUs assigned to it, where the daemon assigns them."""
     journal_from: int = 0
     """Byte offset in the journal at which this attempt starts."""
     keeper_from: int = 0
@@ -94,6 +100,10 @@ class RunRecord(StoredState):
     group: str | None = None
     experiment: ExperimentMember | None = None
     """Which run of the experiment `group` it is."""
+    submission_key: str | None = None
+    """Of the request that created it; the same request, sent again, returns this run."""
+    submitted_by: str | None = None
+    """The login name of its submitter, with the host of a client on another machine; as the client stated it."""
     tags: tuple[str, ...] = ()
     notes: str | None = None
     is_archived: bool = False
@@ -105,6 +115,10 @@ class RunRecord(StoredState):
     """Whether the next start continues from the last good checkpoint."""
     is_attached: bool = False
     """Whether the process of its caller produces it: it starts at once and holds no slot."""
+    executor: str = LOCAL_EXECUTOR
+    """What starts it: `local`, or the name of a cluster's executor."""
+    node_losses: int = 0
+    """How often its node was lost since it was submitted or resumed."""
     priority: int = 0
     cpus: int = 1
     gpus: int | float = 0
@@ -160,3 +174,8 @@ class RunRecord(StoredState):
     @property
     def holds_slot(self) -> bool:
         return self.stage not in (Stage.QUEUED, Stage.FINISHED)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the processes of its last attempt are, or were, on the daemon's machine."""
+        return not self.attempts or self.attempts[-1].executor == LOCAL_EXECUTOR

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.model import Contract, StoredProcess
-from mosaic.contracts.options import RunKind
+from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.states import Outcome, RunRecord, Stage
 
@@ -91,6 +91,7 @@ class SlotHolder(View):
     """Indices of its GPUs."""
     gpu_share: float = 1.0
     """How much of its GPU is its own; of several runs of a group that share one through MPS, each has all of it."""
+    group: str | None = None
     algo: str | None = None
     env_id: str | None = None
 
@@ -104,12 +105,43 @@ class SlotUsage(View):
     gpus: int = 0
     gpu_names: tuple[str, ...] = ()
     """By index."""
+    gpu_samples: tuple[GpuSample | None, ...] = ()
+    """By index, of all programs together; null for a GPU that is not measured, empty if none is."""
+    has_mps: bool = False
+    """Whether the kernels of runs of a group that share a GPU run at the same time; else they take turns."""
     holders: tuple[SlotHolder, ...] = ()
     """The runs that hold slots, in the order of their start."""
 
     @property
     def busy_cpus(self) -> int:
         return sum(holder.cpus for holder in self.holders)
+
+    def gpu_holders(self, gpu: int) -> tuple[SlotHolder, ...]:
+        """Return the runs that hold this GPU."""
+        return tuple(holder for holder in self.holders if gpu in holder.gpus)
+
+    def gpu_sample(self, gpu: int) -> GpuSample | None:
+        return self.gpu_samples[gpu] if gpu < len(self.gpu_samples) else None
+
+
+class ExecutorStatus(View):
+    """A cluster that the daemon starts runs on."""
+
+    name: str
+    address: str = ""
+    """Of the cluster; empty: one that the daemon starts on its own machine."""
+    problem: str | None = None
+    """Why it cannot be used; null where it can."""
+    nodes: tuple[str, ...] = ()
+    """Addresses of those that are alive."""
+    cpus: float = 0.0
+    gpus: float = 0.0
+    busy_cpus: float = 0.0
+    """Also those that others than this daemon use."""
+    busy_gpus: float = 0.0
+    jobs: int | None = None
+    """How many jobs of this daemon wait or run, where the cluster has a queue of its own; null: it has none."""
+    max_jobs: int | None = None
 
 
 class DaemonStatus(View):
@@ -126,6 +158,10 @@ class DaemonStatus(View):
     runs: dict[str, int] = {}
     """How many runs there are, by stage or outcome."""
     slots: SlotUsage = Field(default_factory=SlotUsage)
+    executors: tuple[ExecutorStatus, ...] = ()
+    """Clusters that are in use."""
+    default_executor: str = LOCAL_EXECUTOR
+    """Where runs are started that name none."""
     is_draining: bool = False
     paused: str | None = None
     """Why the queue is paused; null when it is not."""
@@ -245,6 +281,8 @@ class Verdict(View):
     """A worker's answer to a dry run. A refusal is raised instead."""
 
     summary: VerdictSummary = Field(default_factory=VerdictSummary)
+    is_checked: bool = True
+    """False for a worker without a checker: the summary is what the config states."""
 
 
 class ReturnStatistics(View):

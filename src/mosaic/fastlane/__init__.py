@@ -16,19 +16,22 @@ from .grid import (
     scale_image_smoothly,
 )
 from .lane_files import lane_indices, lanes_folder, reap, reap_all
-from .layout import BGRX32, RGB24, Frame, FrameHud
+from .layout import BGRX32, RGB24, Frame, FrameHud, describe_cost
 from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader, LaneView
+from .requests import NO_REQUEST, FrameRequest
 from .tap import FrameTap
 from .writer import LaneWriter
 
 __all__ = [
     "BGRX32",
     "CONNECTED",
+    "NO_REQUEST",
     "RGB24",
     "UNAVAILABLE",
     "WAITING",
     "Frame",
     "FrameHud",
+    "FrameRequest",
     "FrameTap",
     "GridShape",
     "LaneReader",
@@ -36,6 +39,7 @@ __all__ = [
     "LaneWriter",
     "as_rgb",
     "compose_grid",
+    "describe_cost",
     "fit_size",
     "full_grid",
     "grid_shape",

@@ -11,12 +11,13 @@ from __future__ import annotations
 import platform
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 MAGIC = int.from_bytes(b"MOSAICFL", "little")
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 4096
 SLOT_HEADER_BYTES = 256
 SLOTS = 4
@@ -43,10 +44,9 @@ REASON_OFFSET, REASON_BYTES = 256, 1024
 BEGIN_WORD = 0
 END_WORD = 1
 CHECKSUM_WORD = 2
-FRAME_INFO_STRUCT = struct.Struct("=qqddddd")
-"""Episode, step, reward, return, time of rendering, rate, seconds spent on rendering."""
+FRAME_INFO_STRUCT = struct.Struct("=qqddddddd?")
+"""The fields of `Frame` from `episode` on."""
 FRAME_INFO_OFFSET = 24
-PACE_OFFSET, PACE_BYTES = 128, 128
 
 
 class Geometry(NamedTuple):
@@ -74,13 +74,15 @@ class FrameHud(NamedTuple):
 
     env: int
     number: int
-    pace: str
     episode: int
     step: int
     reward: float
     episodic_return: float
     rendered_at: float
     rate_hz: float
+    budget: float
+    cost: float
+    is_limited: bool
 
 
 class Frame(NamedTuple):
@@ -91,8 +93,6 @@ class Frame(NamedTuple):
     number: int
     """Counts up within a generation."""
     generation: int
-    pace: str
-    """What determines the rate, as shown to the user."""
     episode: int
     step: int
     """Within the episode."""
@@ -104,9 +104,23 @@ class Frame(NamedTuple):
     rate_hz: float
     """How often this environment is rendered at present."""
     render_s: float
+    budget: float
+    """Share of the run's time that the frames of all environments may take."""
+    cost: float
+    """Share of the run's time that recent frames of this environment took."""
+    is_limited: bool
+    """Whether the budget, not the requested rate, determines how often it is rendered."""
 
     def hud(self, env: int) -> FrameHud:
         return FrameHud(env, *(getattr(self, name) for name in FrameHud._fields[1:]))
+
+
+def describe_cost(huds: Sequence[FrameHud]) -> str:
+    """Say what the frames of these environments cost their run; empty before it has been measured."""
+    if any(hud.is_limited for hud in huds):
+        return f"limited to {100 * huds[0].budget:.3g} % of the run's time"
+    cost = sum(hud.cost for hud in huds)
+    return f"{100 * cost:.{1 if cost < 0.0995 else 0}f} % of the run's time" if cost else ""
 
 
 class HeaderInvalid(ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import time
@@ -18,11 +17,15 @@ from mosaic.contracts import semconv
 from . import layout
 from .grid import as_rgb
 from .lane_files import StrPath, heartbeat_path, lane_indices, lane_path
+from .requests import NO_REQUEST, FrameRequest, decode_request, divide_request, encode_request
+from .writer import READER_TIMEOUT_S
 
 HEARTBEAT_S = 0.5
 """Interval at which the heartbeat is touched and the lane's file is checked."""
 MAX_READ_ATTEMPTS = 8
 REQUEST_TTL_S = 3.0
+LEAVE_S = 2 * HEARTBEAT_S
+"""A reader that closes leaves the heartbeat valid for this long, in which other readers touch it."""
 
 WAITING = "waiting"
 CONNECTED = "connected"
@@ -31,14 +34,14 @@ UNAVAILABLE = "unavailable"
 LIST_INTERVAL_S = 0.5
 FIRST_LIST_INTERVAL_S = 0.05
 """Before the first lane appears."""
+LANE_GRACE_S = 2.0
+"""A lane that is missing for longer than this is gone: between two batches, all are created again."""
 
 
 class LaneReader:
-    """Reads the frames of one environment. `rate_hz` and `budget` are requests to the writer."""
+    """Reads the frames of one environment."""
 
-    def __init__(
-        self, folder: StrPath, index: int = 0, *, rate_hz: float | None = None, budget: float | None = None
-    ) -> None:
+    def __init__(self, folder: StrPath, index: int = 0, request: FrameRequest = NO_REQUEST) -> None:
         self.index = index
         self.torn_reads = 0
         """Copies discarded because the writer overwrote the slot meanwhile."""
@@ -53,9 +56,9 @@ class LaneReader:
         self.state = WAITING
         self._path = lane_path(folder, index)
         self._heartbeat_path = heartbeat_path(folder, index)
-        self._requests = {
-            name: value for name, value in (("rate_hz", rate_hz), ("budget", budget)) if value is not None
-        }
+        self._request = request
+        self._written = b""
+        """What this reader wrote last into the heartbeat file."""
         self._next_heartbeat_at = 0.0
         self._file_id: tuple[int, int, int] | None = None
         """The file that is mapped or was rejected."""
@@ -71,12 +74,12 @@ class LaneReader:
     def read_newest(self) -> layout.Frame | None:
         """Return the newest frame unless it was returned before. Call it often: it also keeps the writer rendering."""
         now = time.monotonic()
-        has_ended = self._words is not None and self._words[layout.ENDED_WORD]
-        if now >= self._next_heartbeat_at or has_ended:
-            if now >= self._next_heartbeat_at:
+        was_open = self._words is not None
+        if now >= self._next_heartbeat_at or not was_open or self._words[layout.ENDED_WORD]:
+            self._remap_if_replaced()
+            if now >= self._next_heartbeat_at or (self._words is not None and not was_open):
                 self._next_heartbeat_at = now + HEARTBEAT_S
                 self.touch_heartbeat()
-            self._remap_if_replaced()
         if self._geometry is None:
             return None
         frame = self._read() if self._geometry.slots else None
@@ -86,28 +89,41 @@ class LaneReader:
     def touch_heartbeat(self) -> None:
         """Announce this reader. Creates no file: a removed lane stays removed."""
         with suppress(OSError):
-            if self._should_write_requests():
-                file = os.open(self._heartbeat_path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW)
-                try:
-                    if self._requests:
-                        os.write(file, json.dumps({**self._requests, "at": time.time()}).encode())
-                finally:
-                    os.close(file)
+            if self._should_write_request():
+                self._write_request(encode_request(self._request, time.time()))
             os.utime(self._heartbeat_path)
 
-    def _should_write_requests(self) -> bool:
-        """Return whether to write our requests: unless an active reader requests more."""
-        with open(self._heartbeat_path, "rb") as file:
-            content = file.read(1000)
-        if not content:
-            return bool(self._requests)
+    def ask(self, request: FrameRequest) -> None:
+        """Replace what is asked of the writer."""
+        if request != self._request:
+            self._request = request
+            self._next_heartbeat_at = 0.0
+
+    def _write_request(self, content: bytes) -> None:
+        file = os.open(self._heartbeat_path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW)
         try:
-            requests = json.loads(content)
-            is_expired = abs(time.time() - requests["at"]) > REQUEST_TTL_S
-            is_highest = all(requests.get(name, 0) <= value for name, value in self._requests.items())
-        except (ValueError, TypeError, KeyError):
+            os.write(file, content)
+        finally:
+            os.close(file)
+        self._written = content
+
+    def _read_heartbeat(self) -> bytes:
+        with open(self._heartbeat_path, "rb") as file:
+            return file.read(1000)
+
+    def _should_write_request(self) -> bool:
+        """Return whether to write our request: unless an active reader requests more."""
+        content = self._read_heartbeat()
+        if content == self._written:
+            return self._request != NO_REQUEST or bool(content)
+        try:
+            theirs, written_at = decode_request(content)
+        except ValueError:
             return True
-        return bool(is_expired or (self._requests and is_highest))
+        is_expired = abs(time.time() - written_at) > REQUEST_TTL_S
+        ours = self._request
+        is_highest = (theirs.rate_hz or 0) <= (ours.rate_hz or 0) and (theirs.budget or 0) <= (ours.budget or 0)
+        return is_expired or is_highest
 
     def _remap_if_replaced(self) -> None:
         """Open the lane, or the newer file that has replaced it."""
@@ -187,12 +203,18 @@ class LaneReader:
         return layout.decode_text(text) if end and words[layout.REASON_BEGIN_WORD] == end else ""
 
     def close(self) -> None:
+        """Stop reading, and withdraw the request: the writer stops soon unless there are other readers."""
         self._unmap()
+        with suppress(OSError):
+            touched_at = os.stat(self._heartbeat_path).st_mtime
+            if self._written and self._read_heartbeat() == self._written:
+                self._write_request(b"")
+            left_at = min(touched_at, time.time() - READER_TIMEOUT_S + LEAVE_S)
+            os.utime(self._heartbeat_path, (left_at, left_at))
 
 
 def _parse_frame(geometry: layout.Geometry, number: int, copy: bytearray) -> layout.Frame:
     """Build a frame from the copy of a slot without its counters."""
-    pace_offset = layout.PACE_OFFSET - layout.FRAME_INFO_OFFSET
     begin = layout.SLOT_HEADER_BYTES - layout.FRAME_INFO_OFFSET
     image = np.frombuffer(copy, np.uint8, geometry.stride * geometry.height, begin)
     return layout.Frame(
@@ -200,7 +222,6 @@ def _parse_frame(geometry: layout.Geometry, number: int, copy: bytearray) -> lay
         geometry.format,
         number,
         geometry.generation,
-        layout.decode_text(bytes(copy[pace_offset : pace_offset + layout.PACE_BYTES])),
         *layout.FRAME_INFO_STRUCT.unpack_from(copy),
     )
 
@@ -212,17 +233,19 @@ class LaneView:
         self,
         folder: StrPath,
         envs: Sequence[int] = (),
+        request: FrameRequest = NO_REQUEST,
         *,
-        rate_hz: float | None = None,
-        budget: float | None = None,
         log_event: Callable[..., None] | None = None,
     ) -> None:
         self.frames: dict[int, layout.Frame | None] = {}
         """The newest frame of each environment; None before the first."""
         self._folder = folder
         self._envs = tuple(envs)
-        self._reader_options: dict[str, Any] = {"rate_hz": rate_hz, "budget": budget}
+        self._request = request
+        self._focused_env: int | None = None
         self._readers: dict[int, LaneReader] = {}
+        self._listed_at: dict[int, float] = {}
+        """When each environment was last found to have a lane."""
         self._next_list_at = 0.0
         self._log_event = log_event
         self._logged_events: set[str] = set()
@@ -245,13 +268,28 @@ class LaneView:
     def _update_readers(self) -> None:
         """Add and remove readers: a run starts, ends, or is resumed with another number of lanes."""
         indices = self._envs or lane_indices(self._folder)
+        now = time.monotonic()
+        self._listed_at.update(dict.fromkeys(indices, now))
+        before = len(self._readers)
         for index in indices:
             if index not in self._readers:
-                self._readers[index] = LaneReader(self._folder, index, **self._reader_options)
+                self._readers[index] = LaneReader(self._folder, index)
                 self.frames[index] = None
         # While there are no lanes, the last frames remain visible.
-        for index in [index for index in self._readers if indices and index not in indices]:
-            del self._readers[index], self.frames[index]
+        for index in [index for index in self._readers if indices and now - self._listed_at[index] > LANE_GRACE_S]:
+            del self._readers[index], self.frames[index], self._listed_at[index]
+        if len(self._readers) != before:
+            self._divide_request()
+
+    def ask(self, request: FrameRequest, focused_env: int | None = None) -> None:
+        """Replace what is asked of the writers; the environment that somebody looks at gets more than the others."""
+        if (request, focused_env) != (self._request, self._focused_env):
+            self._request, self._focused_env = request, focused_env
+            self._divide_request()
+
+    def _divide_request(self) -> None:
+        for env, part in divide_request(self._request, list(self._readers), self._focused_env).items():
+            self._readers[env].ask(part)
 
     @property
     def state(self) -> str:

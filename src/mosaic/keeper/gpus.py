@@ -10,8 +10,9 @@ import threading
 import time
 
 _LIBRARY = "libnvidia-ml.so.1"
-_PERIOD_S = 2.0
+PERIOD_S = 2.0
 _MB = 2**20
+_MAX_NAME_BYTES = 96
 
 
 def can_see_gpus(env: dict[str, str]) -> bool:
@@ -42,18 +43,37 @@ class GpuMonitor:
         self.newest: list[dict[str, float]] = []
 
     def start(self) -> None:
-        try:
-            library = ctypes.CDLL(_LIBRARY)
-            library.nvmlDeviceGetMemoryInfo_v2  # noqa: B018 - missing in older drivers
-        except (OSError, AttributeError):
-            return
-        threading.Thread(target=self._follow, args=(library,), name="gpus", daemon=True).start()
+        reader = open_reader()
+        if reader is not None:
+            threading.Thread(target=self._follow, args=(reader,), name="gpus", daemon=True).start()
 
-    def _follow(self, library: ctypes.CDLL) -> None:
-        devices = _devices(library)
-        while devices:
-            self.newest = [_read_device(library, device) for device in devices]
-            time.sleep(_PERIOD_S)
+    def _follow(self, reader: GpuReader) -> None:
+        while sample := reader.read():
+            self.newest = sample
+            time.sleep(PERIOD_S)
+
+
+class GpuReader:
+    """Reads all GPUs of the machine, by NVIDIA's index. A read blocks for as long as the driver hangs."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._devices: list[ctypes.c_void_p] | None = None
+
+    def read(self) -> list[dict[str, float]]:
+        if self._devices is None:
+            self._devices = _devices(self._library)
+        return [_read_device(self._library, device) for device in self._devices]
+
+
+def open_reader() -> GpuReader | None:
+    """Return None without a recent NVIDIA driver."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+        library.nvmlDeviceGetMemoryInfo_v2  # noqa: B018 - missing in older drivers
+    except (OSError, AttributeError):
+        return None
+    return GpuReader(library)
 
 
 def _devices(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
@@ -66,6 +86,21 @@ def _devices(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
         if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
             handles.append(handle)
     return handles
+
+
+def read_gpu_names() -> list[str]:
+    """Return the names of this machine's GPUs; a hung driver does not return."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+        devices = _devices(library)
+    except (OSError, AttributeError):
+        return []
+    names = []
+    for device in devices:
+        name = ctypes.create_string_buffer(_MAX_NAME_BYTES)
+        library.nvmlDeviceGetName(device, name, _MAX_NAME_BYTES)
+        names.append(name.value.decode(errors="replace"))
+    return names
 
 
 def _read_device(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, float]:

@@ -20,6 +20,8 @@ from mosaic.journal import Follower, Journal, Outbox
 from mosaic.keeper.console_metrics import ConsoleMetrics
 from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
 from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
+from mosaic.keeper.log_marks import LogMarks
+from mosaic.keeper.surroundings import Surroundings
 from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
 from mosaic.keeper.visibility import WARN_AFTER_S, missing_records_warning
 from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
@@ -69,6 +71,25 @@ class SignalWakeup:
         self.is_terminate_requested = True
 
 
+class Lifeline:
+    """A pipe that closes when the process that vouches for this run has ended."""
+
+    def __init__(self, descriptor: int, grace_s: float) -> None:
+        os.set_inheritable(descriptor, False)
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._grace_s = grace_s
+        self._closed_at: float | None = None
+
+    def is_lost(self, now: float) -> bool:
+        """Return whether it has been closed for longer than the grace period."""
+        if self._closed_at is None:
+            with suppress(BlockingIOError):
+                if not os.read(self._descriptor, 4096):
+                    self._closed_at = now
+        return self._closed_at is not None and now - self._closed_at >= self._grace_s
+
+
 class ReportQueue(Outbox):
     """Writes keeper.jsonl so that a full disk loses samples, but never an event."""
 
@@ -109,9 +130,14 @@ class Keeper:
         self._reports = reports
         self._wakeup = wakeup
         self._inbox = Follower(folder.inbox, launch["inbox_offset"])
+        self._lifeline = Lifeline(launch["lifeline_fd"], launch["lifeline_s"]) if "lifeline_fd" in launch else None
+        self._is_signalled_by_cluster = launch.get("is_signalled_by_cluster", False)
+        if self._is_signalled_by_cluster:
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # which the worker inherits
         self._console = ConsoleMetrics(folder, launch["log_name"]) if launch.get("reads_console") else None
         self._gpus = GpuMonitor()
         self._worker_pid, self._stderr_begin = start_worker(launch, folder)
+        self._log_marks = LogMarks(folder, launch["log_name"], self._stderr_begin)
         self._started = time.monotonic()
         self._warden = Warden(
             launch["limits"], launch["grace_s"], self._started, launch.get("is_interrupted_first", False)
@@ -126,8 +152,10 @@ class Keeper:
         self._memory_check_at = self._started
         self._visibility_check_at = None if self._console is None else self._started + WARN_AFTER_S
         reports.report("worker_started", process=identify(self._worker_pid))
-        if can_see_gpus(launch["env"]):
+        has_gpus = can_see_gpus(launch["env"])
+        if has_gpus:
             self._gpus.start()
+        self._surroundings = Surroundings(launch.get("source_folders", []), has_gpus)
 
     def run(self) -> None:
         """Returns when the whole tree is gone."""
@@ -139,6 +167,8 @@ class Keeper:
                 if last_error != (last_error := traceback.format_exc()):
                     _print_error(last_error)
             self._wakeup.sleep(_TICK_S)
+        self._log_marks.mark_growth()
+        self._report_surroundings(is_last=True)
         if self._console is not None:
             self._console.close()
             if self._status == 0:  # otherwise the reason of its failure is what counts
@@ -147,10 +177,15 @@ class Keeper:
 
     def _tick(self, now: float) -> None:
         if self._wakeup.is_terminate_requested:
-            self._execute_orders(self._warden.terminate(now))
+            end = self._warden.abandon if self._is_signalled_by_cluster else self._warden.terminate
+            self._execute_orders(end(now))
+        if self._lifeline is not None and self._lifeline.is_lost(now):
+            self._execute_orders(self._warden.abandon(now))
         self._read_inbox(now)
         self._execute_orders(self._warden.due_orders(now))
         self._reports.try_flush()
+        self._log_marks.poll(now)
+        self._report_surroundings()
         if self._console is not None:
             self._console.poll(now)
         if self._visibility_check_at is not None and now >= self._visibility_check_at:
@@ -160,6 +195,10 @@ class Keeper:
             self._sample(now, self._read(now))
         elif self._has_memory_limit and now >= self._memory_check_at:
             self._read(now)
+
+    def _report_surroundings(self, is_last: bool = False) -> None:
+        for kind, fields in self._surroundings.take_reports(is_last):
+            self._reports.report(kind, **fields)
 
     def _check_visibility(self) -> None:
         """Warn if nothing of the program is recorded; only the first call checks that."""

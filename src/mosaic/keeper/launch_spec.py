@@ -44,10 +44,21 @@ class _RequiredKeys(ProgramSpec):
 class LaunchSpec(_RequiredKeys, total=False):
     reads_console: bool
     """Whether to parse metrics from stdout while no process of the run writes a journal."""
+    source_folders: list[str]
+    """Where code of the user's is: the commits of its repositories are recorded."""
     umask: int
     """Of a user's program, which may write outside of the run folder; without it, files are private."""
     is_interrupted_first: bool
     """Whether a stop is also sent as SIGINT, because the program does not read the inbox."""
+    lifeline_fd: int
+    """The reading end of a pipe whose writing end is held by a process that vouches for the run, such as the actor of a
+    cluster. When that process has ended, however, the worker is stopped after `lifeline_s`."""
+    lifeline_s: float
+    """Seconds between the end of that process and the stop; needed with `lifeline_fd`."""
+    is_signalled_by_cluster: bool
+    """Whether a cluster's scheduler signals the processes of the run. SIGUSR2, by which it announces the end of a job
+    to the process that vouches for the run, is then ignored by all of them, and a SIGTERM to the keeper counts as the
+    loss of that process: the executor knows why it was sent."""
     sidecar: ProgramSpec
     """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
 
@@ -56,9 +67,20 @@ class LaunchMalformed(ValueError):
     """The launch spec does not have the expected form."""
 
 
+DETACH_OPTION = "--detach"
+
+
 def keeper_command() -> list[str]:
     """Return the argv that starts a keeper, which then reads a launch spec from its stdin."""
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve().with_name("__main__.py"))]
+
+
+def detached_keeper_command() -> list[str]:
+    """Return the argv that starts a keeper that is not a child of the caller, and prints its process id.
+
+    For callers whose children are killed with them, such as the actors of Ray.
+    """
+    return [*keeper_command(), DETACH_OPTION]
 
 
 def parse_launch(data: bytes) -> LaunchSpec:
@@ -67,6 +89,8 @@ def parse_launch(data: bytes) -> LaunchSpec:
     except ValueError as error:
         raise LaunchMalformed(f"The launch spec is not valid JSON: {error}.") from None
     _check(launch, LaunchSpec, "")
+    if ("lifeline_fd" in launch) != ("lifeline_s" in launch):
+        raise LaunchMalformed("The launch spec has one of lifeline_fd and lifeline_s; expected both or none.")
     return cast(LaunchSpec, launch)
 
 
@@ -107,12 +131,19 @@ def _is_limit(value: Any) -> bool:
 _SECTIONS = {"limits": Limits, "grace_s": Grace, "sidecar": ProgramSpec}
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("folder", "cwd", "log_name"), (lambda value: _is_text(value) and value != "", "non-empty text")),
+    "source_folders": (
+        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+        "a list of folders",
+    ),
     "argv": (lambda value: isinstance(value, list) and value != [] and all(map(_is_text, value)), "a list of strings"),
     "env": (lambda value: isinstance(value, dict) and all(map(_is_text, value.values())), "an object of strings"),
     "umask": (lambda value: isinstance(value, int) and 0 <= value <= 0o777, "a umask"),
     "inbox_offset": (lambda value: isinstance(value, int) and value >= 0, "a number of bytes"),
+    "lifeline_fd": (lambda value: isinstance(value, int) and value > 2, "a file descriptor"),
+    "lifeline_s": (lambda value: _is_number(value) and value >= 0, "a number of seconds"),
     **dict.fromkeys(
-        ("reads_console", "is_interrupted_first"), (lambda value: isinstance(value, bool), "true or false")
+        ("reads_console", "is_interrupted_first", "is_signalled_by_cluster"),
+        (lambda value: isinstance(value, bool), "true or false"),
     ),
     **dict.fromkeys(Limits.__annotations__, (_is_limit, "a number above 0 or null")),
     **dict.fromkeys(Grace.__annotations__, (lambda value: _is_number(value) and value >= 0, "a number of seconds")),

@@ -3,7 +3,7 @@
 | event | immediately | after grace stop | after grace term |
 |---|---|---|---|
 | a stop in the inbox | the worker reads it; a script: SIGINT to the tree | SIGTERM to the tree | SIGKILL to the tree |
-| time limit exceeded, or SIGTERM to the keeper | SIGTERM to the worker's main process | SIGKILL to the tree | |
+| time limit exceeded, SIGTERM to the keeper, lifeline lost | SIGTERM to the main process | SIGKILL to the tree | |
 | memory limit exceeded | SIGKILL to the tree | | |
 | the main process has exited | SIGTERM to the remaining processes, SIGKILL 2 s later | | |
 
@@ -81,6 +81,10 @@ class Warden:
     def terminate(self, now: float) -> list[Order]:
         """Handle a SIGTERM to the keeper itself."""
         return [] if self._is_ending else self._terminate_main("keeper_terminated", now)
+
+    def abandon(self, now: float) -> list[Order]:
+        """Handle the loss of the lifeline: nobody learns of this attempt any more."""
+        return [] if self._is_ending else self._terminate_main("lifeline_lost", now)
 
     def exceeds_memory(self, private_mb: float) -> bool:
         limit_mb = self._limits["memory_mb"]

@@ -139,11 +139,27 @@ def signal_tree(main: int, number: signal.Signals) -> None:
         with suppress(OSError):
             os.killpg(main, number)
         return
-    # While some are being stopped, others may still fork. SIGTERM is sent once: a process started later may be cleanup.
-    passes = _PASSES if number in (signal.SIGKILL, signal.SIGSTOP) else 1
+    # SIGTERM is sent once: a process started later may be cleanup.
+    _signal_descendants(os.getpid(), number, _PASSES if number in (signal.SIGKILL, signal.SIGSTOP) else 1)
+
+
+def kill_with_descendants(pid: int) -> None:
+    """Kill a process of which the caller is not the parent; without /proc, its process group."""
+    if not _HAS_PROC:
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        return
+    signal_process(pid, signal.SIGSTOP)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none forks or loses its parent meanwhile
+        _signal_descendants(pid, number, _PASSES)
+    signal_process(pid, signal.SIGKILL)
+
+
+def _signal_descendants(root: int, number: signal.Signals, passes: int) -> None:
+    """Signal them in several passes: while some are being stopped, others may still fork."""
     signaled: set[int] = set()
     for _ in range(passes):
-        new_pids = [process.pid for process in descendants(PROC, os.getpid()) if process.pid not in signaled]
+        new_pids = [process.pid for process in descendants(PROC, root) if process.pid not in signaled]
         if not new_pids:
             return
         for pid in new_pids:

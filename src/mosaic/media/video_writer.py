@@ -19,7 +19,7 @@ class VideoWriter:
         try:
             import av
         except ImportError:
-            raise MissingExtra("Saving a video needs PyAV: pip install 'mosaic-rl[train]'.") from None
+            raise MissingExtra("Saving a video needs PyAV: pip install 'mosaic-rl[video]'.") from None
         self._av = av
         self.path = path
         self._temp_path = path.with_name(f".{path.name}.tmp")

@@ -17,6 +17,7 @@ _INSIDE = Path(__file__).resolve().parent / "inside"
 _COPIED_FILES = (
     "common/__init__.py",
     "common/console_parser.py",
+    "common/packages.py",
     "contracts/__init__.py",
     "contracts/metric_tags.py",
     "contracts/semconv.py",

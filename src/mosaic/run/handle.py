@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Literal, Self, SupportsFloat, TypeVar
 
 from mosaic.common.checkpoint_files import NO_LOG
+from mosaic.common.packages import installed_packages, python_version
 from mosaic.contracts import commands
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.semconv import CONTRACT_VERSION
@@ -148,6 +149,7 @@ class Run:
             attempt=self.attempt,
             resumed_from=self._resumed_from,
         )
+        self.event("packages", python=python_version(), packages=installed_packages())
         if resumed is not None:
             self._start_attempt()
         self._speed.start(self.global_step)

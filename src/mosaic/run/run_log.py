@@ -203,6 +203,10 @@ def count_hellos(journal: Path) -> int:
 
 def _json_safe(value: object) -> object:
     """Return a value that JSON can represent."""
+    if isinstance(value, (list, tuple)):
+        return [_json_safe(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): _json_safe(part) for key, part in value.items()}
     is_number = isinstance(value, float) and math.isfinite(value)
     return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
 

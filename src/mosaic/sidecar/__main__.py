@@ -58,11 +58,16 @@ def main(argv: list[str]) -> int:
     os.nice(NICENESS)
     from mosaic.sidecar.process import SidecarProcess
 
-    sidecar = SidecarProcess(folder, monitor, options.journal_from, options.upload_only)
-    if options.push_only:
-        sidecar.push(options.push)
-    else:
-        sidecar.run(options.push)
+    try:
+        sidecar = SidecarProcess(folder, monitor, options.journal_from, options.upload_only)
+        if options.push_only:
+            sidecar.push(options.push)
+        else:
+            sidecar.run(options.push)
+    except FileNotFoundError:
+        if folder.path.is_dir():
+            raise
+        # The run was deleted: everything that is not recorded yet is in its journal, in the trash.
     return 0
 
 

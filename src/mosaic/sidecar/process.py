@@ -44,7 +44,7 @@ class SidecarProcess:
 
     def run(self, repo: str | None = None) -> None:
         """Records and uploads; pushes the policy to `repo` on the Hugging Face Hub in the end."""
-        with sync_state.acquire_lock(self._folder, SHUTDOWN_LIMIT_S):
+        with sync_state.acquire_lock(self._folder, SHUTDOWN_LIMIT_S, is_sidecar=True):
             state = sync_state.claim(self._folder)
             payload = Payload.read(self._folder.config)
             # Before wandb is imported, which adds variables of its own.

@@ -198,7 +198,8 @@ class WandbRecorder(Recorder):
         return self._entry.is_whole
 
     def open(self) -> None:
-        self._folder.wandb.mkdir(exist_ok=True)
+        self._state.project, self._state.entity = self._run_fields["project"], self._run_fields["entity"]
+        sync_state.write(self._folder, self._state)  # so that a folder without an entry is known to be incomplete
         os.environ.update(wandb_variables(self._folder))
         timeout_s = float(os.environ.pop("WANDB_INIT_TIMEOUT", "") or INIT_TIMEOUT_S)
         os.environ.pop(MONITOR_VARIABLE, None)
@@ -223,7 +224,6 @@ class WandbRecorder(Recorder):
         for entry in self._state.entries.values():
             entry.state = sync_state.SUPERSEDED
         self._state.entries[Path(self._run.dir).parent.name] = self._entry
-        self._state.project, self._state.entity = self._run_fields["project"], self._run_fields["entity"]
         sync_state.write(self._folder, self._state)
 
     def log_settings(self, values: Mapping[str, Any]) -> None:

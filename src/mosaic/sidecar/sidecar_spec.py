@@ -52,13 +52,23 @@ def build_sidecar_spec(
 
 
 def require_packages(payload: Payload) -> None:
-    """Refuses tracking and uploads for which a package is missing in this Python, which is the sidecar's too."""
+    """Refuses tracking, uploads and videos that lack a package in this Python, the worker's and sidecar's too."""
     artifacts = payload.artifacts
+    video = artifacts.video
     push_later = "leave out --upload-model and push the policy after the training: mosaic push RUN"
     rows = (
         (artifacts.wandb.enabled, "Tracking", "wandb", "wandb", "artifacts.wandb.enabled", "leave out --track"),
         (artifacts.trackio.enabled, "Tracking", "trackio", "trackio", "artifacts.trackio.enabled", "turn it off"),
         (requested_repo(payload), "Uploading", "huggingface_hub", "hub", "artifacts.model.upload", push_later),
+        (video.capture, "Saving a video", "av", "video", "artifacts.video.capture", "turn it off"),
+        (
+            video.capture_evaluation,
+            "Saving a video",
+            "av",
+            "video",
+            "artifacts.video.capture_evaluation",
+            "turn it off",
+        ),
     )
     for is_requested, purpose, package, extra, path, alternative in rows:
         if is_requested and find_spec(package) is None:

@@ -6,21 +6,24 @@ script that was run without a key, are added as offline.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic.common.files import write_json
 from mosaic.common.processes import is_alive, own_identity
+from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
+from mosaic.keeper.worker import kill_with_descendants
 
 if TYPE_CHECKING:
     from mosaic.sidecar.wandb_connection import WandbProblem
@@ -31,7 +34,10 @@ SUPERSEDED = "superseded"
 ONLINE = "online"
 """A user's script talked to W&B by itself."""
 INTERRUPTED_MESSAGE = "The upload was interrupted."
+LOCK_NAME = ".sidecar.lock"
 LOCK_POLL_S = 1.0
+END_TIMEOUT_S = 5.0
+END_POLL_S = 0.02
 _STATE_PRIORITY = (SYNCING, FAILED, OFFLINE, SYNCED, ONLINE)
 """The first of these that an entry has is the state of the run."""
 
@@ -70,6 +76,7 @@ class SyncState:
     entries: dict[str, SyncEntry] = field(default_factory=dict)
     """By the name of the folder, oldest first."""
     project: str | None = None
+    """Of a run that MOSAIC records; a script's own recordings name theirs themselves."""
     entity: str | None = None
     process: ProcessIdentity | None = None
     """The process that is uploading."""
@@ -110,7 +117,8 @@ def read(folder: RunFolder) -> SyncState | None:
     state = _read_file(folder)
     known, state.entries = state.entries, {}
     for path in wandb_folders(folder):
-        entry = known.get(path.name) or SyncEntry(state=detect_state(path))
+        # A recorder that was killed while it started has listed the project, but not its folder.
+        entry = known.get(path.name) or SyncEntry(state=detect_state(path), is_whole=state.project is None)
         entry.size_bytes = data_size_bytes(path)
         state.entries[path.name] = entry
     if state.process is not None and not is_alive(state.process):
@@ -130,10 +138,15 @@ def write(folder: RunFolder, state: SyncState) -> None:
 
 
 @contextmanager
-def acquire_lock(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[None]:
-    """Admits one recorder or uploader at a time, as long as its process lives; raises BlockingIOError otherwise."""
+def acquire_lock(folder: RunFolder, timeout_s: float = 0.0, is_sidecar: bool = False) -> Iterator[None]:
+    """Admits one recorder or uploader at a time, as long as its process lives; raises BlockingIOError otherwise.
+
+    FileNotFoundError: the run was deleted, also while this waited. The file names the process of a sidecar, which may
+    be ended.
+    """
     deadline = time.monotonic() + timeout_s
-    descriptor = os.open(folder.path / ".sidecar.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = folder.path / LOCK_NAME
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while True:
             try:
@@ -143,9 +156,50 @@ def acquire_lock(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[None]:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(LOCK_POLL_S)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            raise FileNotFoundError(errno.ENOENT, "The run was deleted meanwhile", str(path))
+        os.ftruncate(descriptor, 0)
+        if is_sidecar:
+            os.write(descriptor, json.dumps(own_identity()).encode())
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def hold_for_move(folder: RunFolder) -> Iterator[bool]:
+    """Ends the sidecar of a run whose folder is about to be moved, and keeps others from recording or uploading.
+
+    W&B's client would create the folder again under its old path. What a sidecar has not recorded or uploaded is in the
+    journal, for `mosaic wandb sync`. Yields whether there was one; raises NotAllowed where a user's command uploads.
+    """
+    has_ended_one = False
+    deadline = time.monotonic() + END_TIMEOUT_S
+    with ExitStack() as stack:
+        while folder.wandb.is_dir():
+            try:
+                stack.enter_context(acquire_lock(folder))
+                break
+            except BlockingIOError:
+                has_ended_one = _kill_sidecar(folder) or has_ended_one
+            if time.monotonic() > deadline:
+                raise NotAllowed(
+                    f"Run {folder.run_id} is being uploaded to W&B, so its folder cannot be moved. Wait until that has "
+                    f"ended, or stop it. Check: mosaic wandb status {folder.run_id}"
+                )
+            time.sleep(END_POLL_S)
+        yield has_ended_one
+
+
+def _kill_sidecar(folder: RunFolder) -> bool:
+    """Kills the sidecar that holds the lock; returns False where it is held by another process."""
+    try:
+        process: ProcessIdentity = json.loads((folder.path / LOCK_NAME).read_bytes())
+    except (OSError, ValueError):
+        return False
+    if is_alive(process):
+        kill_with_descendants(process["pid"])
+    return True
 
 
 def claim(folder: RunFolder) -> SyncState:

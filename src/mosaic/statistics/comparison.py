@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import permutations
 
 import numpy as np
@@ -14,6 +15,7 @@ from mosaic.statistics.aggregates import ScoreRange, min_max_range
 from mosaic.statistics.curves import ConfidenceBand, ConfidenceInterval, mean_with_band, resample, smooth
 from mosaic.statistics.scores import (
     LAST_EPISODES,
+    curve_area,
     final_performance,
     iqm_interval,
     probability_of_improvement_interval,
@@ -22,12 +24,35 @@ from mosaic.statistics.scores import (
 Settings = Mapping[str, object]
 Floats = npt.NDArray[np.float64]
 GRID_POINTS = 400
+MIN_TAIL = 0.05
+"""The share of the x axis that the part of a curve with missing runs has at least."""
 NO_GROUPING = ""
 """The key for no grouping: every run is its own group."""
 SETTING_KEY = "setting"
 """What an experiment calls an algorithm with its settings."""
 DEFAULT_KEYS = ("algo", "env_id", "group", "seed")
 NOT_SET_LABEL = "not set"
+
+
+class ScoreKind(StrEnum):
+    """What the score of a run is."""
+
+    FINAL = "final"
+    """The mean of its last values."""
+    AREA = "area"
+    """The mean of its curve over all steps, which is higher for a run that learns earlier."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run is."""
+
+    step: float | None = None
+    """The environment step that it has reached: the last one requested where it has finished."""
+    fraction: float | None = None
+    """From 0 to 1, where the total is known."""
+    is_finished: bool = True
+    """Whether it has ended with success; not where it was cancelled."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +68,11 @@ class ComparedRun:
     """Values whose last ones are averaged to the final score: returns, or another metric."""
     environment: str = ""
     """What tells its environment apart, where its id is not enough."""
+    progress: RunProgress = RunProgress()
+    steps: Floats | None = None
+    """The environment steps of `y`; None where they are `x`."""
+    return_steps: Floats | None = None
+    """Those of `returns`; None where they are those of `y`."""
 
     @property
     def task(self) -> str:
@@ -54,9 +84,17 @@ class RunGroup:
     name: str
     run_ids: list[str]
     curve: ConfidenceBand
+    """Where all runs that have points have values; NaN elsewhere, since the mean would jump at a run's end."""
+    tail: Floats
+    """The mean of the runs that are left, from where `curve` ends on; NaN before, and where no run is missing."""
+    run_curves: Floats
+    """One row per run of the group."""
+    complete_until: float | None
+    """The x at which `tail` begins; None where no run is missing."""
     final_return: ConfidenceInterval
-    """Mean over the runs of the mean return of their last 100 episodes, with Student's 95 % interval; NaN where the
-    runs are on different environments, whose returns cannot be averaged. The same holds for `curve`."""
+    """Mean over the runs of their scores (the mean return of their last 100 episodes, unless others were given), with
+    Student's 95 % interval; NaN where the runs are on different environments, whose returns cannot be averaged. The
+    same holds for `curve`."""
     iqm: ConfidenceInterval
     """The interquartile mean of the same, with a bootstrap interval; scaled if `Comparison.is_normalized`."""
 
@@ -69,6 +107,19 @@ class Comparison:
     """By the names of two groups: the probability that a run of the first scores higher than one of the second."""
     is_normalized: bool = False
     """Whether scores were scaled to 0…1 per environment, because returns of different ones cannot be averaged."""
+
+
+def shorten_titles(titles: Mapping[str, str]) -> dict[str, str]:
+    """Return labels of runs that are shown together, by run id: without the parts of their titles that all of them
+    share, and without their ids where the rest distinguishes them."""
+    short = strip_common_parts(list(titles.values()))
+    labels = {run_id: short[title] for run_id, title in titles.items()}
+    without_ids = {
+        run_id: " · ".join(part for part in label.split(" · ") if not run_id.endswith(part))
+        for run_id, label in labels.items()
+    }
+    is_distinct = all(without_ids.values()) and len(set(without_ids.values())) == len(titles)
+    return without_ids if is_distinct else labels
 
 
 def strip_common_parts(titles: Sequence[str]) -> dict[str, str]:
@@ -98,23 +149,42 @@ def grouping_keys(settings: Sequence[Settings]) -> list[str]:
     return defaults + [name for name in differing_settings(settings) if name not in defaults]
 
 
-def suggest_grouping_key(settings: Sequence[Settings]) -> str:
-    """Return the default key that splits these runs into groups of several, or NO_GROUPING."""
-    for key in (SETTING_KEY, "group", "algo", "env_id"):
-        values = {format_value(one.get(key)) for one in settings}
-        if 1 < len(values) < len(settings):
-            return key
+def suggest_grouping_key(settings: Sequence[Settings], max_groups: int | None = None) -> str:
+    """Return the default key that splits these runs into groups of several, or NO_GROUPING.
+
+    With `max_groups`, more runs than that are grouped by a key that leaves no more groups.
+    """
+    most = len(settings) - 1 if max_groups is None else min(max_groups, len(settings) - 1)
     differing = [key for key in differing_settings(settings) if key != "seed"]
-    if not differing and len(settings) > 1:
-        return "algo"
-    return NO_GROUPING
+    is_many = max_groups is not None and len(settings) > max_groups
+    candidates: list[str] = [SETTING_KEY, "group", "algo", "env_id", *(differing if is_many else [])]
+    for key in candidates:
+        if 1 < len({format_value(one.get(key)) for one in settings}) <= most:
+            return key
+    return "algo" if is_many or (not differing and len(settings) > 1) else NO_GROUPING
 
 
 def _mask_partial(band: ConfidenceBand) -> ConfidenceBand:
-    """Keep the points where all runs of the group have values: past a run's end the mean would jump."""
+    """Keep the points where all runs of the group have values."""
     is_complete = band.runs == band.runs.max(initial=0)
     mean, low, high = (np.where(is_complete, part, np.nan) for part in (band.mean, band.low, band.high))
     return ConfidenceBand(mean, low, high, band.runs)
+
+
+def _incomplete_tail(band: ConfidenceBand, min_points: float) -> tuple[Floats, int | None]:
+    """Return the mean after the last point where all runs have values, and the number of that point.
+
+    A tail of no more than `min_points` is none: the last episodes of runs of the same length end at different steps.
+    """
+    nothing = np.full(len(band.mean), np.nan)
+    most = band.runs.max(initial=0)
+    if most < 2:
+        return nothing, None
+    last = int(np.flatnonzero(band.runs == most)[-1])
+    known = np.flatnonzero(band.runs > 0)
+    if known[-1] - last <= min_points:
+        return nothing, None
+    return np.where(np.arange(len(band.mean)) >= last, band.mean, np.nan), last
 
 
 def group_entries(entries: Sequence[ComparedRun], key: str) -> dict[str, list[ComparedRun]]:
@@ -130,18 +200,36 @@ def final_scores(entries: Sequence[ComparedRun], last_episodes: int = LAST_EPISO
     return {entry.run_id: final_performance(entry.returns, last_episodes) for entry in entries}
 
 
-def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episodes: int = LAST_EPISODES) -> Comparison:
-    """Compare runs grouped by `key`. `weight` smooths the curves; a final score averages the last `last_episodes`."""
+def area_scores(entries: Sequence[ComparedRun]) -> dict[str, float]:
+    """By run: the mean of its curve up to the last step of all runs on its environment; NaN where it has no points."""
+    ends: dict[str, float] = {}
+    for entry in entries:
+        if len(entry.x):
+            ends[entry.task] = max(ends.get(entry.task, 0.0), float(entry.x[-1]))
+    return {entry.run_id: curve_area(entry.x, entry.y, ends.get(entry.task, 0.0)) for entry in entries}
+
+
+def compare(
+    entries: Sequence[ComparedRun],
+    key: str,
+    weight: float,
+    run_scores: Mapping[str, float] | None = None,
+    has_probabilities: bool = True,
+) -> Comparison:
+    """Compare runs grouped by `key`. `weight` smooths the curves; without `run_scores`, final scores are compared.
+
+    The time for the probabilities of improvement grows with the square of the number of groups.
+    """
     grid = _grid(entries)
     members = group_entries(entries, key)
-    finals = final_scores(entries, last_episodes)
+    finals = final_scores(entries) if run_scores is None else run_scores
     scores, is_normalized = _normalize_scores(entries, finals)
     strata = {name: scores_by_task(group, scores) for name, group in members.items()}
     groups = [
         RunGroup(
             name,
             [entry.run_id for entry in group],
-            _mean_curve(group, grid, weight),
+            *_group_curves(group, grid, weight),
             _nan_interval() if _is_mixed(group) else _mean_confidence_interval([finals[e.run_id] for e in group]),
             iqm_interval(list(strata[name].values())) if strata[name] else _nan_interval(),
         )
@@ -149,7 +237,8 @@ def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episod
     ]
     groups.sort(key=lambda group: -group.iqm.point if np.isfinite(group.iqm.point) else np.inf)
     improvement = {}
-    for one, other in permutations([group.name for group in groups], 2) if key != NO_GROUPING else ():
+    names = [group.name for group in groups] if has_probabilities and key != NO_GROUPING else []
+    for one, other in permutations(names, 2):
         shared = [task for task in strata[one] if task in strata[other]]
         if shared:
             improvement[one, other] = probability_of_improvement_interval(
@@ -163,11 +252,19 @@ def _is_mixed(group: Sequence[ComparedRun]) -> bool:
     return len({entry.task for entry in group if entry.task}) > 1
 
 
-def _mean_curve(group: Sequence[ComparedRun], grid: Floats, weight: float) -> ConfidenceBand:
+def _group_curves(
+    group: Sequence[ComparedRun], grid: Floats, weight: float
+) -> tuple[ConfidenceBand, Floats, Floats, float | None]:
+    """Return `curve`, `tail`, `run_curves` and `complete_until` of a group."""
+    each = np.stack([resample(entry.x, smooth(entry.y, weight), grid) for entry in group])
     if _is_mixed(group):
         nothing = np.full(len(grid), np.nan)
-        return ConfidenceBand(nothing, nothing, nothing, np.zeros(len(grid), np.int64))
-    return _mask_partial(mean_with_band(np.stack([resample(e.x, smooth(e.y, weight), grid) for e in group])))
+        return ConfidenceBand(nothing, nothing, nothing, np.zeros(len(grid), np.int64)), nothing, each, None
+    band = mean_with_band(each)
+    # A run is not missing where its next point may follow.
+    widest_gap = max(float(np.diff(entry.x).max(initial=0.0)) for entry in group)
+    tail, last = _incomplete_tail(band, max(MIN_TAIL * len(grid), 1 + widest_gap / (grid[1] - grid[0])))
+    return _mask_partial(band), tail, each, None if last is None else float(grid[last])
 
 
 def _grid(entries: Sequence[ComparedRun]) -> Floats:
@@ -187,7 +284,7 @@ def _normalize_scores(entries: Sequence[ComparedRun], finals: Mapping[str, float
 
 
 def score_ranges(entries: Sequence[ComparedRun], finals: Mapping[str, float]) -> dict[str, ScoreRange]:
-    """By environment: from the worst to the best final score."""
+    """By environment: from the worst to the best score."""
     tasks = sorted({entry.task for entry in entries})
     return {task: min_max_range(finals[e.run_id] for e in entries if e.task == task) for task in tasks}
 

@@ -30,6 +30,8 @@ BULK_KINDS = ("metrics", "episodes", Steps.KIND)
 """Events that carry points: they are many and large, and readers get their points from the index."""
 MAX_RECENT_EVENTS = 4000
 MIN_SUFFIX_LENGTH = 4
+MAX_REPEATED_AFTER = 2000
+"""A request is repeated within a minute or so; not more runs than this are submitted meanwhile."""
 _CHUNK = 5000
 _NO_RUN = 0
 """The run of an event whose run was deleted."""
@@ -197,18 +199,18 @@ class Index:
     def highest_slot(self) -> int:
         return int(self._rows("SELECT coalesce(max(last_slot), 0) FROM run")[0][0])
 
-    def find_run_ids(self, part: str, limit: int = 8) -> list[str]:
-        """Return the run with this id, else the runs whose id starts or ends with it, in any case of letters.
+    def find_run_ids(self, reference: str, limit: int) -> list[str]:
+        """Return the run with this id, else those whose id starts or ends with it, in any case, or that have this name.
 
         Ends shorter than MIN_SUFFIX_LENGTH are not searched: they would match too many runs.
         """
-        wanted = part.upper()
+        wanted = reference.upper()
         if self._rows("SELECT 1 FROM run WHERE run_id=?", (wanted,)):
             return [wanted]
         rows = self._rows(
             "SELECT run_id FROM run WHERE run_id >= ? AND run_id < ? OR ? AND substr(run_id, ?) = ?"
-            " ORDER BY run_id LIMIT ?",
-            (wanted, wanted + "~", len(wanted) >= MIN_SUFFIX_LENGTH, -len(wanted), wanted, limit),
+            " OR json_extract(record, '$.run_name') = ? ORDER BY run_id LIMIT ?",
+            (wanted, wanted + "~", len(wanted) >= MIN_SUFFIX_LENGTH, -len(wanted), wanted, reference, limit),
         )
         return [run_id for (run_id,) in rows]
 
@@ -218,6 +220,15 @@ class Index:
             "SELECT run_id FROM run WHERE run_group IS ? AND json_extract(record, '$.experiment.key') = ? "
             "AND json_extract(record, '$.experiment.attempt') = ? ORDER BY run_id LIMIT 1",
             (group, member.key, member.attempt),
+        )
+        return rows[0][0] if rows else None
+
+    def find_submitted_run(self, key: str) -> str | None:
+        """Return the run that a request with this key has created, if it is among the newest ones."""
+        rows = self._rows(
+            "SELECT run_id FROM (SELECT run_id, record FROM run ORDER BY run_id DESC LIMIT ?) "
+            "WHERE json_extract(record, '$.submission_key') = ?",
+            (MAX_REPEATED_AFTER, key),
         )
         return rows[0][0] if rows else None
 

@@ -102,11 +102,20 @@ def supported_options(worker_id: str) -> tuple[Option, ...]:
 def _parse_algorithm(worker: WorkerDescription, name: str, schema_entry: Mapping[str, Any]) -> Algorithm:
     known = SettingField.__dataclass_fields__
     fields = tuple(
-        SettingField(**{key: value for key, value in field.items() if key in known and value is not None})
+        _with_limit(SettingField(**{key: value for key, value in field.items() if key in known and value is not None}))
         for field in schema_entry["fields"]
     )
     title, summary = schema_entry.get("title") or name, schema_entry.get("summary") or ""
     return Algorithm(worker, name, title, summary, fields, schema_entry)
+
+
+def _with_limit(field: SettingField) -> SettingField:
+    """A setting with the upper limit that the daemon sets for every worker."""
+    option = OPTIONS.get(field.name)
+    limit = (option.constraints or {}).get("le") if option is not None and option.is_core else None
+    if limit is None or field.type != "int":
+        return field
+    return replace(field, constraints={"le": limit, **(field.constraints or {})})
 
 
 def get_algorithm(name: str) -> Algorithm:

@@ -1,14 +1,17 @@
-"""What a run gets of its submitter's environment: all of it for a program; folders for modules that it names."""
+"""What a run gets of its submitter: the name; the environment for a program; folders for modules that it names."""
 
 from __future__ import annotations
 
 import os
+import pwd
+import socket
 from collections.abc import Mapping
 from typing import Any
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import value_at
+from mosaic.contracts.submitter import validate_submitter
 from mosaic.workers import get_worker
 
 
@@ -19,6 +22,18 @@ def caller_environment() -> dict[str, str]:
         return not any("\ud800" <= char <= "\udfff" for char in word)
 
     return {name: value for name, value in os.environ.items() if is_text(name + value)}
+
+
+def submitter(is_local: bool) -> str:
+    """Return the login name of this process's user, with the host for a trainer on another machine; empty: unknown."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may have no entry for it
+        name = str(os.getuid())
+    try:
+        return validate_submitter(name if is_local else f"{name}@{socket.gethostname()}")
+    except ValueError:
+        return ""
 
 
 def program_environment(payload: Mapping[str, Any]) -> dict[str, str] | None:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mosaic.contracts.errors import BadInput, FieldProblem, similar_names
 from mosaic.contracts.model import Contract, parse_contract, refuse
-from mosaic.contracts.options import OPTIONS
+from mosaic.contracts.options import OPTIONS, Option
 from mosaic.contracts.payload import EnvId, SafeName, Seed
 from mosaic.submission.run_payloads import parse_seeds
 
@@ -72,19 +72,25 @@ def _expand_seeds(value: Any) -> Any:
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def check_options(options: dict[str, Any]) -> dict[str, Any]:
-    for name in options:
+def convert_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as their types have them; raises ValueError for the person who wrote them."""
+    converted = {}
+    for name, value in options.items():
         if name not in OPTION_NAMES:
             raise ValueError(f"{name!r} is not an option of a run.{suggest(name, OPTION_NAMES)}")
-        option = OPTIONS[name]
-        is_fitting = _is_list_of_names(options[name]) if option.type == "names" else option.accepts(options[name])
-        if not is_fitting:
-            raise ValueError(f"{name}: {options[name]!r} does not fit; expected {option.expected_values}")
-    return options
+        try:
+            converted[name] = _convert_option(OPTIONS[name], value)
+        except BadInput:
+            raise ValueError(f"{name}: {value!r} does not fit; expected {OPTIONS[name].expected_values}") from None
+    return converted
 
 
-def _is_list_of_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+def _convert_option(option: Option, value: Any) -> Any:
+    if option.type != "names":
+        return option.convert(value)
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return value
+    raise BadInput(f"{option.flag} must be {option.expected_values}.")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -110,7 +116,7 @@ class ExperimentConfig(Contract):
     """Settings of all algorithms."""
     variants: Annotated[dict[SafeName, _Settings], Field(max_length=MAX_ENTRIES)] = Field(default_factory=dict)
     """Named changes of settings: each algorithm is run with each of them."""
-    options: Annotated[_Settings, AfterValidator(check_options)] = Field(default_factory=dict)
+    options: Annotated[_Settings, AfterValidator(convert_options)] = Field(default_factory=dict)
     """Options of every run, by the names of their flags: cpus, memory_mb, tags, track and so on."""
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mosaic.contracts.errors import FieldProblem, UnknownName
+from mosaic.contracts.errors import BadInput, FieldProblem, UnknownName
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.model import refuse
 from mosaic.contracts.setting_field import SettingField
@@ -145,16 +145,10 @@ def convert_setting(algorithm: Algorithm, name: str, value: Any) -> Any:
     fields = {field.name: field for field in algorithm.fields if field.name not in _LISTED_ELSEWHERE}
     if name not in fields:
         raise ValueError(f"{algorithm.name} has no such setting.{suggest(name, fields)}".rstrip("."))
-    field = fields[name]
-    if isinstance(value, str) and field.type in ("file", "wrappers"):
-        return field.parse(value)
-    if field.type == "int" and isinstance(value, float) and value.is_integer():
-        value = int(value)  # 1e6
-    if field.type == "float" and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not field.accepts(value):
-        raise ValueError(f"{_shown(value)} does not fit; expected {field.expected_values}")
-    return value
+    try:
+        return fields[name].convert(value)
+    except BadInput:
+        raise ValueError(f"{_shown(value)} does not fit; expected {fields[name].expected_values}") from None
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,7 @@ from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH, RunK
 from mosaic.submission.algorithm_schema import Algorithm, load_algorithms
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView, VerdictSummary
+    from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 
 CORE_FIELD_NAMES = tuple(option.name for option in OPTIONS.values() if option.is_core)
 """Fields of the worker's config itself; all other settings of an algorithm are its `algo_params`."""
@@ -107,16 +107,37 @@ def build_eval_payload(
 # --- changing
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """`learning_rate=0.001`: the value is JSON where it can be read as such, else text."""
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        raise BadInput(f"--set {text!r}: expected key=value, such as --set learning_rate=0.001.")
+def split_assignments(texts: Iterable[str]) -> dict[str, str]:
+    """`learning_rate=0.001` as a key and a value that is not read yet."""
+    written: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise BadInput(f"--set {text!r}: expected key=value, such as --set learning_rate=0.001.")
+        written[key.strip()] = value
+    return written
+
+
+def parse_assignments(payload: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:
+    """Read each value as JSON or as the setting's flag takes it, such as 128,128.
+
+    What is neither an option nor a setting of the payload's algorithm is JSON where it can be read as such, else text.
+    """
+    algorithm = load_algorithms().get(written.get("algo") or payload["metadata"]["worker"]["config"].get("algo", ""))
+    return {key: _parse_assigned(key, value, algorithm) for key, value in written.items()}
+
+
+def _parse_assigned(key: str, text: str, algorithm: Algorithm | None) -> Any:
+    path = ".".join(setting_path(key))
+    option = OPTIONS_BY_PATH.get(path)
+    name = option.name if option else path.removeprefix(f"{CONFIG_PATH}.algo_params.")
+    field = next((field for field in algorithm.fields if field.name == name), option) if algorithm else option
+    if field is not None:
+        return field.parse_assigned(text, f"--set {key}")
     try:
-        return key, json.loads(value)
+        return json.loads(text)
     except ValueError:
-        return key, value
+        return text
 
 
 def setting_path(key: str) -> tuple[str, ...]:
@@ -129,10 +150,10 @@ def setting_path(key: str) -> tuple[str, ...]:
     return tuple(RESERVED_EXTRAS.get(key, f"{CONFIG_PATH}.algo_params.{key}").split("."))
 
 
-def apply_assignments(payload: dict[str, Any], assignments: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def apply_assignments(payload: dict[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the payload with these settings."""
     changed = copy.deepcopy(payload)
-    for key, value in assignments:
+    for key, value in assignments.items():
         *parents, last = setting_path(key)
         section = changed
         for parent in parents:
@@ -141,6 +162,26 @@ def apply_assignments(payload: dict[str, Any], assignments: Iterable[tuple[str, 
                 raise BadInput(f"--set {key}: {parent!r} in the config is not an object, so nothing can be set in it.")
         section[last] = value
     return changed
+
+
+def leave_group(original: Mapping[str, Any], changed: dict[str, Any], assignments: Iterable[str]) -> list[str]:
+    """Take a changed payload out of its group, unless a group was assigned; return the settings that differ.
+
+    Runs of one group differ in their seed; names, tags, resources and the like are not settings of what is trained.
+    """
+    if not original["metadata"].get("group") or OPTIONS["group"].keys in map(setting_path, assignments):
+        return []
+    differing = diff_settings(*map(effective_settings, (original, changed)))
+    names = [name.removeprefix(f"{CONFIG_PATH}.") for name in differing if _is_trained(name)]
+    if names:
+        del changed["metadata"]["group"]
+    return names
+
+
+def _is_trained(name: str) -> bool:
+    """Whether a setting is one of the worker's config, other than the seed."""
+    path = OPTIONS[name].path if name in OPTIONS else name
+    return name != "seed" and ("." not in path or path.startswith(f"{CONFIG_PATH}."))
 
 
 # --- reading settings
@@ -196,10 +237,12 @@ def comparison_settings(view: RunView | None, payload: Mapping[str, Any]) -> dic
 
 # --- verdicts
 
+UNCHECKED_MESSAGE = "The worker has no checker, so its settings were not checked. Nothing was started."
 
-def verdict_rows(summary: VerdictSummary, algorithm: Algorithm | None = None) -> list[tuple[str, str]]:
+
+def verdict_rows(verdict: Verdict, algorithm: Algorithm | None = None) -> list[tuple[str, str]]:
     """A worker's verdict on a config as names and values; a worker that reports less gets fewer rows."""
-    env = summary.environment
+    summary, env = verdict.summary, verdict.summary.environment
     steps, max_episode_steps = summary.total_timesteps, env.max_episode_steps
     rows = [
         ("module", summary.module),
@@ -214,7 +257,7 @@ def verdict_rows(summary: VerdictSummary, algorithm: Algorithm | None = None) ->
         ("seed", summary.seed),
         ("changed", "\n".join(_non_default_settings(summary, algorithm)) or "nothing: every setting has its default"),
         ("run folder", summary.directories.get("run")),
-        ("tensorboard", summary.tensorboard_dir or "off"),
+        ("tensorboard", summary.tensorboard_dir or ("off" if verdict.is_checked else None)),
         ("warning", "\n".join(summary.warnings) or None),
     ]
     return [(name, str(value)) for name, value in rows if value is not None]

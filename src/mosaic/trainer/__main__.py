@@ -12,9 +12,16 @@ import sys
 import structlog
 
 from mosaic.contracts.daemon_port import PORT
-from mosaic.contracts.errors import MosaicError, StorageFailed
-from mosaic.contracts.folder import KEEPER_VARIABLE, Workspace
+from mosaic.contracts.errors import BadInput, MosaicError, StorageFailed
+from mosaic.contracts.folder import EXECUTOR_VARIABLE, KEEPER_VARIABLE, Workspace
+from mosaic.contracts.options import EXECUTORS, LOCAL_EXECUTOR
 from mosaic.trainer.daemon import IDLE_TIMEOUT_S, Daemon, configure_logging, detect_slots
+from mosaic.trainer.executors.slurm.settings import (
+    CLUSTER_VARIABLE,
+    SETTINGS_VARIABLE,
+    SlurmSettings,
+    parse_settings,
+)
 from mosaic.trainer.listeners import parse_listen_address
 
 log = structlog.get_logger("mosaic.trainer")
@@ -30,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-runs", type=int, help="how many runs at a time; as many as there are cores by default")
     parser.add_argument("--idle-s", type=float, help="exit after this many seconds without runs or callers")
     parser.add_argument("--listen", help="also serve other machines on this HOST:PORT, by TLS")
+    parser.add_argument("--executor", choices=EXECUTORS, help="where runs are started that name none  [local]")
+    parser.add_argument("--ray-address", help="of the Ray cluster  [RAY_ADDRESS, or one on this machine]")
+    parser.add_argument("--slurm", help="settings of Slurm jobs: 'partition=gpu account=lab'  [MOSAIC_SLURM]")
     parser.add_argument("--metrics-port", type=int, help="serve metrics for Prometheus on this port; 0: any")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_S)
@@ -54,6 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
             umask,
             options.metrics_port,
             listen,
+            _default_executor(options.executor),
+            options.ray_address,
+            _slurm_settings(options.slurm),
             lambda address, fingerprint: _print_listening(workspace, address, fingerprint),
         ).run()
     except MosaicError as error:
@@ -63,6 +76,18 @@ def main(arguments: list[str] | None = None) -> int:
         log.exception("daemon_failed")
         return _print_unusable(workspace, error)
     return 0
+
+
+def _default_executor(name: str | None) -> str:
+    name = name or os.environ.get(EXECUTOR_VARIABLE) or LOCAL_EXECUTOR
+    if name not in EXECUTORS:
+        raise BadInput(f"{EXECUTOR_VARIABLE} is {name!r}; expected one of {', '.join(EXECUTORS)}.")
+    return name
+
+
+def _slurm_settings(text: str | None) -> SlurmSettings:
+    text = os.environ.get(SETTINGS_VARIABLE, "") if text is None else text
+    return parse_settings(text, os.environ.get(CLUSTER_VARIABLE) or "slurm")
 
 
 def _print_listening(workspace: Workspace, address: str, fingerprint: str) -> None:

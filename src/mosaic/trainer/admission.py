@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, NotTrusted, refuse_key
 from mosaic.contracts.extras import TranslatedPayload
 from mosaic.contracts.model import field_problems, refuse
-from mosaic.contracts.options import value_at
+from mosaic.contracts.options import LOCAL_EXECUTOR, MAX_TIMESTEPS, OPTIONS, RunKind, value_at
 from mosaic.contracts.payload import Payload, ScriptConfig
 from mosaic.contracts.play import PLAY_WORKER, list_risks
 from mosaic.workers import get_worker
@@ -32,6 +32,13 @@ def restore_written_paths(error: ConfigRefused, translated: TranslatedPayload) -
     for path, written in translated.written_paths.items():
         message = re.sub(rf"(?<![\w.]){re.escape(path)}(?!\.?\w)", written, message)
     return ConfigRefused(message, [FieldProblem(translated.written_path(path), text) for path, text in error.problems])
+
+
+def check_steps(steps: object) -> None:
+    """Refuse a number of steps that no run would finish."""
+    if isinstance(steps, int) and steps > MAX_TIMESTEPS:
+        path = OPTIONS["total_timesteps"].path
+        raise refuse_key(path, f"{steps:,} is too large; expected at most {MAX_TIMESTEPS:,} steps.")
 
 
 def mark_imported(payload: Payload, is_imported: bool) -> Payload:
@@ -68,6 +75,30 @@ def pin_env_version(payload: Payload, created_id: str | None) -> Payload:
     if not created_id or not name or not re.fullmatch(rf"{re.escape(name)}-v\d+", created_id):
         return payload
     return payload.with_worker(config={**config, "env_id": f"{module}{colon}{created_id}"})
+
+
+def choose_executor(payload: Payload, default: str) -> str:
+    """Return the executor that a run names, or the trainer's default where a run of its kind may run there.
+
+    Only training of MOSAIC's workers leaves this machine: scripts and sessions belong to their caller's, and an
+    evaluation needs files of another run.
+    """
+    choice = payload.metadata.worker
+    worker = get_worker(choice.id)
+    kinds = {
+        "a program of yours": worker.has_own_command or any(value_at(choice.config, key) for key in worker.programs),
+        "a play session": payload.kind is RunKind.PLAY,
+        "an evaluation": payload.is_evaluation,
+    }
+    bound = next((kind for kind, is_it in kinds.items() if is_it), None)
+    asked = payload.resources.executor
+    if bound is None:
+        return asked or default
+    if asked not in (None, LOCAL_EXECUTOR):
+        raise refuse_key(
+            "resources.executor", f"{bound} runs on the trainer's machine only, not by {asked!r}. Leave it out."
+        )
+    return LOCAL_EXECUTOR
 
 
 def refuse_programs(payload: Payload, has_environment: bool) -> None:

@@ -23,7 +23,8 @@ from mosaic.contracts.errors import MosaicError, decode_problems, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.model import format_validation_error
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.views import Verdict
+from mosaic.contracts.views import Verdict, VerdictSummary
+from mosaic.trainer.records import summary_fields
 from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
@@ -169,7 +170,7 @@ class Checkers:
         Modules of the submitter's are imported by a checker of their own: they may change between two questions.
         """
         if worker_id not in self._checkers:
-            return Verdict()
+            return Verdict(summary=summarize_config(payload), is_checked=False)
         has_imports = payload.metadata.worker.imports is not None
         key = None if has_imports else verdict_key(payload, self._workers[worker_id].programs)
         if key is not None and key in self._verdicts:
@@ -210,3 +211,12 @@ def verdict_key(payload: Payload, programs: Iterable[str] = ()) -> str | None:
     rest = {name: data.get(name) for name in ("artifacts", "evaluation", "resources")}
     text = json.dumps([choice.id, config, rest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def summarize_config(payload: Payload) -> VerdictSummary:
+    """Returns what a config itself states, for a worker that nobody can ask."""
+    known = {name: value for name, value in summary_fields(payload, {}).items() if name in VerdictSummary.model_fields}
+    config = payload.metadata.worker.config
+    own = config.get("algo_params")
+    settings = {name: value for name, value in config.items() if name not in known and name != "algo_params"}
+    return VerdictSummary(**known, settings=settings | (own if isinstance(own, dict) else {}))

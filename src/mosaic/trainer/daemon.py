@@ -29,6 +29,7 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.daemon_port import PORT
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
@@ -36,8 +37,13 @@ from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import Credentials, TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
-from mosaic.trainer.executor import LocalExecutor
-from mosaic.trainer.gpus import list_gpus
+from mosaic.trainer.executors import Executor
+from mosaic.trainer.executors.local import LocalExecutor
+from mosaic.trainer.executors.ray_cluster.executor import RayExecutor
+from mosaic.trainer.executors.slurm.executor import SlurmExecutor
+from mosaic.trainer.executors.slurm.settings import SlurmSettings
+from mosaic.trainer.gpu_usage import GpuUsage, open_gpus
+from mosaic.trainer.gpus import MpsServers, has_mps, list_gpus
 from mosaic.trainer.listeners import REMOTE_OPTIONS, SERVER_OPTIONS, bind_loopback, bind_tls
 from mosaic.trainer.metrics_server import MetricsServer, MetricsSnapshot
 from mosaic.trainer.records import Records
@@ -74,17 +80,27 @@ class Daemon:
         script_umask: int = 0o022,
         metrics_port: int | None = None,
         listen: str | None = None,
+        executor: str = LOCAL_EXECUTOR,
+        ray_address: str | None = None,
+        slurm: SlurmSettings | None = None,
         on_listening: Callable[[str, str], object] = lambda address, fingerprint: None,
     ) -> None:
-        """`listen`: where other machines reach it; `on_listening` is called with it and the fingerprint."""
+        """`listen`: where other machines reach it; `on_listening` is called with it and the fingerprint.
+
+        `executor`: where runs are started that name none.
+        """
         self._workspace = workspace
         self._slots = slots
+        self._gpu_usage = GpuUsage(slots.gpus, open_gpus)
         self._port = port
         self._idle_s = idle_s
         self._script_umask = script_umask
         self._metrics_port = metrics_port
         self._metrics: MetricsServer | None = None
         self._listen = listen
+        self._default_executor = executor
+        self._ray_address = ray_address
+        self._slurm = slurm or SlurmSettings()
         self._on_listening = on_listening
         self._tls: TlsIdentity | None = None
         self._credentials = Credentials(secrets.token_hex(32))
@@ -146,9 +162,9 @@ class Daemon:
         if self._listen and self._tls:
             bind_tls(server, self._listen, self._tls)
         self._address = bind_loopback(server, self._port)
-        executor = LocalExecutor(self._address, self._credentials.token, self._script_umask)
-        self.supervisor = Supervisor(self._records, executor, self._slots, backlog)
-        self._run_service = RunService(self._records, checkers, self._slots, self.supervisor.wake)
+        executors = self._executors = self._create_executors()
+        self.supervisor = Supervisor(self._records, executors, backlog)
+        self._run_service = RunService(self._records, checkers, executors, self.supervisor.wake, self._default_executor)
         servicer = Servicer(self._records, self._run_service, checkers, feed, threads, self._credentials, self)
         add_TrainerServicer_to_server(servicer, server)
         await _add_standard_services(server)
@@ -189,6 +205,15 @@ class Daemon:
             await feeding
             threads.close()
             await asyncio.to_thread(beat.join)
+            for executor in executors.values():
+                await asyncio.to_thread(executor.close)
+
+    def _create_executors(self) -> dict[str, Executor]:
+        mps = MpsServers(self._workspace.root)
+        local = LocalExecutor(self._address, self._credentials.token, self._script_umask, self._slots, mps)
+        ray = RayExecutor(self._workspace, self._ray_address, lambda: self.supervisor.wake())
+        slurm = SlurmExecutor(self._workspace, self._slurm, lambda: self.supervisor.wake())
+        return {executor.name: executor for executor in (local, ray, slurm)}
 
     def _write_daemon_file(self) -> None:
         content = {
@@ -249,7 +274,8 @@ class Daemon:
 
     def status(self) -> DaemonStatus:
         active = list(self._records.active.values())
-        holding = [record for record in active if record.holds_slot and not record.is_attached]
+        # Runs on a cluster hold nothing of this machine.
+        holding = [record for record in active if record.holds_slot and not record.is_attached and record.is_local]
         return DaemonStatus(
             pid=os.getpid(),
             address=self._address,
@@ -266,8 +292,12 @@ class Daemon:
                 cpus=self._slots.cpus,
                 gpus=self._slots.gpus,
                 gpu_names=self._slots.gpu_names,
+                gpu_samples=self._gpu_usage.newest(),
+                has_mps=self._slots.gpus > 0 and has_mps(),
                 holders=tuple(_describe_holder(record) for record in holding),
             ),
+            executors=tuple(filter(None, (executor.status() for executor in self._executors.values()))),
+            default_executor=self._default_executor,
             is_draining=self._is_draining,
             paused=self.supervisor.failure_breaker.pause_reason,
             full_disk=describe_full_disk(self._workspace.root),
@@ -321,6 +351,7 @@ def _describe_holder(record: RunRecord) -> SlotHolder:
         cpus=record.cpus,
         gpus=record.attempts[-1].gpus if record.attempts else (),
         gpu_share=min(1.0, record.gpus or 1.0),
+        group=record.group,
         algo=record.algo,
         env_id=record.env_id,
     )

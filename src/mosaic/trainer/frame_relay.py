@@ -14,7 +14,15 @@ import structlog
 
 from mosaic.contracts import semconv
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.fastlane import UNAVAILABLE, LaneView, compose_grid, full_grid, limit_size, scale_image_smoothly
+from mosaic.fastlane import (
+    UNAVAILABLE,
+    FrameRequest,
+    LaneView,
+    compose_grid,
+    full_grid,
+    limit_size,
+    scale_image_smoothly,
+)
 
 log = structlog.get_logger("mosaic.trainer.frame_relay")
 
@@ -107,8 +115,7 @@ def relay_frames(
     view = LaneView(
         folder,
         list(request.envs),
-        rate_hz=rate_hz if request.rate_hz else None,
-        budget=request.budget or None,
+        FrameRequest(rate_hz if request.rate_hz else None, request.budget or None),
         log_event=_log_event,
     )
     next_at = sent_at = next_report_at = -math.inf

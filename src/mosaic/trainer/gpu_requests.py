@@ -8,6 +8,7 @@ from mosaic.contracts.errors import refuse_key
 from mosaic.contracts.payload import GpuRequest, Payload
 from mosaic.contracts.views import VerdictSummary
 from mosaic.trainer.gpus import DEFAULT_RUNS_PER_GPU, DEVICES_VARIABLE, has_mps
+from mosaic.trainer.scheduler import Slots
 from mosaic.workers import get_worker
 
 
@@ -31,12 +32,16 @@ def check_gpu_request(request: GpuRequest, count: int) -> None:
         )
 
 
-def default_gpus(payload: Payload, summary: VerdictSummary) -> float:
-    """Return how many GPUs a run holds: those it asks for, else those that its worker says it gains from."""
+def count_gpus(payload: Payload, summary: VerdictSummary, slots: Slots) -> float:
+    """Return how many GPUs a run holds: those it asks for, else those that its worker says it gains from.
+
+    On this machine no more than there are. A cluster may grow: there, what was asked for is waited for.
+    """
     request = payload.resources.gpus
-    if request.requested is not None:
+    if request.requested is not None and request.mandatory and not slots.are_gpus_numbered:
         return request.requested
-    return 1 if request.device is not None else summary.gpus or 0
+    default = 1 if request.device is not None else summary.gpus or 0
+    return min(default if request.requested is None else request.requested, slots.gpus)
 
 
 def default_runs_per_gpu(payload: Payload) -> int:

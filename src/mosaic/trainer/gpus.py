@@ -109,6 +109,29 @@ class GpuPool:
         return (min(shared, key=lambda gpu: len(self._holders[gpu])),) if shared else None
 
 
+class GpuCount:
+    """The GPUs of a cluster that assigns them itself: only their number is planned with. Pure."""
+
+    def __init__(self, count: int, running: Iterable[RunRecord]) -> None:
+        self._count = count
+        self._free = count - sum(record.gpus for record in running)
+
+    def take(self, record: RunRecord) -> tuple[int, ...] | None:
+        """Count the GPUs of a run as taken; None if too few are free."""
+        if record.gpus > self._free + SHARE_TOLERANCE:
+            return None
+        self._free -= record.gpus
+        return ()
+
+    def reserve(self, record: RunRecord) -> None:
+        """Leave what is free to this run: those that are asked for after it get none."""
+        self._free = 0
+
+    @property
+    def busy_count(self) -> int:
+        return self._count - int(max(0, self._free))
+
+
 def _last_gpus(record: RunRecord) -> tuple[int, ...]:
     return record.attempts[-1].gpus if record.attempts else ()
 

@@ -101,12 +101,44 @@ class KeeperLost(LifecycleEvent):
     is_reboot: bool = False
     survivors: tuple[int, ...] = ()
     """Processes of the run that could not be killed."""
+    reason: str = ""
+    """What its executor knows of the end, as a sentence."""
     original: str = ""
     """The run folder that the keeper works in, where this one is a copy of it."""
 
 
+@dataclass(frozen=True)
+class JobQueued(LifecycleEvent):
+    """A cluster has accepted the attempt as a job, which may wait there."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Placed(LifecycleEvent):
+    """A cluster has given the attempt a machine."""
+
+    node: str
+    job: str = ""
+
+
+@dataclass(frozen=True)
+class NodeLost(LifecycleEvent):
+    """The machine of a cluster that it ran on was lost, or took its processes away: it continues on another."""
+
+    reason: str
+    """What was lost, as the beginning of a sentence: `Node 10.0.0.3 was lost`."""
+    checkpoint_step: int | None
+    """Of the newest checkpoint that the daemon has; None: none."""
+    is_planned: bool = False
+    """Whether the cluster took the machine away on purpose, as it does at a job's time limit: not the run's doing."""
+
+
+@dataclass(frozen=True)
 class NeverStarted(LifecycleEvent):
-    """The daemon died before the keeper started: the run is queued again, unless a stop was requested since."""
+    """No keeper was started, and none will be: the run is queued again, unless a stop was requested since."""
+
+    reason: str = "The trainer ended before it was started"
 
 
 @dataclass(frozen=True)
@@ -218,6 +250,8 @@ def _fail_to_start(record: RunRecord, event: StartFailed) -> RunRecord:
 
 
 def _end(record: RunRecord, event: Ended) -> RunRecord:
+    if event.exited.cause == "lifeline_lost":
+        return record  # its executor reports what was lost, and the run continues elsewhere
     outcome, reason = classify_exit(record, event.exited, event.log_path)
     return _finish(record, event.at, outcome, reason)
 
@@ -225,6 +259,8 @@ def _end(record: RunRecord, event: Ended) -> RunRecord:
 def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
     if event.original:
         reason = f"This is a copy, made while it was running; the run itself continues in {event.original}"
+    elif event.reason:
+        reason = f"{event.reason} {_resume_hint(record)}"
     elif event.is_reboot:
         reason = f"The machine was restarted while it ran. {_resume_hint(record)}"
     elif event.survivors:
@@ -233,6 +269,39 @@ def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
     else:
         reason = "Its keeper disappeared, so its end was not recorded; its remaining processes were stopped."
     return _finish(record, event.at, Outcome.LOST, reason)
+
+
+def _set_job(record: RunRecord, event: JobQueued) -> RunRecord:
+    message = f"It waits in the cluster's queue, job {event.job}."
+    return _with_history_entry(record, event.at, record.stage, message, attempts=_last_attempt(record, job=event.job))
+
+
+def _set_node(record: RunRecord, event: Placed) -> RunRecord:
+    return record.model_copy(update={"attempts": _last_attempt(record, node=event.node, job=event.job)})
+
+
+def _continue_elsewhere(record: RunRecord, event: NodeLost) -> RunRecord:
+    # One that loses nothing may happen any number of times.
+    losses = record.node_losses + (not event.is_planned or event.checkpoint_step is None)
+    if losses > record.node_losses and losses >= MAX_NODE_LOSSES:
+        reason = f"{event.reason}, the {losses}th time; it is not started again. {_resume_hint(record)}"
+        return _finish(record, event.at, Outcome.LOST, reason)
+    step = event.checkpoint_step
+    plan = "it starts again" if step is None else f"it continues from step {step:,}"
+    return _with_history_entry(
+        record,
+        event.at,
+        Stage.QUEUED,
+        f"{event.reason}; {plan}.",
+        attempts=_last_attempt(record, ended_at=event.at),
+        final_report=None,
+        is_resume=step is not None,
+        node_losses=losses,
+    )
+
+
+def _cancel_lost(record: RunRecord, event: NodeLost) -> RunRecord:
+    return _finish(record, event.at, Outcome.CANCELLED, f"Cancelled on request. {event.reason} before it had stopped.")
 
 
 def _requeue(record: RunRecord, event: Requeued) -> RunRecord:
@@ -249,6 +318,7 @@ def _requeue(record: RunRecord, event: Requeued) -> RunRecord:
         stop_requested_at=None,
         final_report=None,
         is_resume=True,
+        node_losses=0,
         queued_at=event.at,
         total_timesteps=total,
     )
@@ -259,7 +329,7 @@ def _return_to_queue(record: RunRecord, event: NeverStarted) -> RunRecord:
         record,
         event.at,
         Stage.QUEUED,
-        "The trainer ended before it was started; it waits again.",
+        f"{event.reason}; it waits again.",
         attempts=record.attempts[:-1],
         is_resume=record.attempts[-1].is_resume,
     )
@@ -270,7 +340,7 @@ def _finish(record: RunRecord, at: float, outcome: Outcome, reason: str) -> RunR
         record,
         at,
         Stage.FINISHED,
-        f"{outcome.value.capitalize()}: {reason}",
+        reason if reason.lower().startswith(outcome.value) else f"{outcome.value.capitalize()}: {reason}",
         outcome=outcome,
         reason=reason,
         finished_at=at,
@@ -319,6 +389,8 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
+MAX_NODE_LOSSES = 5
+"""After this number of losses, a run is not started again by itself: it may be what takes its nodes down."""
 _MAX_HISTORY = 100
 """Further warnings are in the run's events only."""
 _LIVE_STAGES = (Stage.STARTING, Stage.RUNNING, Stage.PAUSED)
@@ -338,6 +410,10 @@ _TABLE: tuple[tuple[type[LifecycleEvent], Callable[[RunRecord, Any], RunRecord],
     (StartFailed, _fail_to_start, (Stage.QUEUED, *_SLOT_STAGES)),
     (Ended, _end, _SLOT_STAGES),
     (KeeperLost, _mark_lost, _SLOT_STAGES),
+    (JobQueued, _set_job, (Stage.STARTING,)),
+    (Placed, _set_node, _SLOT_STAGES),
+    (NodeLost, _continue_elsewhere, _LIVE_STAGES),
+    (NodeLost, _cancel_lost, (Stage.STOPPING,)),
     (NeverStarted, _return_to_queue, (Stage.STARTING,)),
     (NeverStarted, _cancel_unstarted, (Stage.STOPPING,)),
     (Requeued, _requeue, (Stage.FINISHED,)),

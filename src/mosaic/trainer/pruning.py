@@ -29,9 +29,10 @@ from mosaic.trainer.checkpoint_pruning import (
     newest_intact,
     removable_checkpoints,
 )
-from mosaic.trainer.disk_usage import REPORT_S, allocated_bytes, measure_folder, replay_bytes
+from mosaic.trainer.disk_usage import REPORT_S, allocated_bytes, replay_bytes
 from mosaic.trainer.folder_reader import read_evaluations
 from mosaic.trainer.records import Records
+from mosaic.trainer.trash import delete_for_good
 
 log = structlog.get_logger("mosaic.trainer.pruning")
 
@@ -44,6 +45,8 @@ class PruneOptions(NamedTuple):
     has_replay: bool = False
     has_videos: bool = False
     has_trash: bool = False
+    trashed_ids: tuple[str, ...] = ()
+    """The runs of the trash that are meant; empty: all."""
     older_than_s: float = 0.0
     is_dry_run: bool = True
 
@@ -103,7 +106,8 @@ class Pruner:
                 yield PrunePart(run_count=count, run_total=len(run_ids), items=tuple(items), notes=tuple(notes))
                 items, notes, reported_at = [], [], time.monotonic()
         if options.has_trash:
-            items += self._empty_trash()
+            workspace = self._records.workspace
+            items += delete_for_good(workspace, options.trashed_ids, options.older_than_s, options.is_dry_run)
         yield PrunePart(run_count=len(run_ids), run_total=len(run_ids), items=tuple(items), notes=tuple(notes))
 
     def _list_runs(self) -> list[str]:
@@ -199,22 +203,6 @@ class Pruner:
             shutil.rmtree(pruned, ignore_errors=True)
         log.info("run_pruned", run_id=record.run_id, size_bytes=sum(removal.size_bytes for removal in removals))
         return removals
-
-    # --- the trash
-
-    def _empty_trash(self) -> list[PruneItem]:
-        workspace, options = self._records.workspace, self._options
-        items = []
-        for path in sorted(workspace.trash.iterdir()) if workspace.trash.is_dir() else ():
-            # The time of the last rename: the run was moved there.
-            if path.name.startswith(".") or time.time() - path.lstat().st_ctime < options.older_than_s:
-                continue
-            items.append(_describe(path.name, Removal(DiskKind.TRASH, (), measure_folder(path))))
-            if not options.is_dry_run:
-                pruned = workspace.runs / f"{PRUNED_PREFIX}{path.name}-{secrets.token_hex(4)}"
-                path.rename(pruned)
-                shutil.rmtree(pruned, ignore_errors=True)
-        return items
 
 
 def plan_removals(folder: RunFolder, options: PruneOptions, needed: Iterable[str]) -> list[Removal]:

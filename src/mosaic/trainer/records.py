@@ -17,12 +17,13 @@ from ulid import ULID
 
 from mosaic.common.files import file_size, write_text
 from mosaic.common.processes import is_alive
-from mosaic.contracts.errors import UnknownName
+from mosaic.contracts.errors import UnknownName, similar_names
 from mosaic.contracts.folder import RECORDING_NAME, RunFolder, Workspace
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import HardwareSample, RunView
+from mosaic.formatting import run_description
 from mosaic.journal import Follower, Journal
 from mosaic.store import Index, RunProgress
 from mosaic.trainer.fair_lock import FairLock
@@ -33,6 +34,8 @@ log = structlog.get_logger("mosaic.trainer.records")
 STALLED_AFTER_S = 120.0
 """A running run without progress for this long is shown as stalled. It is not killed."""
 
+MAX_CANDIDATES = 8
+"""Runs that an error lists where a reference fits several."""
 MAX_WRITES = 10
 WRITE_AGAIN_AFTER_S = 0.01
 
@@ -56,8 +59,10 @@ class Records:
         """Called, from any thread, when there is a new event for watchers."""
         self.rebuilt_index: str | None = None
         """Why the index was rebuilt, and from how many folders."""
-        self.queue_note = ""
-        """Why the queue waits, as of the supervisor's last look at it: `2 of 2 slots busy`."""
+        self.queue_notes: dict[str, str] = {}
+        """By executor: why its queue waits, as of the supervisor's last look at it: `2 of 2 slots busy`."""
+        self.wait_reasons: dict[str, Mapping[str, str]] = {}
+        """By executor and run: why that run waits, where the reason is its own."""
         self.active: dict[str, RunRecord] = {}
         self.payloads: dict[str, Payload] = {}
         """Those of active runs, as they were accepted."""
@@ -204,7 +209,7 @@ class Records:
         return record
 
     def resolve(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> str:
-        """Return the id that a full id, a unique beginning or end of one, or `last` refers to.
+        """Return the id that a full id, a unique beginning or end of one, a unique name, or `last` refers to.
 
         `last` is the newest run that fits and is not archived; if none is, the newest one, about which the caller can
         report why.
@@ -215,15 +220,26 @@ class Records:
             if newest is None:
                 raise UnknownName("There are no runs yet. Start one: mosaic train ppo --env-id CartPole-v1")
             return next((record.run_id for record in records if fits is not None and fits(record)), newest)
-        matches = self.index.find_run_ids(reference) if reference else []
+        matches = self.index.find_run_ids(reference, MAX_CANDIDATES + 1) if reference else []
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise UnknownName(f"{reference!r} could be any of {', '.join(matches)}. Give more of the id.")
-        recent = [record.run_id for record, _ in self.index.list_runs(include_archived=True, limit=1000)]
-        near = difflib.get_close_matches(reference.upper(), recent, n=1)
+            candidates = [self._describe_candidate(run_id) for run_id in matches[:MAX_CANDIDATES]]
+            more = "; and others" if len(matches) > MAX_CANDIDATES else ""
+            raise UnknownName(
+                f"{reference!r} could be any of {'; '.join(candidates)}{more}. Give the id of one of them."
+            )
+        recent = [record for record, _ in self.index.list_runs(include_archived=True, limit=1000)]
+        near = difflib.get_close_matches(reference.upper(), [record.run_id for record in recent], n=1)
+        names = {record.run_name for record in recent if record.run_name}
+        near = near or [repr(name) for name in similar_names(reference, names)]
         hint = f" Did you mean {near[0]}?" if near else ""
         raise UnknownName(f"No run {reference!r}.{hint} List them: mosaic runs")
+
+    def _describe_candidate(self, run_id: str) -> str:
+        view = self.view(run_id)
+        facts = (view.run_name, run_description(view), view.status, "archived" if view.is_archived else None)
+        return f"{run_id} ({', '.join(dict.fromkeys(filter(None, facts)))})"
 
     def notify_watchers(self) -> None:
         self.on_change()
@@ -237,13 +253,24 @@ class Records:
         return self.to_view(*run, self.queue_positions())
 
     def queue_positions(self) -> dict[str, int]:
-        """Map each queued run to its place in the order in which the scheduler starts them, from 1."""
+        """Map each queued run to its place in the order in which its executor starts them, from 1."""
         active = list(self.active.values())
-        order = start_order(
-            [record for record in active if record.stage is Stage.QUEUED],
-            [record for record in active if record.holds_slot],
-        )
-        return {record.run_id: position for position, record in enumerate(order, 1)}
+        positions: dict[str, int] = {}
+        for executor in {record.executor for record in active}:
+            own = [record for record in active if record.executor == executor]
+            order = start_order(
+                [record for record in own if record.stage is Stage.QUEUED],
+                [record for record in own if record.holds_slot],
+            )
+            positions |= {record.run_id: position for position, record in enumerate(order, 1)}
+        return positions
+
+    def _describe_wait(self, record: RunRecord, position: int | None) -> str | None:
+        if position is None:
+            job = record.attempts[-1].job if record.stage is Stage.STARTING and record.attempts else ""
+            return f"waits in Slurm's queue, job {job}" if job and not record.attempts[-1].node else None
+        own = self.wait_reasons.get(record.executor, {}).get(record.run_id)
+        return own or ", ".join(filter(None, (self.queue_notes.get(record.executor), f"place {position}")))
 
     def to_view(self, record: RunRecord, progress: RunProgress, queue_positions: Mapping[str, int]) -> RunView:
         total = record.total_timesteps or progress.total_timesteps
@@ -269,7 +296,7 @@ class Records:
             "hardware": None if progress.hardware is None else HardwareSample.model_validate(progress.hardware),
             "checkpoint_step": progress.checkpoint_step,
             "queue_position": position,
-            "wait_reason": ", ".join(filter(None, (self.queue_note, f"place {position}"))) if position else None,
+            "wait_reason": self._describe_wait(record, position),
             "has_wandb": _has_wandb(run_dir),
             "has_recording": os.path.exists(f"{run_dir}/{RECORDING_NAME}"),
         }
@@ -291,7 +318,7 @@ def _is_new(path: Path) -> bool:
 
 
 def _live_worker_pid(record: RunRecord | None) -> int | None:
-    if record is None or not record.holds_slot or not record.attempts:
+    if record is None or not record.holds_slot or not record.attempts or not record.is_local:
         return None
     worker = record.attempts[-1].worker
     return int(worker["pid"]) if worker and is_alive(worker) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -10,17 +9,16 @@ from pathlib import Path
 
 import structlog
 
-from mosaic.common.files import write_json, write_text
+from mosaic.common.files import write_text
 from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder
 from mosaic.contracts.states import Outcome, RunRecord, Stage
 from mosaic.fastlane import reap_all
 from mosaic.trainer.intake import Intake
 from mosaic.trainer.records import UNREAD, Records
+from mosaic.trainer.trash import delete_expired
 
 log = structlog.get_logger("mosaic.trainer.recovery")
 
-TRASH_RETENTION_S = 30 * 24 * 3600.0
-MAX_AGING_S = 24 * 3600.0
 READ_BUDGET_S = 2.0
 """How long to read the files of runs that the index does not know, before the daemon starts to answer."""
 
@@ -66,7 +64,7 @@ def recover(records: Records) -> list[str]:
         log.warning("index_rebuilt", reason=reason, runs=len(folders))
         found = "1 run folder" if len(folders) == 1 else f"{len(folders)} run folders"
         records.rebuilt_index = f"{reason} It was rebuilt from {found}."
-    _empty_trash(records)
+    delete_expired(records.workspace)
     lanes = reap_all()
     if lanes:
         log.info("lanes_reaped", count=lanes)
@@ -142,29 +140,3 @@ def _restore_record(records: Records, folder: RunFolder) -> RunRecord:
         write_text(folder.record, record.model_dump_json(indent=2) + "\n", is_durable=True)
     log.warning("record_restored", run_id=folder.run_id, problem=record.problem)
     return record
-
-
-def _empty_trash(records: Records) -> None:
-    """Delete what has been in the trash for long.
-
-    Ages are counted up at each start of a daemon, by a day at most: a clock that was wrong once deletes nothing.
-    """
-    trash = records.workspace.trash
-    if not trash.is_dir():
-        return
-    ages_file = trash / ".ages.json"
-    try:
-        seen = json.loads(ages_file.read_text())
-        checked_at, ages = float(seen["checked_at"]), {str(name): float(age) for name, age in seen["ages"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        checked_at, ages = time.time(), {}
-    passed_s = min(max(0.0, time.time() - checked_at), MAX_AGING_S)
-    entries = {path.name: path for path in trash.iterdir() if path != ages_file}
-    ages = {name: ages[name] + passed_s if name in ages else 0.0 for name in entries}
-    for name in [name for name, age in ages.items() if age > TRASH_RETENTION_S]:
-        shutil.rmtree(entries[name], ignore_errors=True)
-        del ages[name]
-    try:
-        write_json(ages_file, {"checked_at": time.time(), "ages": ages})
-    except OSError as error:
-        log.warning("trash_not_dated", error=str(error))

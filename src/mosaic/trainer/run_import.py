@@ -28,6 +28,7 @@ from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView
@@ -69,6 +70,8 @@ def import_run(records: Records, source: str) -> RunView:
 
     Its config is marked, so that programs that it names are not started.
     """
+    if not source:  # it would be the folder that the daemon was started in
+        raise BadInput("No path was given. Expected a run's folder, or a zip made by: mosaic export RUN --zip F.zip")
     path = Path(source)
     is_restored = path.is_dir() and path.parent == records.workspace.trash
     staging = records.workspace.runs / f".making-import-{os.getpid()}-{records.new_id()}"
@@ -86,7 +89,8 @@ def import_run(records: Records, source: str) -> RunView:
             imports = config["metadata"]["worker"].get("imports")
             config["metadata"]["worker"]["imports"] = None if imports is None else {**imports, "folders": []}
             entry = HistoryEntry(at=time.time(), stage=Stage.FINISHED, message=f"Imported from {path.name}.")
-            marks = {"is_imported": True, "history": (*record.history, entry)}
+            # Resumed, it runs here: the cluster that it ran on is another machine's.
+            marks = {"is_imported": True, "executor": LOCAL_EXECUTOR, "history": (*record.history, entry)}
             record = record.model_copy(update=marks)
         target = records.folder(record.run_id)
         _refuse_duplicate(target)

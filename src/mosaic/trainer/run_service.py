@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,18 +18,22 @@ from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.common.processes import is_gone
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
-from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, DiskFull, NotAllowed, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import parse_contract
-from mosaic.contracts.options import RunKind
+from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.payload import Imports, Metadata, Payload, Schedule
+from mosaic.contracts.setting_field import validate_label
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
+from mosaic.contracts.submitter import validate_submitter
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.sidecar.sidecar_spec import require_packages
 from mosaic.trainer.admission import (
+    check_steps,
+    choose_executor,
     mark_imported,
     parse_payload,
     pin_env_version,
@@ -38,16 +42,19 @@ from mosaic.trainer.admission import (
     restore_written_paths,
 )
 from mosaic.trainer.checkers import Checkers
+from mosaic.trainer.executors import Executor
 from mosaic.trainer.gpu_requests import (
     check_gpu_request,
-    default_gpus,
+    count_gpus,
     default_runs_per_gpu,
     hidden_gpu_warnings,
 )
 from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
 from mosaic.trainer.records import Records, summary_fields
-from mosaic.trainer.scheduler import Slots
+from mosaic.trainer.trash import move_to_trash
 from mosaic.workers import get_worker
+
+SUBMISSION_KEY = re.compile(r"[0-9a-f]{32}")
 
 
 class Caller(NamedTuple):
@@ -59,15 +66,27 @@ class Caller(NamedTuple):
     """Where modules that a config names are found, if it does not state that."""
     is_trusted: bool = False
     """Whether what an imported config would execute is executed."""
+    submission_key: str = ""
+    """What a request that is repeated is recognized by; empty: it is not."""
+    submitted_by: str = ""
+    """The caller's login name; empty: unknown."""
 
 
 class RunService:
-    def __init__(self, records: Records, checkers: Checkers, slots: Slots, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        records: Records,
+        checkers: Checkers,
+        executors: Mapping[str, Executor],
+        wake: Callable[[], None],
+        default_executor: str = LOCAL_EXECUTOR,
+    ) -> None:
         self._records = records
         self._checkers = checkers
-        self._slots = slots
+        self._executors = executors
         self._wake = wake
-        self._experiment_lock = threading.Lock()
+        self._default_executor = default_executor
+        self._creation_lock = threading.Lock()
 
     # --- submitting
 
@@ -87,13 +106,14 @@ class RunService:
         if not caller.environment:  # a program of the caller's tracks itself, in its own Python
             require_packages(payload)
         try:
-            return payload, self._verdict(payload)
+            return payload, self._verdict(payload, self._executor(payload))
         except ConfigRefused as error:
             raise restore_written_paths(error, translated) from None
 
     def _parse_submission(self, translated: TranslatedPayload, caller: Caller) -> Payload:
         """The payload, marked as imported where its policy and its environment are those of an imported run."""
         payload = parse_payload(translated)
+        check_steps(payload.metadata.worker.config.get("total_timesteps"))
         trained = self._evaluated_run(payload)
         is_imported = payload.metadata.is_imported or (
             trained is not None
@@ -124,12 +144,29 @@ class RunService:
             return None
         return self._records.index.get_record(path.relative_to(runs).parts[0])
 
-    def _verdict(self, payload: Payload) -> Verdict:
-        check_gpu_request(payload.resources.gpus, self._slots.gpus)
+    def _executor(self, payload: Payload) -> Executor:
+        return self._get_executor(choose_executor(payload, self._default_executor))
+
+    def _get_executor(self, name: str) -> Executor:
+        if name not in self._executors:
+            raise refuse_key("resources.executor", f"{name!r} is unknown here. Known: {', '.join(self._executors)}.")
+        return self._executors[name]
+
+    def _verdict(self, payload: Payload, executor: Executor) -> Verdict:
+        executor.check(payload)
+        if executor.name == LOCAL_EXECUTOR:
+            check_gpu_request(payload.resources.gpus, executor.capacity().gpus)
         return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, caller: Caller) -> RunView:
-        """Creates the run, if all checks accept it. That of an experiment is returned if it exists already."""
+        """Creates the run, if all checks accept it. That of an experiment is returned if it exists already.
+
+        So is the run of a request that is repeated because its answer was lost.
+        """
+        _check_submission_key(caller.submission_key)
+        _check_submitter(caller.submitted_by)
+        if repeated := self._find_submitted(caller):
+            return self._records.view(repeated)
         self._require_space()
         data = decode_limited(text)
         redacted = redact_secrets(data)
@@ -138,11 +175,17 @@ class RunService:
         if stored != redacted:  # a reference got another name, because another secret had that one
             payload = self._parse_submission(translate_extras(stored), caller)
         payload = pin_env_version(payload, verdict.summary.environment.id)
-        if payload.metadata.experiment is None:
-            return self._create_run(payload, verdict.summary, caller)
-        with self._experiment_lock:  # so that a run submitted twice at the same time is created once
-            found = self._records.index.find_experiment_run(payload.metadata.group, payload.metadata.experiment)
+        with self._creation_lock:  # so that a run submitted twice at the same time is created once
+            found = self._find_submitted(caller) or self._find_experiment_run(payload.metadata)
             return self._records.view(found) if found else self._create_run(payload, verdict.summary, caller)
+
+    def _find_submitted(self, caller: Caller) -> str | None:
+        return self._records.index.find_submitted_run(caller.submission_key) if caller.submission_key else None
+
+    def _find_experiment_run(self, metadata: Metadata) -> str | None:
+        if metadata.experiment is None:
+            return None
+        return self._records.index.find_experiment_run(metadata.group, metadata.experiment)
 
     def _create_run(self, payload: Payload, summary: VerdictSummary, caller: Caller) -> RunView:
         record, folder = self._create_run_folder(payload, summary, caller)
@@ -175,21 +218,26 @@ class RunService:
             queued_at = self._records.queue_time()
         now = time.time()
         payload = self._with_cpus(payload, summary.cpus)
+        executor = self._executor(payload)
+        slots = executor.capacity()
         record = RunRecord(
             run_id=run_id,
             worker=payload.metadata.worker.id,
             run_name=payload.run_name,
             group=payload.metadata.group,
             experiment=payload.metadata.experiment,
+            submission_key=caller.submission_key or None,
+            submitted_by=caller.submitted_by or None,
             tags=payload.metadata.tags,
             notes=payload.metadata.notes,
             is_imported=payload.metadata.is_imported,
-            warnings=summary.warnings + hidden_gpu_warnings(payload, self._slots.gpus, caller.environment),
+            warnings=summary.warnings + hidden_gpu_warnings(payload, slots.gpus, caller.environment),
+            executor=executor.name,
             priority=payload.schedule.priority,
             cpus=payload.resources.cpus or 1,
-            gpus=min(default_gpus(payload, summary), self._slots.gpus),
-            gpu=payload.resources.gpus.device if self._slots.gpus else None,
-            runs_per_gpu=default_runs_per_gpu(payload),
+            gpus=count_gpus(payload, summary, slots),
+            gpu=payload.resources.gpus.device if slots.gpus and slots.are_gpus_numbered else None,
+            runs_per_gpu=default_runs_per_gpu(payload) if slots.are_gpus_numbered else 1,
             submitted_at=now,
             queued_at=queued_at,
             history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="Accepted; waiting for a slot."),),
@@ -214,7 +262,9 @@ class RunService:
         """Sets the threads that the worker recommends where the payload names none; they become part of the config."""
         if payload.resources.cpus is not None or suggested_cpus is None or suggested_cpus < 2:
             return payload
-        resources = payload.resources.model_copy(update={"cpus": min(suggested_cpus, self._slots.cpus)})
+        resources = payload.resources.model_copy(
+            update={"cpus": min(suggested_cpus, self._executor(payload).capacity().cpus)}
+        )
         return payload.model_copy(update={"resources": resources})
 
     # --- control
@@ -245,6 +295,7 @@ class RunService:
     def resume(self, reference: str, total_timesteps: int | None, caller: Caller) -> RunView:
         """Unpauses a paused run; continues a finished one from its last good checkpoint, in the same folder."""
         record = self._resolve_record(reference, self._can_resume)
+        check_steps(total_timesteps)
         if record.is_active:
             with self._records.lock:
                 record = self._resolve_record(record.run_id)
@@ -292,7 +343,7 @@ class RunService:
         if payload.modules and not (imports and imports.folders):
             given = {"modules": list(payload.modules), "folders": caller.import_folders}
             payload = payload.with_worker(imports=parse_contract(Imports, given, "The folders of modules were"))
-        self._verdict(payload)
+        self._verdict(payload, self._get_executor(record.executor))
         self._require_intact_checkpoint(record)
         with self._records.lock:
             record = self._resolve_record(record.run_id)
@@ -324,6 +375,8 @@ class RunService:
         try:
             self._send_command(record, STOP)
         except OSError:
+            if not record.is_local:
+                raise
             keeper = record.attempts[-1].keeper
             if keeper is None or is_gone(keeper):
                 return  # its end is about to be noticed
@@ -342,7 +395,9 @@ class RunService:
         notes: str | None,
         is_archived: bool | None,
         priority: int | None = None,
+        run_name: str | None = None,
     ) -> RunView:
+        """`run_name` replaces the name, which is the record's alone: the config stays as it was submitted."""
         with self._records.lock:
             record = self._resolve_record(reference)
             tags = tuple(dict.fromkeys([*(tag for tag in record.tags if tag not in remove), *add]))
@@ -359,35 +414,27 @@ class RunService:
                 "tags": checked.tags,
                 "notes": record.notes if notes is None else (checked.notes or None),
                 "is_archived": record.is_archived if is_archived is None else is_archived,
+                "run_name": record.run_name if run_name is None else _check_run_name(run_name),
             }
             self._records.put(record.model_copy(update=changes))
         return self._records.view(record.run_id)
 
     def delete(self, reference: str) -> RunView:
         """Moves it to the trash; `mosaic import` restores it."""
-        workspace = self._records.workspace
-        with self._records.lock:
-            record = self._resolve_record(reference)
-            if record.is_active:
-                raise NotAllowed(
-                    f"Run {record.run_id} is {record.status} and cannot be deleted. "
-                    f"Stop it first: mosaic cancel {record.run_id}"
-                )
-            view = self._records.view(record.run_id)
-            workspace.trash.mkdir(parents=True, exist_ok=True)
-            trash_path = workspace.trash / record.run_id
-            folder = self._records.folder(record.run_id).path
-            if trash_path.exists() and folder.exists():
-                shutil.rmtree(trash_path)
-            with self._records.index.transaction():
-                self._records.index.delete_run(record.run_id)
-                with suppress(FileNotFoundError):  # an earlier attempt got as far as this, or the user deleted it
-                    folder.rename(trash_path)
-        self._records.notify_watchers()
-        return view.model_copy(update={"run_dir": str(trash_path)})
+        return move_to_trash(self._records, reference)
 
     def _resolve_record(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> RunRecord:
         return self._records.get(self._records.resolve(reference, fits))
+
+
+def _check_run_name(text: str) -> str | None:
+    """Return the name as it is stored; None where it is removed."""
+    if not text.strip():
+        return None
+    try:
+        return validate_label(text)
+    except ValueError as error:
+        raise BadInput(f"The name {text[:200]!r} was refused: {error}.") from None
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:
@@ -397,6 +444,20 @@ def _check_variables(environment: Mapping[str, str]) -> None:
                 f"The environment variable {name!r} cannot be passed to a program: expected a name without '=' and "
                 "no NUL character."
             )
+
+
+def _check_submission_key(key: str) -> None:
+    if key and not SUBMISSION_KEY.fullmatch(key):
+        raise BadInput(f"submission_key: {key[:80]!r} is not valid; expected 32 hexadecimal digits, or nothing.")
+
+
+def _check_submitter(text: str) -> None:
+    if not text:
+        return
+    try:
+        validate_submitter(text)
+    except ValueError as error:
+        raise BadInput(f"submitted_by: {text[:80]!r} is not valid; {error}, or nothing.") from None
 
 
 def _has_checkpoint(folder: RunFolder) -> bool:

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from mosaic.contracts.states import Outcome, RunRecord
 from mosaic.formatting import short_id
-from mosaic.trainer.gpus import GpuPool
+from mosaic.trainer.gpus import GpuCount, GpuPool
 
 FAST_FAILURE_S = 10.0
 """A run that fails within this time of its start is a fast failure."""
@@ -19,7 +19,7 @@ MAX_FAST_FAILURES = 3
 
 @dataclass
 class Slots:
-    """The capacity of a daemon; its cap may change while it runs."""
+    """The capacity of an executor; it may change while runs are active."""
 
     runs: int
     """How many runs may hold a slot at a time."""
@@ -27,6 +27,11 @@ class Slots:
     gpus: int
     gpu_names: tuple[str, ...] = ()
     """By index."""
+    are_gpus_numbered: bool = True
+    """Whether runs are given GPUs by index; else whoever runs them chooses, and they are only counted here."""
+
+    def gpu_pool(self, running: Iterable[RunRecord]) -> GpuPool | GpuCount:
+        return GpuPool(self.gpus, running) if self.are_gpus_numbered else GpuCount(self.gpus, running)
 
 
 def start_order(queued: Iterable[RunRecord], running: Iterable[RunRecord]) -> list[RunRecord]:
@@ -64,7 +69,7 @@ def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slo
     running = [record for record in running if not record.is_attached]
     free_runs = slots.runs - len(running)
     free_cpus = slots.cpus - sum(record.cpus for record in running)
-    pool = GpuPool(slots.gpus, running)
+    pool = slots.gpu_pool(running)
     chosen = [record.run_id for record in queued if record.is_attached]
     waiting = [record for record in queued if not record.is_attached]
     for record in start_order(waiting, running) if free_runs > 0 else ():
@@ -88,7 +93,7 @@ def describe_busy(running: Sequence[RunRecord], slots: Slots, has_waiting: bool)
         return ""
     busy = {"CPUs": (sum(record.cpus for record in running), slots.cpus)}
     if slots.gpus:
-        busy["GPUs"] = (GpuPool(slots.gpus, running).busy_count, slots.gpus)
+        busy["GPUs"] = (slots.gpu_pool(running).busy_count, slots.gpus)
     exhausted = {name: (used, total) for name, (used, total) in busy.items() if used >= total}
     return ", ".join(f"{used} of {total} {name} busy" for name, (used, total) in (exhausted or busy).items())
 

@@ -8,18 +8,18 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import structlog
+from pydantic import BaseModel
 
 from mosaic import __version__
 from mosaic.common.auth_proof import CERTIFICATE_KEY, NONCE_KEY
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.events import Hello
+from mosaic.contracts.events import Hello, decode_event
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.play_commands import MAX_COMMAND_BYTES, parse_command
@@ -40,7 +40,10 @@ from mosaic.trainer.pruning import PruneOptions, Pruner
 from mosaic.trainer.records import Records
 from mosaic.trainer.rpc_calls import CallCounter, CallThreads, Context, guard_calls, iterate_in, run_in
 from mosaic.trainer.run_import import import_run
+from mosaic.trainer.run_logs import LogPart, RunLogs, find_error, text_finder
 from mosaic.trainer.run_service import Caller, RunService
+from mosaic.trainer.run_settings import SETTINGS_KINDS, describe_settings, find_algorithm, worker_options
+from mosaic.trainer.trash import list_trash
 from mosaic.workers import get_worker
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mosaic.trainer.server")
 
 POINTS_PER_REPLY = 5000
-LOG_CHUNK_BYTES = 1 << 18
+MAX_SETTINGS_EVENTS = 1000
 LOG_POLL_S = 0.1
 
 
@@ -90,7 +93,7 @@ class Servicer(TrainerServicer):
 
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
         verdict = self._run_service.check(request.payload_json, _caller(request, request.environment))
-        return pb.JsonReply(json=verdict.model_dump_json())
+        return _json_reply(verdict)
 
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
         return _run_reply(self._run_service.cancel(request.run))
@@ -124,6 +127,14 @@ class Servicer(TrainerServicer):
         payload = self._records.read_payload(self._records.resolve(request.run)).without_experiment()
         return pb.JsonReply(json=payload.model_dump_json(exclude_unset=True))
 
+    def ReadSettings(self, request: pb.RunRequest, context: Context) -> pb.JsonReply:
+        run_id = self._records.resolve(request.run)
+        payload = self._records.read_payload(run_id).model_dump(mode="json", exclude_unset=True)
+        indexed = self._records.index.events_after(0, run_id, SETTINGS_KINDS, MAX_SETTINGS_EVENTS)
+        events = [decode_event(json.loads(text)) for text in self._feed.encode_events(indexed)]
+        settings = describe_settings(payload, find_algorithm(payload), worker_options(payload), events)
+        return _json_reply(settings)
+
     def AnnotateRun(self, request: pb.AnnotateRequest, context: Context) -> pb.RunReply:
         view = self._run_service.annotate(
             request.run,
@@ -132,6 +143,7 @@ class Servicer(TrainerServicer):
             request.notes if request.HasField("notes") else None,
             request.is_archived if request.HasField("is_archived") else None,
             request.priority if request.HasField("priority") else None,
+            request.run_name if request.HasField("run_name") else None,
         )
         return _run_reply(view)
 
@@ -141,24 +153,26 @@ class Servicer(TrainerServicer):
     def ImportRun(self, request: pb.ImportRequest, context: Context) -> pb.RunReply:
         return _run_reply(import_run(self._records, request.path))
 
+    def ListTrash(self, request: pb.TrashRequest, context: Context) -> Iterator[pb.JsonReply]:
+        yield from map(_json_reply, list_trash(self._records.workspace, request.has_sizes))
+
     def ReadDiskUsage(self, request: pb.DiskRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_ids = [self._records.resolve(run) for run in request.runs]
-        for usage in read_disk_usage(self._records, run_ids, request.largest):
-            yield pb.JsonReply(json=usage.model_dump_json())
+        yield from map(_json_reply, read_disk_usage(self._records, run_ids, request.largest))
 
     def PruneRuns(self, request: pb.PruneRequest, context: Context) -> Iterator[pb.JsonReply]:
         options = PruneOptions(
-            run_ids=tuple(self._records.resolve(run) for run in request.runs),
+            run_ids=tuple(map(self._records.resolve, request.runs)),
             has_checkpoints=request.checkpoints,
             keep=request.keep,
             has_replay=request.replay,
             has_videos=request.videos,
-            has_trash=request.trash,
+            has_trash=request.trash or bool(request.trashed),
+            trashed_ids=tuple(request.trashed),
             older_than_s=request.older_than_s,
             is_dry_run=request.is_dry_run,
         )
-        for part in Pruner(self._records, options).run():
-            yield pb.JsonReply(json=part.model_dump_json())
+        yield from map(_json_reply, Pruner(self._records, options).run())
 
     # --- telemetry
 
@@ -195,46 +209,47 @@ class Servicer(TrainerServicer):
 
     def ReadEvaluations(self, request: pb.EvaluationsRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
-        for evaluation in read_evaluations(self._records, run_id, request.env_id):
-            yield pb.JsonReply(json=evaluation.model_dump_json())
+        yield from map(_json_reply, read_evaluations(self._records, run_id, request.env_id))
 
     def ReadWandb(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
-        for status in read_wandb_statuses(self._records, run_id):
-            yield pb.JsonReply(json=status.model_dump_json())
+        yield from map(_json_reply, read_wandb_statuses(self._records, run_id))
 
     async def ReadLog(self, request: pb.LogRequest, context: Context) -> AsyncIterator[pb.LogReply]:
         pool = self.threads.streams
-        run_id, path, offset = await run_in(pool, self._find_log, request)
-        await context.send_initial_metadata(())  # the reader knows that it follows, though the log may be empty
-        while not self.is_closing:
-            data, has_ended = await run_in(pool, self._read_log_part, run_id, path, offset)
-            offset += len(data)
-            if data:
-                yield pb.LogReply(data=data, offset=offset)
-            elif not request.follow or has_ended:
-                return
-            else:
-                await asyncio.sleep(LOG_POLL_S)
-
-    def _find_log(self, request: pb.LogRequest) -> tuple[str, Path, int]:
-        run_id = self._records.resolve(request.run)
-        folder = self._records.folder(run_id)
-        log_name = get_worker(self._records.get(run_id).worker).log_prefix
-        path = folder.stderr_log(log_name) if request.is_stderr else folder.stdout_log(log_name)
+        run_id, logs = await run_in(pool, self._find_logs, request)
         offset = request.offset
         if offset < 0:
-            offset = max(0, (path.stat().st_size if path.exists() else 0) + offset)
-        return run_id, path, offset
+            offset = max(0, offset + await run_in(pool, lambda: logs.size(self._has_ended(run_id))))
+        await context.send_initial_metadata(())  # the reader knows that it follows, though the log may be empty
+        while not self.is_closing:
+            parts, has_ended = await run_in(pool, self._read_log_parts, run_id, logs, offset)
+            for part in parts:
+                offset += len(part.data)
+                yield pb.LogReply(data=part.data, offset=offset, is_stderr=part.is_stderr)
+            if not parts:
+                if not request.follow or has_ended:
+                    return
+                await asyncio.sleep(LOG_POLL_S)
 
-    def _read_log_part(self, run_id: str, path: Path, offset: int) -> tuple[bytes, bool]:
-        # Checked before reading, so that everything written until its end is still read.
-        has_ended = not self._records.get(run_id).is_active
-        if not path.exists():
-            return b"", has_ended
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read(LOG_CHUNK_BYTES), has_ended
+    def SearchLog(self, request: pb.LogSearchRequest, context: Context) -> Iterator[pb.LogSearchReply]:
+        run_id, logs = self._find_logs(request)
+        find = find_error if request.is_errors else text_finder(request.text)
+        yield from logs.search(find, self._has_ended(run_id))
+
+    def _find_logs(self, request: pb.LogRequest | pb.LogSearchRequest) -> tuple[str, RunLogs]:
+        run_id = self._records.resolve(request.run)
+        folder = self._records.folder(run_id)
+        name = get_worker(self._records.get(run_id).worker).log_prefix
+        paths = folder.stdout_log(name), folder.stderr_log(name), folder.log_order(name)
+        return run_id, RunLogs(*paths, request.is_stderr, request.is_both)
+
+    def _has_ended(self, run_id: str) -> bool:
+        return not self._records.get(run_id).is_active
+
+    def _read_log_parts(self, run_id: str, logs: RunLogs, offset: int) -> tuple[list[LogPart], bool]:
+        has_ended = self._has_ended(run_id)  # before reading, so that everything written until its end is still read
+        return logs.read(offset, has_ended), has_ended
 
     def ListFiles(self, request: pb.FilesRequest, context: Context) -> pb.FilesReply:
         return pb.FilesReply(files=list_files(self._folder(request.run), request.pattern))
@@ -347,20 +362,20 @@ class Servicer(TrainerServicer):
     # --- the daemon itself
 
     def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=self._daemon.status().model_dump_json())
+        return _json_reply(self._daemon.status())
 
     def SetCap(self, request: pb.CapRequest, context: Context) -> pb.JsonReply:
         self._daemon.set_cap(request.runs)
-        return pb.JsonReply(json=self._daemon.status().model_dump_json())
+        return _json_reply(self._daemon.status())
 
     def ContinueQueue(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
         self._daemon.supervisor.continue_queue()
-        return pb.JsonReply(json=self._daemon.status().model_dump_json())
+        return _json_reply(self._daemon.status())
 
     def StopDaemon(self, request: pb.StopRequest, context: Context) -> pb.JsonReply:
         status = self._daemon.status()
         self._daemon.shut_down(request.cancel_runs, request.drain)
-        return pb.JsonReply(json=status.model_dump_json())
+        return _json_reply(status)
 
 
 def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:
@@ -379,8 +394,18 @@ def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:
 def _caller(
     request: pb.PayloadRequest | pb.ResumeRequest, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Caller:
-    folders = tuple(request.import_folders) if isinstance(request, pb.ResumeRequest) else ()
-    return Caller(environment, folders, request.is_trusted)
+    if isinstance(request, pb.ResumeRequest):
+        return Caller(environment, tuple(request.import_folders), request.is_trusted)
+    return Caller(
+        environment,
+        is_trusted=request.is_trusted,
+        submission_key=request.submission_key,
+        submitted_by=request.submitted_by,
+    )
+
+
+def _json_reply(model: BaseModel) -> pb.JsonReply:
+    return pb.JsonReply(json=model.model_dump_json())
 
 
 def _run_reply(view: RunView) -> pb.RunReply:

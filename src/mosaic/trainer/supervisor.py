@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ import structlog
 
 from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
 from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import boot_id, is_gone
+from mosaic.common.processes import is_gone
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
@@ -34,22 +34,19 @@ from mosaic.contracts.events import (
     WorkerPaused,
     WorkerResumed,
     WorkerStarted,
-    decode_event,
 )
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
-from mosaic.journal import Follower
-from mosaic.keeper.survivors import kill_survivors
 from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.adoption import Adoption
-from mosaic.trainer.executor import LocalExecutor
-from mosaic.trainer.gpus import GpuPool, MpsServers
+from mosaic.trainer.executors import Executor, HeldRun, StartRequest
+from mosaic.trainer.gpus import GpuPool
 from mosaic.trainer.intake import YIELD_S, Intake
 from mosaic.trainer.records import Records
-from mosaic.trainer.scheduler import FastFailureBreaker, Slots, choose, describe_busy
+from mosaic.trainer.scheduler import FastFailureBreaker, choose, describe_busy
 from mosaic.workers import get_worker
 
 log = structlog.get_logger("mosaic.trainer.supervisor")
@@ -63,20 +60,16 @@ BACKLOG_S = 0.1
 PROGRESS_EVENTS = (WorkerStarted, Hello, ProgressReported, Metrics, WorkerResumed, ResumedBySignal)
 """After one of these, a run is not stalled for some time."""
 LANE_REAP_WINDOW_S = 30.0
-KEEPER_CLAIM_TIMEOUT_S = 3.0
-"""A keeper that was started before a crash reports within this time, or it never started."""
 
 
 class Supervisor:
-    def __init__(self, records: Records, executor: LocalExecutor, slots: Slots, backlog: Iterable[str] = ()) -> None:
+    def __init__(self, records: Records, executors: Mapping[str, Executor], backlog: Iterable[str] = ()) -> None:
+        """`executors`: by name; a run's record names its own."""
         self._records = records
-        self._executor = executor
-        self._slots = slots
-        self._mps = MpsServers(records.workspace.root)
+        self._executors = executors
         self._slot_count = records.index.highest_slot()
         self._wake = threading.Event()
         self._end = threading.Event()
-        self._began = time.monotonic()
         self.is_draining = False
         self.failure_breaker = FastFailureBreaker()
         self._notified_waiting: set[str] = set()
@@ -86,8 +79,6 @@ class Supervisor:
         """Finished runs, and until when to check for lanes that they left in shared memory."""
         self._sidecars: dict[str, ProcessIdentity] = {}
         """By run; sidecars may report after their runs have ended."""
-        self._survivors: dict[str, list[int]] = {}
-        """By run whose keeper is gone and whose files are still being read: processes that could not be killed."""
         self._intake = Intake(records, self._apply)
         self._adoption = Adoption(records)
         self.backlog = set(backlog)
@@ -97,15 +88,14 @@ class Supervisor:
         """Where the run folders are, all links resolved: compared at every tick."""
         self.steps: tuple[Callable[[], None], ...] = (
             self.restore_folders,
+            self.apply_executor_changes,
             self.follow_runs,
             self.follow_sidecars,
             self.adopt_runs,
             self.ingest_backlog,
-            self.find_lost_runs,
             self.start_runs,
-            self._executor.reap,
+            self.reap_executors,
             self.reap_lanes,
-            self.stop_unused_mps,
         )
 
     def wake(self) -> None:
@@ -154,7 +144,7 @@ class Supervisor:
         for run_id, process in list(self._sidecars.items()):
             if run_id in self._records.active:
                 continue
-            if is_gone(process):
+            if is_gone(process):  # sidecars are started on this machine only
                 del self._sidecars[run_id]
             if self._records.folder(run_id).path.is_dir():
                 self._follow_next(run_id)
@@ -221,45 +211,35 @@ class Supervisor:
                 if not self._records.read_payload(record.run_id).artifacts.persist_logs:
                     shutil.rmtree(self._records.folder(record.run_id).logs, ignore_errors=True)
 
-    # --- lost keepers
+    # --- what executors report
 
-    def find_lost_runs(self) -> None:
-        for record in list(self._records.active.values()):
-            if not record.holds_slot:
-                continue
-            attempt = record.attempts[-1]
-            if attempt.keeper is None:
-                if time.monotonic() - self._began > KEEPER_CLAIM_TIMEOUT_S:
-                    self._advance(record.run_id, life.NeverStarted(at=time.time()))
-            elif attempt.folder not in ("", self._resolved_folder(record.run_id)):
-                self._advance(record.run_id, life.KeeperLost(at=time.time(), original=attempt.folder))
-            elif is_gone(attempt.keeper):
-                self._end_without_keeper(record.run_id, attempt.keeper)
+    def apply_executor_changes(self) -> None:
+        """End runs that were copied with their workspace, and apply what executors know beyond the runs' files."""
+        for run in self._held_runs():
+            if run.attempt.keeper and run.attempt.folder not in ("", self._resolved_folder(run.record.run_id)):
+                self._advance(run.record.run_id, life.KeeperLost(at=time.time(), original=run.attempt.folder))
+        for name, executor in self._executors.items():
+            for run_id, event in executor.find_changes(self._held_runs(name)):
+                # First what was written before it happened, in parts; the change is returned again until it is applied.
+                # A place is known before anything is written there.
+                has_more = not isinstance(event, life.Placed) and self._follow_next(run_id)
+                if not has_more and run_id in self._records.active:
+                    self._advance(run_id, event)
+
+    def reap_executors(self) -> None:
+        for name, executor in self._executors.items():
+            executor.reap(self._held_runs(name))
+
+    def _held_runs(self, executor: str | None = None) -> list[HeldRun]:
+        """Return the runs that hold a slot of an executor; None: of any."""
+        return [
+            HeldRun(record, self._records.folder(record.run_id))
+            for record in list(self._records.active.values())
+            if record.holds_slot and executor in (None, record.attempts[-1].executor)
+        ]
 
     def _resolved_folder(self, run_id: str) -> str:
         return f"{self._resolved_runs}/{run_id}"
-
-    def _end_without_keeper(self, run_id: str, keeper: ProcessIdentity) -> None:
-        """End a run whose keeper is gone, once all that the keeper and the worker wrote has been read, in parts."""
-        if run_id not in self._survivors:
-            offset = self._records.index.get_offset(run_id, KEEPER)
-            unread = [
-                decode_event(line.body) for line in Follower(self._records.folder(run_id).keeper, offset).read_rest()
-            ]
-            worker = self._records.get(run_id).attempts[-1].worker
-            worker = next((event.process for event in unread if isinstance(event, WorkerStarted)), worker)
-            # Killed before the rest is read, as they might write faster than that.
-            has_exited = any(isinstance(event, Exited) for event in unread)
-            self._survivors[run_id] = [] if has_exited else kill_survivors(keeper, worker)
-        if self._follow_next(run_id):
-            return
-        left = self._survivors.pop(run_id)
-        if run_id not in self._records.active:
-            return  # the keeper had reported the end
-        if left:
-            log.warning("survivors_left", run_id=run_id, pids=left)
-        is_reboot = keeper["boot_id"] != boot_id()
-        self._advance(run_id, life.KeeperLost(at=time.time(), is_reboot=is_reboot, survivors=tuple(left)))
 
     def _advance(self, run_id: str, event: life.LifecycleEvent) -> None:
         with self._records.lock:
@@ -297,7 +277,7 @@ class Supervisor:
 
     def start_runs(self) -> None:
         if self.is_draining:
-            self._records.queue_note = "the daemon starts no further run"
+            self._records.queue_notes = dict.fromkeys(self._executors, "the daemon starts no further run")
             return
         with self._records.lock:
             active = list(self._records.active.values())
@@ -307,17 +287,31 @@ class Supervisor:
             if is_held:
                 queued = [record for record in queued if record.is_attached]
             is_disk_full = bool(queued) and describe_full_disk(self._records.workspace.root) is not None
-            running = [record for record in active if record.holds_slot]
-            chosen = [] if is_disk_full else choose(queued, running, self._slots)
-            running += [record for record in queued if record.run_id in chosen]
-            busy = describe_busy(running, self._slots, has_waiting=len(chosen) < len(queued))
-            reason = "the queue is paused" if is_held else busy
-            self._records.queue_note = "the disk is full" if is_disk_full else reason
+            reason = "the disk is full" if is_disk_full else "the queue is paused" if is_held else ""
+            chosen = [
+                run_id
+                for name in self._executors
+                for run_id in self._choose(name, active, [] if is_disk_full else queued, reason)
+            ]
         for run_id in chosen:
             with self._records.lock:
                 record = self._records.active.get(run_id)
                 if record is not None and record.stage is Stage.QUEUED:
                     self._start(record)
+
+    def _choose(self, name: str, active: list[RunRecord], queued: list[RunRecord], reason: str) -> list[str]:
+        """Return the runs that an executor starts now; note why the others wait, unless there is a `reason` already."""
+        executor, slots = self._executors[name], self._executors[name].capacity()
+        queued = [record for record in queued if record.executor == name]
+        running = [record for record in active if record.holds_slot and record.attempts[-1].executor == name]
+        waits = executor.describe_wait(queued) if queued else {}
+        self._records.wait_reasons[name] = waits
+        queued = [record for record in queued if record.run_id not in waits]
+        chosen = choose(queued, running, slots)
+        running += [record for record in queued if record.run_id in chosen]
+        busy = describe_busy(running, slots, has_waiting=len(chosen) < len(queued))
+        self._records.queue_notes[name] = reason or busy
+        return chosen
 
     def _is_queue_held(self, queued: list[RunRecord]) -> bool:
         """Whether the queue is paused; each waiting run is notified once."""
@@ -349,6 +343,7 @@ class Supervisor:
             slot=self._slot_count,
             started_at=time.time(),
             is_resume=record.is_resume,
+            executor=record.executor,
             gpus=self._assign_gpus(record),
             journal_from=file_size(folder.journal),
             keeper_from=file_size(folder.keeper),
@@ -362,41 +357,31 @@ class Supervisor:
             write_json(config, payload.with_worker(config=settings).to_json())
             starting = life.advance(record, life.Dispatched(at=attempt.started_at, attempt=attempt))
             self._records.put(starting)
-            keeper = self._executor.start(
-                worker,
-                folder,
-                payload,
-                config,
-                is_resume=attempt.is_resume,
-                gpus=attempt.gpus if self._slots.gpus else None,
-                gpu_variables=self._mps.start(record.group) if _shares_gpu(record) and record.group else {},
+            request = StartRequest(
+                record=starting,
+                worker=worker,
+                folder=folder,
+                payload=payload,
+                config=config,
                 inbox_offset=file_size(folder.inbox),
                 environment=self._records.environments.pop(record.run_id, None),
             )
+            keeper = self._executors[record.executor].start(request)
         except (OSError, MosaicError, ValueError) as error:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))
             self._advance(record.run_id, life.StartFailed(at=time.time(), reason=str(error)))
             return
+        if keeper is None:
+            return  # its file will name it
         # In memory first: a keeper that is not recorded, as on a full disk, would be started a second time.
         started = life.advance(starting, life.KeeperUp(at=time.time(), keeper=keeper))
         self._records.cache(started)
         self._records.put(started)
 
     def _assign_gpus(self, record: RunRecord) -> tuple[int, ...]:
-        running = [other for other in self._records.active.values() if other.holds_slot]
-        return GpuPool(self._slots.gpus, running).take(record) or ()
-
-    def stop_unused_mps(self) -> None:
-        """End the MPS servers of groups without an active run."""
-        self._mps.stop_unused(
-            record.group
-            for record in self._records.active.values()
-            if record.group and record.holds_slot and _shares_gpu(record)
-        )
-
-
-def _shares_gpu(record: RunRecord) -> bool:
-    return 0 < record.gpus <= 1 and record.runs_per_gpu > 1
+        slots = self._executors[record.executor].capacity()
+        running = [run.record for run in self._held_runs(record.executor)]
+        return GpuPool(slots.gpus, running).take(record) or () if slots.are_gpus_numbered else ()
 
 
 _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] = {

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mosaic.contracts.errors import FieldProblem
 from mosaic.contracts.model import Contract
-from mosaic.contracts.setting_field import SettingField
+from mosaic.contracts.setting_field import SettingField, parse_number
 from mosaic.submission.algorithm_schema import Algorithm
 from mosaic.submission.experiment_plan import convert_setting
 
@@ -27,16 +27,20 @@ NOT_SEARCHED = {
 """Why these settings cannot be searched."""
 
 
+_Number = Annotated[int | float, BeforeValidator(parse_number)]
+"""Also as a text that a flag takes, such as 20k."""
+
+
 class SearchEntry(Contract):
     """One setting of `search`: a range, unordered choices, or numbers in order."""
 
-    low: int | float | None = None
-    high: int | float | None = None
+    low: _Number | None = None
+    high: _Number | None = None
     log: bool = False
     """Draw the logarithm uniformly."""
     choices: Annotated[tuple[Any, ...] | None, Field(min_length=1, max_length=MAX_OPTIONS)] = None
     """Values without an order, also texts, booleans and lists."""
-    values: Annotated[tuple[int | float, ...] | None, Field(min_length=1, max_length=MAX_OPTIONS)] = None
+    values: Annotated[tuple[_Number, ...] | None, Field(min_length=1, max_length=MAX_OPTIONS)] = None
     """Numbers whose order means something, ascending."""
 
     @model_validator(mode="after")

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mosaic.api.sweeps.search_space import Dimension
 from mosaic.api.sweeps.sweep_folder import SweepFolder
 from mosaic.api.sweeps.sweep_plan import SweepPlan
+from mosaic.api.sweeps.trial_row import MIN_TRIALS_FOR_IMPORTANCE, TrialRow, TrialStatus
 from mosaic.contracts.errors import MissingExtra
 
 try:
@@ -38,40 +37,7 @@ STARTUP_TRIALS = 10
 """Random trials before TPE's first own proposal."""
 TARGET_QUANTILE = 0.25
 """The importance is that of reaching the best quarter of the completed trials."""
-MIN_TRIALS_FOR_IMPORTANCE = 8
 CANCELLED, INTERRUPTED = "cancelled", "interrupted"
-
-
-class TrialStatus(StrEnum):
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
-    PRUNED = "pruned"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True)
-class TrialRow:
-    """A trial as it is stored."""
-
-    number: int
-    status: TrialStatus
-    params: dict[str, Any]
-    score: float | None = None
-    reports: dict[int, float] = field(default_factory=dict)
-    """By number of the report."""
-    seed_scores: tuple[float, ...] = ()
-    problem: str = ""
-    pruned_at: int | None = None
-    """The report at which pruning was decided."""
-    is_complete: bool = True
-    """Whether all of its settings were chosen: a sweep may be killed while it asks for them."""
-
-    @property
-    def last_score(self) -> float | None:
-        """The score, or the last report of a trial without one."""
-        return self.score if self.score is not None or not self.reports else self.reports[max(self.reports)]
 
 
 class _NoLock(JournalFileOpenLock):
@@ -89,7 +55,7 @@ class Study:
     def __init__(self, folder: SweepFolder, plan: SweepPlan) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.plan = plan
-        self._folder = folder
+        self.folder = folder
         self._distributions = {dimension.name: _distribution(dimension) for dimension in plan.dimensions}
         self._dimensions = {dimension.name: dimension for dimension in plan.dimensions}
         storage = JournalStorage(JournalFileBackend(str(folder.journal), _NoLock(str(folder.journal))))
@@ -102,8 +68,8 @@ class Study:
 
     @property
     def id(self) -> str:
-        """Differs from that of an earlier study with the same name."""
-        return str(self._study.user_attrs["study_id"])
+        """Differs from that of an earlier study with the same name; empty before `prepare`."""
+        return str(self._study.user_attrs.get("study_id", ""))
 
     def prepare(self, study_id: str) -> None:
         """Give a new study its id, and the algorithm's defaults as its first trial."""

@@ -19,7 +19,7 @@ from mosaic.submission.experiment_config import (
     MAX_ENTRIES,
     ExperimentAlgorithm,
     ExperimentEnvironment,
-    check_options,
+    convert_options,
     expand_entry,
     suggest,
 )
@@ -75,7 +75,7 @@ class SweepConfig(Contract):
     environments: Annotated[tuple[_Environment, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
     settings: _Settings = Field(default_factory=dict)
     """Fixed settings of all trials."""
-    options: Annotated[_Settings, AfterValidator(check_options)] = Field(default_factory=dict)
+    options: Annotated[_Settings, AfterValidator(convert_options)] = Field(default_factory=dict)
     """Options of every run, as in an experiment."""
     search: Annotated[dict[str, SearchEntry], BeforeValidator(lambda value: _expand_search(value))]
     """By setting: what is tried. Empty: the ranges that ship with MOSAIC, which a file asks for by `default`."""

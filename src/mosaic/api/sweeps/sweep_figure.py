@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mosaic.api.sweeps.search_space import Dimension
-    from mosaic.api.sweeps.study import TrialRow
     from mosaic.api.sweeps.sweep_plan import SweepPlan
+    from mosaic.api.sweeps.trial_row import TrialRow
 
 _COLOR_MAP = "viridis"
 _ROW_HEIGHT_IN = 2.3

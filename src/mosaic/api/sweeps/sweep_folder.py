@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mosaic.common.files import write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.errors import NotAllowed, StorageFailed, unknown_name_error
 from mosaic.contracts.folder import Workspace
+
+LOCK_TRIES, LOCK_PAUSE_S = 20, 0.025
+END_TIMEOUT_S = 120.0
+"""Longer than a sweep tries to reconnect to its trainer."""
+END_POLL_S = 0.1
 
 
 class SweepFolder:
@@ -24,6 +30,11 @@ class SweepFolder:
         self.journal = path / "study.log"
         """Optuna's journal."""
         self.lock = path / "lock"
+        """It contains the number of the process that holds it."""
+        self.end_request = path / "end_request"
+        """While this file exists, the process that runs the sweep ends as after Ctrl-C."""
+        self.log = path / "sweep.log"
+        """The output of the process that the window has started last."""
 
     def read_config(self) -> dict[str, Any]:
         try:
@@ -40,20 +51,25 @@ class SweepFolder:
         """Keep others from writing; the lock ends with the process, however that ends."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(self.lock, "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
+            if not _try_lock(file):
                 raise NotAllowed(
-                    f"The sweep {self.name!r} is running already, in process {file.read().strip() or 'unknown'}. "
+                    f"The sweep {self.name!r} is running already, in process {self._read_holder()}. "
                     f"Wait for it, press Ctrl-C there, or look: mosaic sweep status {self.name}"
-                ) from None
+                )
             file.seek(0)
             file.truncate()
             file.write(f"{os.getpid()}\n")
             file.flush()
+            self.end_request.unlink(missing_ok=True)  # left by a process that was killed while it waited
             self._repair_journal()
             yield
+
+    def holder_pid(self) -> int | None:
+        """Return the process that runs this sweep; None where there is none."""
+        if not self.is_held():
+            return None
+        text = self._read_holder()
+        return int(text) if text.isdecimal() else 0
 
     def is_held(self) -> bool:
         """Return whether a process runs this sweep."""
@@ -66,12 +82,46 @@ class SweepFolder:
             return True
         return False
 
+    def end_holder(self, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Ask the process that runs this sweep to end, and wait until it has. Its runs continue."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            while self.is_held():
+                if not self.end_request.exists():  # or one that has started meanwhile has removed it
+                    write_text(self.end_request, f"{os.getpid()}\n")
+                if time.monotonic() > deadline:
+                    raise NotAllowed(
+                        f"The sweep {self.name!r} is still running {timeout_s:g} s after it was asked to end, in "
+                        f"process {self._read_holder()}. Its connection may be lost. End that process, then try again."
+                    )
+                time.sleep(END_POLL_S)
+        finally:
+            self.end_request.unlink(missing_ok=True)
+
+    def _read_holder(self) -> str:
+        try:
+            return self.lock.read_text().strip() or "unknown"
+        except OSError:
+            return "unknown"
+
     def _repair_journal(self) -> None:
         """Remove an incomplete last line, which a power loss may leave: Optuna would refuse all lines after it."""
         if not self.journal.exists():
             return
         with open(self.journal, "rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _try_lock(file: IO[str]) -> bool:
+    """Lock a file; `is_held` of another process holds it for a moment, so this tries several times."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return True
+    return False
 
 
 def sweep_names(workspace: Workspace) -> list[str]:

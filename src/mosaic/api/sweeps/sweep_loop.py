@@ -22,6 +22,7 @@ from mosaic.api.experiments import check_cells, submit_missing
 from mosaic.api.sweeps.sweep_config import FREE_KEYS, changed_keys, parse_sweep
 from mosaic.api.sweeps.sweep_folder import SweepFolder
 from mosaic.api.sweeps.sweep_plan import SweepPlan, plan_sweep
+from mosaic.api.sweeps.trial_row import TrialStatus
 from mosaic.api.sweeps.trial_scores import METRICS, seed_scores, trial_score
 from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded, UnknownName
 from mosaic.contracts.metric_tags import RETURN_TAG
@@ -31,7 +32,9 @@ from mosaic.submission.caller_environment import program_environment
 
 if TYPE_CHECKING:
     from mosaic.api.experiments import Call
-    from mosaic.api.sweeps.study import Study, TrialRow
+    from mosaic.api.sweeps.study import Study
+    from mosaic.api.sweeps.sweep_config import SweepConfig
+    from mosaic.api.sweeps.trial_row import TrialRow
     from mosaic.contracts.folder import Workspace
     from mosaic.contracts.views import RunView
     from mosaic.submission.experiment_plan import ExperimentPlan, PlannedRun
@@ -57,17 +60,30 @@ def open_study(workspace: Workspace, data: dict[str, Any]) -> Iterator[Study]:
 
     folder = SweepFolder(workspace.sweeps / config.name)
     with folder.hold():
-        if folder.config.exists():
-            changed = changed_keys(parse_sweep(folder.read_config()), config)
-            if changed:
-                raise NotAllowed(
-                    f"The sweep {config.name!r} was started with another {' and '.join(changed)}, so its scores cannot "
-                    f"be compared. Only {', '.join(FREE_KEYS)} may change: undo the change, or choose another name."
-                )
+        _check_unchanged(folder, config)
         folder.write_config(json.dumps(data, indent=2))
         study = Study(folder, plan)
         study.prepare(uuid4().hex)
         yield study
+
+
+def end_running_sweep(workspace: Workspace, data: dict[str, Any]) -> None:
+    """Make the process that runs this sweep end, if there is one; its runs continue."""
+    config = parse_sweep(data)
+    folder = SweepFolder(workspace.sweeps / config.name)
+    _check_unchanged(folder, config)
+    folder.end_holder()
+
+
+def _check_unchanged(folder: SweepFolder, config: SweepConfig) -> None:
+    if not folder.config.exists():
+        return
+    changed = changed_keys(parse_sweep(folder.read_config()), config)
+    if changed:
+        raise NotAllowed(
+            f"The sweep {config.name!r} was started with another {' and '.join(changed)}, so its scores cannot "
+            f"be compared. Only {', '.join(FREE_KEYS)} may change: undo the change, or choose another name."
+        )
 
 
 def read_study(folder: SweepFolder) -> Study:
@@ -117,14 +133,19 @@ class SweepLoop:
         self._config = study.plan.config
         self._is_interrupted = is_interrupted
         self._active: dict[int, _ActiveTrial] = {}
+        self.is_cancelled = False
+        """Whether `run` returned because another process cancels the sweep."""
 
     def run(self, show: Callable[[list[TrialRow]], None] = lambda rows: None) -> None:
-        """Return when all trials have ended, or the caller is interrupted: then runs continue."""
+        """Return when all trials have ended, the caller is interrupted, or another process cancels the sweep.
+
+        Runs that have not ended continue; the process that cancels the sweep cancels them.
+        """
         self._adopt_running()
-        while not self._is_interrupted():
+        while not self._has_to_end():
             while len(self._active) < self._config.parallel and not self._study.is_exhausted():
                 self._begin(self._study.ask())
-                if self._is_interrupted():
+                if self._has_to_end():
                     return
             for trial in list(self._active.values()):
                 if self._advance(trial):
@@ -135,6 +156,10 @@ class SweepLoop:
             if not self._active and self._study.is_exhausted():
                 return
             time.sleep(POLL_S)
+
+    def _has_to_end(self) -> bool:
+        self.is_cancelled = self._study.folder.end_request.exists()
+        return self.is_cancelled or self._is_interrupted()
 
     def cancel(self) -> int:
         """Cancel the runs of all running trials, and give these trials up; return their number."""
@@ -150,7 +175,7 @@ class SweepLoop:
 
     def _adopt_running(self) -> None:
         """Continue the trials that an earlier process left."""
-        from mosaic.api.sweeps.study import INTERRUPTED, TrialStatus
+        from mosaic.api.sweeps.study import INTERRUPTED
 
         for row in self._study.rows():
             if row.status is not TrialStatus.RUNNING:
@@ -253,8 +278,6 @@ class SweepLoop:
                 self._call(lambda trainer, run_id=run.view.run_id: trainer.cancel(run_id))  # type: ignore[misc]
 
     def _require_success(self, rows: list[TrialRow]) -> None:
-        from mosaic.api.sweeps.study import TrialStatus
-
         failed = [row for row in rows if row.status is TrialStatus.FAILED]
         has_success = any(row.status in (TrialStatus.DONE, TrialStatus.PRUNED) for row in rows)
         if len(failed) >= MAX_FAILED and not has_success:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.statistics.curves import ConfidenceInterval, mean_with_interval, resample
+from mosaic.statistics.curves import ConfidenceInterval, mean_with_interval
+from mosaic.statistics.scores import curve_area
 
 if TYPE_CHECKING:
     from mosaic.api.sweeps.sweep_config import SweepConfig
 
 Floats = npt.NDArray[np.float64]
 LAST_SHARE = 0.2
-AREA_POINTS = 100
 
 
 def last_fifth(steps: Floats, returns: Floats, end: float) -> float:
@@ -31,23 +31,7 @@ def last_fifth(steps: Floats, returns: Floats, end: float) -> float:
     return float(recent.mean() if len(recent) else returns[-1])
 
 
-def area(steps: Floats, returns: Floats, end: float) -> float:
-    """Return the mean of the return curve over the steps up to `end`: the area under it, divided by its length.
-
-    Every step has the same weight, however many episodes end there. Before the first episode has ended, and after the
-    last one, the curve has that episode's return. NaN without an episode.
-    """
-    is_known = (steps <= end) & np.isfinite(returns)
-    steps, returns = steps[is_known], returns[is_known]
-    if not len(returns):
-        return float("nan")
-    curve = resample(steps, returns, np.linspace(end / AREA_POINTS, end, AREA_POINTS))
-    known = np.flatnonzero(np.isfinite(curve))
-    curve[: known[0]], curve[known[-1] + 1 :] = curve[known[0]], curve[known[-1]]
-    return float(curve.mean())
-
-
-METRICS = {"last_fifth": last_fifth, "area": area}
+METRICS = {"last_fifth": last_fifth, "area": curve_area}
 
 
 def seed_scores(config: SweepConfig, values: Mapping[str, Sequence[float]]) -> Floats:

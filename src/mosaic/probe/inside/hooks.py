@@ -94,10 +94,20 @@ def _write_handshake(run_dir: str) -> None:
     try:
         version = "Python " + ".".join(map(str, sys.version_info[:3]))
         fields = f'"seq":1,"at":{time.time():.6f},"kind":"hello","worker":"script","version":"{version}"'
-        os.write(file, f'{{{fields},"pid":{os.getpid()},"capabilities":[],"attempt":1}}\n'.encode())
+        hello = f'{{{fields},"pid":{os.getpid()},"capabilities":[],"attempt":1}}\n'
+        os.write(file, (hello + _packages_line()).encode())
         os.environ[FIRST_PROCESS_VARIABLE] = str(os.getpid())
     finally:
         os.close(file)
+
+
+def _packages_line() -> str:
+    """Format the event `packages`; the names and versions that it holds need no escaping."""
+    from mosaic.common.packages import installed_packages, python_version
+
+    packages = ",".join(f'"{name}":"{version}"' for name, version in installed_packages().items())
+    fields = f'"seq":2,"at":{time.time():.6f},"kind":"packages","python":"{python_version()}"'
+    return f'{{{fields},"packages":{{{packages}}}}}\n'
 
 
 def _patch_stdout() -> None:

@@ -1,0 +1,20 @@
+"""What every worker of ours has in its environment, whatever machine it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mosaic.common.processes import without_working_directory
+from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder
+
+
+def worker_environment(inherited: Mapping[str, str], folder: RunFolder, threads: int) -> dict[str, str]:
+    """`inherited`: what the machine's own environment contributes. The offset in the inbox is added with the launch."""
+    return {
+        **without_working_directory(inherited),
+        # Not all cores: next to another run, spinning barriers would slow both a hundredfold.
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)),
+        "PYTHONUNBUFFERED": "1",
+        RUN_DIR_VARIABLE: str(folder.path),
+        TENSORBOARD_VARIABLE: str(folder.tensorboard),
+    }
