@@ -1,7 +1,7 @@
 """Save images of every page, tab and dialog of the workbench with real runs: `make screenshots`.
 
-It trains a few small agents in a temporary workspace, opens the window and captures it in both themes and at both
-supported sizes.
+It trains a few small agents in a temporary workspace, opens the window and captures it in both themes and at
+three sizes.
 """
 
 from __future__ import annotations
@@ -26,93 +26,40 @@ if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
 os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
 os.environ["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # nothing listens there: the run stays offline
 
-from PySide6.QtGui import QPainter
-from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
-from tests.helpers.daemons import ended
-from tests.helpers.gui import close, pump, pump_for, settle
+from PySide6.QtCore import QPoint
+from PySide6.QtGui import QAction, QPainter
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QMenu,
+    QScrollArea,
+    QTableView,
+    QTabWidget,
+    QToolButton,
+    QWidget,
+)
+from screenshot_runs import make_experiment, make_runs, make_sweep
+from tests.helpers.gui import close, find, pump, pump_for, settle
 
-from mosaic.api.play_payload import build_play_payload
-from mosaic.client import TrainerClient, connect, read_daemon_address
-from mosaic.client.exports import ExportTask, export_zip
+from mosaic.client import connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.play import ANY_AGENT
 from mosaic.gui.app import Application
 from mosaic.gui.forms.game_configuration import GameConfiguration
 from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft
+from mosaic.gui.models.policy_form import runs_with_policy
 from mosaic.gui.panels import PAGES, RUN_TABS
+from mosaic.gui.panels.sweeps_panel import SweepsPage
 from mosaic.gui.views.replay_pair import ReplayPair
 from mosaic.gui.views.replay_view import ReplayView
-from mosaic.submission.run_payloads import build_eval_payload, build_payload, build_train_payload, with_seed
 
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
-SIZES = ("1366x768", "1920x1080")
+SIZES = ("1024x700", "1366x768", "1920x1080")
 SLOW_TABS = {"tensorboard": 4.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
 """Seconds until the content is visible; other tabs are complete immediately."""
-NATIVE_DIALOG_ACTIONS = ("run.export", "run.folder", "run.open", "run.import")
+SLOW_PAGES = {"train": 3.0, "sweeps": 2.0}
+NATIVE_DIALOG_ACTIONS = ("run.export", "run.folder", "run.open", "file.")
 """Actions that open native dialogs or other programs."""
-
-
-def submit_training(
-    trainer: TrainerClient, algo: str, env_id: str, steps: int, track: bool = False, **options: Any
-) -> str:
-    settings = {"env_id": env_id, "total_timesteps": steps, "seed": 1} | ({"track": True} if track else {})
-    view = trainer.submit(build_train_payload("cleanrl", algo, settings | options, {}))
-    return str(view.run_id)
-
-
-def make_runs(trainer: TrainerClient) -> dict[str, str]:
-    """Create one run of each kind, by what it shows."""
-    tags, notes = ("baseline", "good"), "The first one."
-    runs = {"cartpole": submit_training(trainer, "ppo", "CartPole-v1", 150_000, track=True, tags=tags, notes=notes)}
-    acrobot = build_train_payload("cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {})
-    for seed in (1, 2, 3):
-        runs[f"seed{seed}"] = trainer.submit(with_seed(acrobot, seed, "acrobot")).run_id
-    runs["short"] = submit_training(trainer, "ppo", "MountainCar-v0", 20_000_000, max_seconds=4.0)
-    runs["stopped"] = submit_training(trainer, "ppo", "CartPole-v1", 5_000_000, tags=("long",))
-    for name in ("cartpole", "seed1", "seed2", "seed3", "short"):
-        ended(trainer, runs[name], 180)
-    pump(lambda: (trainer.get(runs["stopped"]).global_step or 0) > 20_000, "some steps", 60)
-    trainer.cancel(runs["stopped"])
-    ended(trainer, runs["stopped"])
-    for name, of, episodes in (("other", "seed1", 30), ("evaluation", "cartpole", 10)):
-        checkpoint = str(Path(trainer.get(runs[of]).run_dir) / "checkpoints" / "last")
-        worker = trainer.config(runs[of])["metadata"]["worker"]
-        options = {"eval_batch_size": episodes, "eval_capture_video": name == "evaluation"}
-        evaluation = build_eval_payload(worker, checkpoint, options)
-        runs[name] = trainer.submit(evaluation).run_id
-        ended(trainer, runs[name], 120)
-    for name, env_id, settings in (
-        ("played", "CartPole-v1", {"episodes": 6}),
-        ("lake", "FrozenLake-v1", {"episodes": 3, "seed": 4}),
-        ("moon", "LunarLander-v3", {"episodes": 2}),
-    ):
-        runs[name] = trainer.submit(build_play_payload(trainer, env_id, {ANY_AGENT: "random"}, settings)).run_id
-        ended(trainer, runs[name], 60)
-    runs["imported"] = import_copy(trainer, submit_script(trainer))
-    runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
-    pump(lambda: (trainer.get(runs["running"]).global_step or 0) > 10_000, "some steps", 60)
-    trainer.set_cap(1)
-    runs["queued"] = submit_training(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
-    return runs
-
-
-def submit_script(trainer: TrainerClient) -> str:
-    script = Path(trainer.status().workspace) / "hello.py"
-    script.write_text("print('hello')\n")
-    config = {"argv": [sys.executable, str(script), "--quiet"], "cwd": str(script.parent), "algo": "hello"}
-    environment = {"PATH": os.environ["PATH"]}
-    run_id = str(trainer.submit(build_payload({"id": "script", "config": config}), environment).run_id)
-    ended(trainer, run_id)
-    return run_id
-
-
-def import_copy(trainer: TrainerClient, run_id: str) -> str:
-    """Replace a run by its exported copy."""
-    path = Path(trainer.status().workspace) / "exported.zip"
-    export_zip(trainer, trainer.get(run_id), path, ExportTask("export"))
-    trainer.delete(run_id)
-    return str(trainer.import_run(str(path)).run_id)
 
 
 class Scene(NamedTuple):
@@ -153,7 +100,7 @@ class ScreenshotTaker:
         workbench.comparison_requested.emit(seeds)
         for page in PAGES:
             if page.id != "run":
-                yield Scene(f"page-{page.id}", partial(window.show_page, page.id))
+                yield Scene(f"page-{page.id}", partial(window.show_page, page.id), SLOW_PAGES.get(page.id, 0.8))
         for row in RUN_TABS:
             for name in (
                 ("cartpole", "running", "evaluation") if row.id != "tensorboard" else ("cartpole", "evaluation")
@@ -173,8 +120,31 @@ class ScreenshotTaker:
             if not action_id.startswith(NATIVE_DIALOG_ACTIONS):
                 yield Scene(f"dialog-{action_id}", partial(self.trigger_action, action_id))
 
+        yield Scene("group", partial(workbench.group_requested.emit, "study"), 3.0)
+        yield Scene("sweep", self.show_sweep, 1.0)
+        yield Scene("sweep-trials", partial(self.show_sweep, is_end=True), 1.0)
+        yield from self.many_scenes()
+        yield from self.menu_scenes()
         yield from self.play_scenes()
         yield from self.state_scenes()
+
+    def many_scenes(self) -> Iterator[Scene]:
+        """What several runs show: in the trash, evaluated together, and compared."""
+        workbench = self.program.workbench
+        trained = [view.run_id for view in runs_with_policy(workbench.runs.all()) if view.stage == "finished"]
+        yield Scene("trash-chosen", self.choose_trash)
+        yield Scene("trash-delete", self.delete_for_good)
+        yield Scene("evaluate-several", partial(workbench.evaluation_requested.emit, trained[:6]))
+        yield Scene("compare-unfinished", partial(self.compare, "stopped", "running", "cartpole"), 2.0)
+        yield Scene("compare-many", partial(workbench.comparison_requested.emit, trained[:24]), 3.0)
+        yield Scene("fastlane-more", self.ask_for_more_frames, 2.0)
+        yield Scene("settings-end", self.show_last_settings)
+
+    def menu_scenes(self) -> Iterator[Scene]:
+        for action in self.program.window.menuBar().actions():
+            yield Scene(f"menu-{action.text().lower()}", partial(self.open_menu, action))
+        yield Scene("menu-presets", self.open_presets)
+        yield Scene("menu-tuned", partial(self.open_presets, "Tuned settings"))
 
     def state_scenes(self) -> Iterator[Scene]:
         """States that a workspace without trouble does not show."""
@@ -233,6 +203,61 @@ class ScreenshotTaker:
             for part, is_end in (("", False), ("-end", True)):
                 yield Scene(f"configuration-{name}{part}", partial(self.configure_game, draft, is_end), 0.3)
 
+    def choose_trash(self) -> None:
+        self.program.window.show_page("trash")
+        table = find(self.program.window, "trash.runs", QTableView)
+        pump(lambda: table.model().rowCount() > 1, "the trash")
+        table.selectAll()
+
+    def delete_for_good(self) -> None:
+        self.choose_trash()
+        find(self.program.window, "trash.delete", QToolButton).click()
+
+    def compare(self, *names: str) -> None:
+        self.program.workbench.comparison_requested.emit([self.runs[name] for name in names])
+
+    def ask_for_more_frames(self) -> None:
+        self.program.workbench.select(self.runs["running"], "fastlane")
+        pump_for(1.0)
+        more = find(self.program.window, "fastlane.more", QToolButton)
+        if not more.isChecked():
+            more.click()
+
+    def show_last_settings(self) -> None:
+        self.program.window.show_page("settings")
+        area = find(self.program.window, "settings.scroll", QScrollArea)
+        area.verticalScrollBar().setValue(area.verticalScrollBar().maximum())
+
+    def open_menu(self, action: QAction) -> None:
+        self.program.workbench.select(self.runs["cartpole"], "overview")
+        bar = self.program.window.menuBar()
+        menu = action.menu()
+        assert isinstance(menu, QMenu)
+        menu.popup(bar.mapToGlobal(bar.actionGeometry(action).bottomLeft()))
+
+    def open_presets(self, submenu: str = "") -> None:
+        self.program.window.show_page("train")
+        button = find(self.program.window, "train.presets", QToolButton)
+        menu = button.menu()
+        assert menu is not None
+        menu.aboutToShow.emit()  # its size depends on its content
+        corner = button.mapToGlobal(button.rect().bottomRight())
+        menu.popup(corner - QPoint(menu.sizeHint().width(), 0))
+        for action in menu.actions():
+            inside = action.menu()
+            if isinstance(inside, QMenu) and action.text() == submenu:
+                menu.setActiveAction(action)
+                left = menu.mapToGlobal(menu.actionGeometry(action).topLeft())
+                inside.popup(left - QPoint(inside.sizeHint().width(), 0))
+
+    def show_sweep(self, is_end: bool = False) -> None:
+        self.program.workbench.sweep_requested.emit("search")
+        page: SweepsPage = pump(lambda: self.program.window.findChild(SweepsPage), "the page")
+        pump(lambda: page.page.isVisible() and page.page.sweep == "search", "the sweep")
+        area: QScrollArea = pump(lambda: page.findChild(QScrollArea, "sweep.scroll"), "its content")
+        bar = area.verticalScrollBar()
+        bar.setValue(bar.maximum() if is_end else 0)
+
     def configure_game(self, draft: GameDraft, is_end: bool) -> None:
         self.program.window.show_page("play")
         form: GameConfiguration = pump(lambda: self.program.window.findChild(GameConfiguration), "the configuration")
@@ -272,23 +297,23 @@ class ScreenshotTaker:
         pump_for(0.2)
         self.program.window.action(action_id).trigger()
 
-    def top_dialog(self) -> QDialog | None:
-        found = [widget for widget in QApplication.topLevelWidgets() if isinstance(widget, QDialog)]
-        shown = [dialog for dialog in found if dialog.isVisible()]
-        return shown[-1] if shown else None
+    def open_dialogs(self) -> list[QWidget]:
+        """The dialogs and menus in front of the window; a submenu comes after its menu."""
+        found = [widget for widget in QApplication.topLevelWidgets() if isinstance(widget, QDialog | QMenu)]
+        return sorted((widget for widget in found if widget.isVisible()), key=lambda widget: widget.x())
 
     def close_dialogs(self) -> None:
-        while (dialog := self.top_dialog()) is not None:
-            dialog.close()
+        while dialogs := self.open_dialogs():
+            dialogs[-1].close()
             settle()
 
     def save_screenshot(self, name: str) -> None:
-        window, dialog = self.program.window, self.top_dialog()
+        window = self.program.window
         picture = window.grab()
-        if dialog is not None:
-            painter = QPainter(picture)
+        painter = QPainter(picture)
+        for dialog in self.open_dialogs():
             painter.drawPixmap(window.mapFromGlobal(dialog.mapToGlobal(dialog.rect().topLeft())), dialog.grab())
-            painter.end()
+        painter.end()
         picture.save(str(self.out / f"{name}.png"))
         self.count += 1
 
@@ -307,10 +332,12 @@ def main() -> int:
         workspace = Workspace(Path(place) / "var")
         with connect(workspace) as trainer:
             try:
+                make_experiment(trainer)
+                make_sweep(trainer, workspace)
                 runs = make_runs(trainer)
                 program = Application(app, workspace, Path(place) / "settings.ini")
                 program.start()
-                pump(lambda: program.workbench.status and len(program.workbench.runs) == len(runs), "the runs")
+                pump(lambda: program.workbench.status and len(program.workbench.runs) >= len(runs), "the runs")
                 photographer = ScreenshotTaker(program, runs, told.out, told.only)
                 for theme in told.themes.split(","):
                     for size in told.sizes.split(","):

@@ -24,6 +24,7 @@ from tests.helpers.gui import click, find, has, pump, settle, type_text
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.gui import theme
 from mosaic.gui.app import Application
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
@@ -118,7 +119,7 @@ def test_a_run_without_points_shows_why(
     panel.show_run(run_id)
 
     def says() -> bool:
-        return any("ended before it logged anything" in label.text() for label in panel.findChildren(QLabel))
+        return any("was rejected before it logged anything" in label.text() for label in panel.findChildren(QLabel))
 
     pump(says, "the empty page")
 
@@ -268,3 +269,26 @@ def test_an_empty_compare_page_explains_how_to_add_runs(program: Application) ->
     program.workbench.page_requested.emit("compare")
     assert find(program.window, "compare.start").isVisible()
     assert not find(program.window, "compare.start").isEnabled()
+
+
+def test_ticked_runs_are_drawn_in_the_same_charts_with_colors_of_their_own(
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+) -> None:
+    first, second = (finished_run(trainer, workbench, steps=steps, dt=0.01) for steps in (20, 10))
+    panel = AnalyticsTab(workbench)
+    shown(panel).resize(1000, 900)
+    panel.show_run(first)
+    pump(lambda: lengths(panel, RETURN_TAG) == 20, "the curve of the run")
+    chart = find(panel, f"analytics.chart.{RETURN_TAG}", Chart)
+    workbench.ticks.toggle([first, second])
+    pump(lambda: len(chart.curves().get(second, ())) == 10, "the curve of the ticked run")
+    assert set(chart.curves()) == {"run", second}
+    assert theme.run_color(first) != theme.run_color(second)
+    assert {label.text() for label in find(panel, "analytics.runs").findChildren(QLabel)} == {first[-6:], second[-6:]}
+    click(find(panel, f"chip.{second}.remove", QToolButton))
+    pump(lambda: set(chart.curves()) == {"run"}, "the curve to go")
+    assert workbench.ticks.ids == [first]
+    workbench.ticks.toggle([second])
+    pump(lambda: len(chart.curves().get(second, ())) == 10, "the curve again")
+    panel.show_run(second)
+    pump(lambda: len(chart.curves()["run"]) == 10 and set(chart.curves()) == {"run", first}, "the other run's page")

@@ -13,9 +13,11 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel
 from tests.helpers.gui import find, pump, settle
 
+from mosaic.contracts.folder import Workspace
 from mosaic.gui import theme
-from mosaic.gui.views.chart import Chart
-from mosaic.gui.views.plot import Axis, Crosshair, format_ticks
+from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.views.chart import Chart, LinkBox
+from mosaic.gui.views.plot import Axis, SharedAxis, format_ticks
 
 BLUE, RED = QColor("#0072b2"), QColor("#d55e00")
 
@@ -84,7 +86,7 @@ def test_a_zoomed_chart_stays_where_it_is_while_its_curve_grows(chart: Chart) ->
 
 
 def test_the_crosshair_is_shared_and_shows_the_values(qapp: QApplication) -> None:
-    cross = Crosshair()
+    cross = SharedAxis()
     charts = [Chart(name, name, cross) for name in ("one", "two")]
     for number, chart in enumerate(charts, 1):
         chart.ensure_curve("run", "a run", BLUE).extend(np.arange(11.0), number * np.arange(11.0))
@@ -98,6 +100,77 @@ def test_the_crosshair_is_shared_and_shows_the_values(qapp: QApplication) -> Non
         chart.close()
         chart.deleteLater()
     cross.deleteLater()
+
+
+@pytest.fixture
+def linked(qapp: QApplication) -> Iterator[list[Chart]]:
+    """Three charts with one x axis; the last one is by time and has an axis of its own."""
+    steps, time = SharedAxis(), SharedAxis()
+    charts = [Chart("one", "one", steps), Chart("two", "two", steps), Chart("time", "time", time)]
+    charts[2].set_x_kind("relative")
+    for each in charts:
+        each.ensure_curve("run", "a run", BLUE).extend(np.arange(1001.0), np.arange(1001.0))
+        each.resize(480, 300)
+        each.show()
+        each.schedule_redraw()
+    pump(lambda: all(x_range(each) == [0, 1000] for each in charts), "the charts to be drawn")
+    yield charts
+    for part in (*charts, steps, time):
+        part.deleteLater()
+    settle()
+
+
+def x_range(chart: Chart) -> list[float]:
+    return list(chart.plot.view.viewRange()[0])
+
+
+def test_a_zoom_in_one_chart_is_that_of_all_with_the_same_axis_until_a_double_click(linked: list[Chart]) -> None:
+    one, two, time = linked
+    drag(one, 200, 600)
+    begin, end = x_range(one)
+    assert x_range(one) == pytest.approx([200, 600], abs=10)
+    pump(lambda: x_range(two) == [begin, end], "the zoom of the other chart")
+    assert x_range(time) == [0, 1000], "A range of steps is none of seconds."
+    late = Chart("late", "late", one.axis)
+    late.redraw()
+    assert x_range(late) == [begin, end], "A chart that is created later shows the same range."
+    late.deleteLater()
+    QTest.mouseDClick(two.plot.viewport(), Qt.MouseButton.LeftButton, pos=place(two, 400))
+    pump(lambda: x_range(one) == x_range(two) == [0, 1000], "both to be reset")
+
+
+def test_charts_that_are_not_linked_are_zoomed_alone_until_they_are(linked: list[Chart]) -> None:
+    one, two, _ = linked
+    one.axis.set_linked(False)
+    one.zoom(100, 200)
+    settle()
+    assert (x_range(one), x_range(two)) == ([100, 200], [0, 1000])
+    one.axis.set_linked(True)
+    pump(lambda: x_range(two) == [100, 200], "the other chart to follow")
+
+
+def test_a_range_is_forgotten_when_the_axis_shows_something_else(linked: list[Chart]) -> None:
+    one, two, _ = linked
+    one.zoom(100, 200)
+    one.set_x_kind("relative")
+    two.set_x_kind("relative")
+    pump(lambda: x_range(one) == x_range(two) == [0, 1000], "the whole range of both")
+
+
+def test_the_choice_to_link_charts_is_remembered_for_the_workspace(
+    qapp: QApplication, workspace: Workspace, settings_path: Path
+) -> None:
+    settings = GuiSettings(workspace, settings_path)
+    calls: list[bool] = []
+    box = LinkBox("link", settings, calls.append)
+    box.click()
+    other = LinkBox("other", settings, calls.append)
+    assert calls == [True, False, False]
+    other.click()
+    box.show()
+    assert box.isChecked()
+    for each in (box, other):
+        each.deleteLater()
 
 
 def test_smoothing_keeps_the_raw_line_in_the_background(chart: Chart) -> None:
@@ -228,6 +301,10 @@ def test_curves_with_the_same_key_replace_each_other(chart: Chart) -> None:
         ([0.0001, 0.0002], 0.0001, ["0.0001", "0.0002"]),
         ([-500, 0, 500], 500, ["-500", "0", "500"]),
         ([5e6, 10e6], 5e6, ["5M", "10M"]),
+        ([0, 5e5, 1e6, 1.5e6], 5e5, ["0", "500k", "1M", "1.5M"]),
+        ([0.000249, 0.0002495, 0.00025], 5e-7, ["0.000249", "0.0002495", "0.00025"]),
+        ([-2000, 0, 2000], 2000, ["-2,000", "0", "2,000"]),
+        ([9_999_990, 10_000_000], 10, ["9.99999M", "10M"]),
     ],
 )
 def test_ticks_are_round_and_their_labels_differ(values: list[float], spacing: float, labels: list[str]) -> None:

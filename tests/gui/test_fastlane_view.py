@@ -227,7 +227,7 @@ def test_a_zoomed_image_can_be_panned_to_its_edges_only(grid: FrameGrid) -> None
 
 def test_the_hud_shows_the_state_of_one_environment() -> None:
     text = format_hud([cell(0, plain(RED), episode=12, step=134, reward=1.0)], 29.8)
-    assert text == "episode 12   step 134   reward 1   return 3   29.8 frames/s (30 Hz)"
+    assert text == "episode 12   step 134   reward 1   return 3   29.8 frames/s, 1.8 % of the run's time"
 
 
 def test_the_hud_shows_the_range_of_several_and_the_hovered_one() -> None:
@@ -235,6 +235,15 @@ def test_the_hud_shows_the_range_of_several_and_the_hovered_one() -> None:
     assert format_hud(cells, 10.0).startswith("3 environments   episode 1 to 3   return 3 to 9, mean 6   10.0 frames/s")
     assert format_hud(cells, 10.0, hovered_env=1).startswith("environment 1   episode 3   step 2")
     assert format_hud([FrameCell(2, None, None, None)], 0.0) == ""
+
+
+def test_the_hud_offers_more_frames_where_their_cost_limits_them() -> None:
+    limited = [cell(0, plain(RED), is_limited=True)]
+    text = format_hud(limited, 3.7, limit_hint="“More frames” allows 25 %")
+    assert text.endswith("3.7 frames/s, limited to 5 % of the run's time: “More frames” allows 25 %")
+    assert format_hud([cell(0, plain(RED))], 30.0, limit_hint="“More”").endswith(
+        "30.0 frames/s, 1.8 % of the run's time"
+    )
 
 
 def test_the_hud_of_an_evaluation() -> None:

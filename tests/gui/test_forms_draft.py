@@ -20,6 +20,7 @@ from mosaic.gui.models import form_layout
 from mosaic.gui.models.draft import (
     Draft,
     build_payloads,
+    changed_fields,
     draft_from_payload,
     field_problem,
     find_field_error,
@@ -297,3 +298,11 @@ def test_environments_that_are_not_installed_come_last_with_their_extra() -> Non
     assert environment_problem("ALE/Pong-v5", found) == "Is not installed: pip install 'mosaic-rl[atari]'"
     assert environment_problem("tabular/x", found) == "Is not in this version."
     assert environment_problem("Own-v0", found) == environment_problem("CartPole-v1", found) == ""
+
+
+def test_a_text_that_is_the_default_of_another_algorithm_does_not_count_as_changed() -> None:
+    continuous = get_layout("cleanrl", "ppo_continuous_action")
+    draft = Draft("cleanrl", "ppo_continuous_action").with_text(continuous.fields["env_id"], "CartPole-v1")
+    assert changed_fields(continuous, draft) == {"env_id"}
+    assert changed_fields(get_layout("cleanrl", "ppo"), replace(draft, algorithm="ppo")) == set()
+    assert changed_fields(continuous, replace(draft, seeds="1-3", texts={"buffer_size": "7"})) == {"seed"}

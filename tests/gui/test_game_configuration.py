@@ -6,14 +6,25 @@ from collections.abc import Iterator
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QPlainTextEdit, QPushButton, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QCheckBox,
+    QComboBox,
+    QLabel,
+    QLineEdit,
+    QPlainTextEdit,
+    QPushButton,
+    QWidget,
+)
 from tests.helpers.daemons import ended
-from tests.helpers.gui import click, find, press, pump, settle, type_text
+from tests.helpers.gui import click, find, press, pump, question_button, settle, type_text
 
 from mosaic import secrets
 from mosaic.client import TrainerClient
 from mosaic.gui.app import Application
+from mosaic.gui.forms.field_rows import FieldRows
 from mosaic.gui.forms.game_configuration import GameConfiguration
+from mosaic.gui.models.game_draft import SESSION_FIELDS
 from mosaic.submission.run_payloads import build_train_payload
 
 
@@ -56,6 +67,10 @@ def choose_environment(form: GameConfiguration, env_id: str) -> None:
 
 def warning(form: QWidget, name: str = "play.actor.warning") -> str:
     return find(form, name, QLabel).text()
+
+
+def test_rows_are_not_shown_as_a_window_before_they_have_a_parent(qapp: QApplication) -> None:
+    assert not FieldRows("play", SESSION_FIELDS).isVisible()
 
 
 def test_an_environment_its_settings_and_its_keys_are_configured_and_remembered(
@@ -161,6 +176,8 @@ def test_the_key_of_a_model_is_stored_and_removed_in_the_actor_box(
     pump(lambda: "which only you can read" in state.text(), "the stored key")
     assert secrets.find_secret("openai_api_key") == "sk-canary"
     click(find(form, "play.actor.remove_key"))
+    assert secrets.find_secret("openai_api_key") == "sk-canary", "it is asked first"
+    click(question_button("secret.question.yes"))
     pump(lambda: state.text() == "No key is stored.", "the removed key")
     assert secrets.find_secret("openai_api_key") is None
 

@@ -20,11 +20,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 from tests.helpers.gui import awaited, click, find, finish_calls, has, press, pump, settle, type_text
-from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
+from tests.helpers.gui_runs import FakeTrainer, run_id, running, show_active, start_with, view
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
+from mosaic.gui.models.run_columns import COLUMN_IDS
 from mosaic.gui.panels import PAGES
 from mosaic.gui.panels.runs_panel import RunsPanel
 
@@ -38,9 +39,7 @@ def fake(program: Application) -> FakeTrainer:
     """Newest first: a queued, a running and a paused run, and two that have ended."""
     trainer = FakeTrainer([view(1), view(2), running(3, stage="paused"), running(4), running(5, stage="queued")])
     start_with(program, trainer)
-    program.window.show()
-    program.window.activateWindow()
-    pump(program.window.isActiveWindow, "the window to be active")
+    show_active(program)
     return trainer
 
 
@@ -48,6 +47,7 @@ def fake(program: Application) -> FakeTrainer:
 def panel(program: Application, fake: FakeTrainer) -> RunsPanel:
     panel = program.window.findChild(RunsPanel)
     assert panel is not None
+    panel.table.horizontalHeader().setSortIndicator(COLUMN_IDS.index("age"), Qt.SortOrder.AscendingOrder)
     panel.table.setFocus()
     pump(panel.table.hasFocus, "the list to have the focus")
     return panel
@@ -251,6 +251,34 @@ def test_select_all_and_delete_asks_about_all(program: Application, panel: RunsP
     box.reject()
 
 
+def test_delete_leaves_runs_that_have_not_ended_and_says_so(
+    program: Application, panel: RunsPanel, fake: FakeTrainer
+) -> None:
+    click_row(program, panel, FIRST)
+    send_key(program, Qt.Key.Key_A, Qt.KeyboardModifier.ControlModifier)
+    assert len(program.workbench.target_runs()) == 5
+    assert program.window.action("run.delete").text() == "Delete 2 runs…"
+    send_key(program, Qt.Key.Key_Delete)
+    box = question("delete.question")
+    assert "2 runs" in box.text()
+    assert "3 runs have not ended and stay." in box.informativeText()
+    box.reject()
+
+
+def test_ticked_runs_are_compared_unless_several_are_marked(
+    program: Application, panel: RunsPanel, fake: FakeTrainer
+) -> None:
+    click_row(program, panel, FIRST)
+    assert not program.window.action("run.compare").isEnabled()
+    program.workbench.toggle_ticks([SECOND, FOURTH])
+    pump(program.window.action("run.compare").isEnabled, "the action")
+    compared: list[list[str]] = []
+    program.workbench.comparison_requested.connect(compared.append)
+    program.window.action("run.compare").trigger()
+    send_key(program, Qt.Key.Key_A, Qt.KeyboardModifier.ControlModifier)
+    assert [set(compared[0]), len(program.workbench.runs_to_compare())] == [{SECOND, FOURTH}, 5]
+
+
 def test_runs_that_a_search_hides_are_no_longer_marked(
     program: Application, panel: RunsPanel, fake: FakeTrainer
 ) -> None:
@@ -344,27 +372,26 @@ def test_what_was_deleted_before_an_error_can_be_restored(
     pump(undo.isVisible, "the offer")
     assert "Run 1 is in use." in program.window.messages.label.text()
     program.window.refresh_actions()
-    assert program.window.action("run.undelete").isEnabled()
+    assert program.window.action("edit.undo").text() == "Undo: delete 1 run"
     send_click(program, undo)
     pump(lambda: program.workbench.runs.get(SECOND) is not None, "the run to come back")
     assert fake.asked == [("import", f"/trash/{SECOND}")]
     assert not has(program.window, "delete.question")
 
 
-def test_deleted_runs_that_cannot_be_restored_can_be_tried_again(
-    program: Application, panel: RunsPanel, fake: FakeTrainer
+@pytest.mark.parametrize("size", [(1366, 768), (1024, 700)])
+def test_messages_of_one_line_have_one_height_and_no_empty_space(
+    program: Application, fake: FakeTrainer, size: tuple[int, int]
 ) -> None:
-    def import_run(path: str) -> RunView:
-        if path == "/trash/1":
-            raise NotAllowed("The trainer is draining.")
-        return view(9)
-
-    trainer: Any = fake
-    trainer.import_run = import_run
-    program.settings.put_for_workspace("trashed", ["/trash/1", "/trash/9"])
-    program.window.refresh_actions()
-    program.window.action("run.undelete").trigger()
-    finish_calls(program.bridge)
-    assert program.workbench.runs.get(run_id(9)) is not None
-    assert program.window.messages.label.text() == "The trainer is draining."
-    assert program.settings.get_for_workspace("trashed") == ["/trash/1"]
+    program.window.resize(*size)
+    settle()
+    message = find(program.window, "message")
+    heights = set()
+    for text in ("Copied", "2 runs: archived; the box symbol above the list shows such runs.", "é" * 60):
+        program.workbench.show_message(text, "good")
+        heights.add(message.height())
+        label = program.window.messages.label
+        assert 0 <= label.width() - label.fontMetrics().horizontalAdvance(text) < 16
+        program.workbench.offer_undo(text, "archive 2 runs", lambda: None)
+        heights.add(message.height())
+    assert len(heights) == 1

@@ -7,45 +7,60 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.gui.models.log_text import MAX_LINE_CHARS, LogDecoder, Span, format_daemon_line, parse_spans
+from mosaic.gui.models.log_text import MAX_LINE_CHARS, LogLine, LogLines, Span, format_daemon_line, parse_spans
+
+
+def texts(lines: list[LogLine]) -> list[str]:
+    return [line.text for line in lines]
 
 
 def test_complete_lines_are_returned_and_the_rest_is_shown_as_partial() -> None:
-    text = LogDecoder()
-    assert text.decode(b"one\ntw") == ["one"]
-    assert text.partial_line == "tw"
-    assert text.decode(b"o\nthree\n") == ["two", "three"]
-    assert text.partial_line == ""
+    lines = LogLines()
+    assert lines.add(b"one\ntw") == [LogLine("one", 0)]
+    assert lines.partial_line == LogLine("tw", 4)
+    assert lines.add(b"o\nthree\n") == [LogLine("two", 4), LogLine("three", 8)]
+    assert lines.partial_line is None
 
 
 def test_a_character_that_is_cut_between_two_chunks_stays_whole() -> None:
     data = "Zürich\n".encode()
-    text = LogDecoder()
-    assert text.decode(data[:2]) + text.decode(data[2:]) == ["Zürich"]
+    lines = LogLines()
+    assert texts(lines.add(data[:2]) + lines.add(data[2:])) == ["Zürich"]
 
 
 def test_invalid_bytes_are_replaced() -> None:
-    assert LogDecoder().decode(b"\xff\xfe ok\n") == ["�� ok"]
+    assert texts(LogLines().add(b"\xff\xfe ok\n")) == ["�� ok"]
 
 
-def test_the_first_line_of_a_part_from_the_middle_is_kept_for_the_part_before_it() -> None:
-    text = LogDecoder(starts_mid_line=True)
-    assert text.decode(b"half a line\nwhole\n") == ["whole"]
-    assert text.skipped_prefix == "half a line"
+def test_the_first_line_of_a_part_from_the_middle_is_left_to_the_part_before_it() -> None:
+    lines = LogLines(100, starts_mid_line=True)
+    assert lines.add(b"half a") == []
+    assert lines.add(b" line\nwhole\n") == [LogLine("whole", 112)]
+    assert lines.first_offset == 112
+
+
+def test_lines_of_two_streams_that_alternate_are_not_mixed() -> None:
+    lines = LogLines()
+    assert lines.add(b"progress 1", is_stderr=True) == []
+    assert lines.add(b"out\nhalf", is_stderr=False) == [LogLine("out", 10)]
+    assert lines.partial_line == LogLine("half", 14)
+    assert lines.add(b"\rprogress 2\n", is_stderr=True) == [LogLine("progress 2", 0, True)]
+    assert lines.take_partial_lines() == [LogLine("half", 14)]
+    assert lines.take_partial_lines() == []
 
 
 def test_a_carriage_return_begins_the_line_again() -> None:
-    assert LogDecoder().decode(b"10%\r50%\r100%\nWindows\r\n") == ["100%", "Windows"]
+    assert texts(LogLines().add(b"10%\r50%\r100%\nWindows\r\n")) == ["100%", "Windows"]
 
 
 def test_an_endless_line_is_cut_and_not_kept() -> None:
-    (line,) = LogDecoder().decode(b"x" * 100_000 + b"\n")
+    (line,) = texts(LogLines().add(b"x" * 100_000 + b"\n"))
     assert line.startswith("x" * MAX_LINE_CHARS)
     assert "100,000 characters" in line
-    text = LogDecoder()
+    lines = LogLines()
     for _ in range(50):
-        text.decode(b"y" * 10_000)
-    assert len(text.partial_line) <= 4 * MAX_LINE_CHARS
+        lines.add(b"y" * 10_000)
+    assert len(lines._partials[False].data) <= 8 * MAX_LINE_CHARS
 
 
 def test_colors_become_styles_and_other_sequences_vanish() -> None:
@@ -77,9 +92,9 @@ def test_control_characters_are_never_shown(text: str) -> None:
 
 @given(st.binary(), st.integers(1, 7))
 def test_lines_do_not_depend_on_how_the_bytes_were_cut(data: bytes, size: int) -> None:
-    whole, parts = LogDecoder(), LogDecoder()
-    cut = [line for at in range(0, len(data), size) for line in parts.decode(data[at : at + size])]
-    assert cut == whole.decode(data)
+    whole, parts = LogLines(), LogLines()
+    cut = [line for at in range(0, len(data), size) for line in parts.add(data[at : at + size])]
+    assert cut == whole.add(data)
     assert parts.partial_line == whole.partial_line
 
 

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QLabel
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted
-from tests.helpers.gui import close, pump
+from tests.helpers.gui import close, find, pump
+from tests.helpers.lossy_relay import lossy_relay
 
 from mosaic.client import RemoteTrainer, TrainerClient
 from mosaic.client.remote_trainer import fetch_trainer_certificate
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
+from mosaic.gui.forms.trust_question import ask_with_trust
+from mosaic.gui.models.training import RunsSubmission
+from mosaic.submission.run_payloads import build_train_payload
 
 pytest.importorskip("cryptography", reason="makes the certificate: pip install 'mosaic-rl[remote]'")
 
@@ -51,9 +56,13 @@ def far(
 def test_the_window_follows_a_trainer_behind_tls_and_finds_it_again(
     trainer: TrainerClient, daemon: LiveDaemon, far: Application, workspace: Workspace
 ) -> None:
+    """R10.3: the window with a trainer on another host."""
     run_id = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
     pump(lambda: far.workbench.runs.get_or_placeholder(run_id).stage == "running", "the run")
     assert far.window.windowTitle() == f"MOSAIC – gpu: {workspace.root}"
+    far.window.show_page("trainer")
+    heading = find(far.window, "trainer.machine", QLabel)
+    pump(lambda: heading.text() == "The machine of gpu", "whose resources these are")
     daemon.stop()
     pump(far.window.banner.isVisible, "the banner")
     with daemon.start() as again:
@@ -75,3 +84,27 @@ def test_the_banner_says_that_the_certificate_has_changed(
     far.bridge.connection_lost.connect(problems.append)
     pump(lambda: any("has changed. Nothing was sent to it." in problem for problem in problems), "the reason", 60)
     assert far.window.banner.isVisible()
+
+
+def test_a_submission_whose_answer_is_lost_is_repeated_by_the_window_and_creates_each_run_once(
+    qapp: QApplication, workspace: Workspace, trainer: TrainerClient, address: str, tmp_path: Path, settings_path: Path
+) -> None:
+    token = workspace.remote_token.read_text().strip()
+    with lossy_relay(address) as relay:
+        remote = RemoteTrainer(relay.address, token, fetch_trainer_certificate(address), "gpu")
+        program = Application(qapp, Workspace(tmp_path / "elsewhere"), settings_path, remote)
+        program.start()
+        pump(lambda: program.workbench.status is not None, "the connection")
+        views: list[RunView] = []
+        problems: list[Exception] = []
+        relay.loses_answers = True
+        config = {"env_id": "CartPole-v1", "total_timesteps": 512, "num_steps": 64}
+        submission = RunsSubmission([build_train_payload("cleanrl", "ppo", config, {})] * 2)
+        ask_with_trust(program.workbench, submission, views.extend, program.window, problems.append, is_repeatable=True)
+        pump(lambda: trainer.runs() or problems, "the first request to arrive")
+        relay.cut()
+        pump(lambda: views or problems, "the answer")
+        close(program)
+    assert not problems, problems
+    assert [view.run_id for view in views] == [view.run_id for view in trainer.runs()[::-1]]
+    assert len(views) == 2

@@ -15,6 +15,7 @@ from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.states import HistoryEntry, Stage
 from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.gui.app import Application
+from mosaic.gui.models.run_states import EMPTY_STATES, RunPhase, empty_text, run_phase
 from mosaic.gui.models.runs_table import RunsTableModel
 from mosaic.gui.panels.overview import run_details
 from mosaic.gui.panels.run_page import RunPage
@@ -59,6 +60,50 @@ def test_the_return_chart_of_an_ended_run_does_not_wait_for_an_episode(program: 
     pump(lambda: chart._empty_label.text() == "The run ended before an episode did", "the ended one")
 
 
+@pytest.mark.parametrize("tab", EMPTY_STATES)
+def test_every_empty_state_has_a_sentence_that_fits_the_run(tab: str) -> None:
+    views = {
+        RunPhase.QUEUED: running(1, stage="queued", started_at=None),
+        RunPhase.STARTING: running(1, stage="starting"),
+        RunPhase.RUNNING: running(1, episodes=42),
+        RunPhase.PAUSED: running(1, stage="paused", episodes=1),
+        RunPhase.NEVER_STARTED: view(1, outcome="cancelled", started_at=None),
+        RunPhase.ENDED: view(1, outcome="failed"),
+    }
+    assert {run_phase(of_phase): of_phase for of_phase in views.values()} == views
+    for phase, of_phase in views.items():
+        title, text = empty_text(tab, of_phase, "stdout")
+        assert title
+        assert not {"{", "}"} & set(title + text)
+        sentence = f"{title} {text}".lower()
+        if phase in (RunPhase.NEVER_STARTED, RunPhase.ENDED):
+            assert " yet" not in sentence, "it will not change"
+            assert " is queued" not in sentence
+        if phase is RunPhase.NEVER_STARTED:
+            assert "never started" in sentence
+
+
+def test_the_empty_states_name_what_is_known() -> None:
+    evaluation = running(1, kind="policy_eval", episodes=42)
+    assert empty_text("evaluation", evaluation) == ("The first batch is being played", "42 episodes so far.")
+    assert empty_text("logs", view(1), "stderr").title == "The run wrote nothing to stderr"
+    assert empty_text("fastlane", view(1, outcome="lost")).title == "The run has ended: lost"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"outcome": "cancelled", "reason": "Cancelled on request."}, "cancelled on request."),
+        ({"outcome": "failed", "reason": "Ended with exit code 1."}, "failed"),
+        ({"reason": "It completed all its steps."}, "succeeded: It completed all its steps."),
+    ],
+)
+def test_the_title_states_how_a_run_ended_once(program: Application, fields: dict[str, str], text: str) -> None:
+    start_with(program, FakeTrainer([view(1, **fields)]))
+    program.workbench.select(run_id(1), "overview")
+    pump(lambda: find(program.window, "run.state", QLabel).text() == text, "the state")
+
+
 def test_the_history_shows_its_newest_line(program: Application) -> None:
     fake = FakeTrainer([view(1)])
 
@@ -79,7 +124,10 @@ def test_the_history_shows_its_newest_line(program: Application) -> None:
 def test_cancelling_an_evaluation_promises_no_checkpoint(program: Application) -> None:
     fake = FakeTrainer([running(1, kind="policy_eval"), running(2)])
     start_with(program, fake)
-    for number, text in ((1, "Run 000001: stopping."), (2, "Run 000002: stopping, with a checkpoint where it can.")):
+    for number, text in (
+        (1, "Run 000001: stop requested."),
+        (2, "Run 000002: stop requested, with a checkpoint where it can."),
+    ):
         program.workbench.select(run_id(number))
         program.window.action("run.cancel").trigger()
         finish_calls(program.bridge)

@@ -66,13 +66,28 @@ def dialog(name: str) -> Any:
 
 
 def test_actions_are_enabled_by_the_state_of_the_run(program: Application, fake: FakeTrainer) -> None:
-    always = {"resubmit", "edit", "tags", "note", "folder", "config", "copy_id", "export_csv", "export_episodes"}
+    always = {
+        "rename",
+        "tick",
+        "resubmit",
+        "edit",
+        "tags",
+        "note",
+        "folder",
+        "config",
+        "copy_id",
+        "export_csv",
+        "export_episodes",
+        "evaluate",
+    }
     over = {"delete", "export_zip"}
     assert can(program, ENDED) == always | over | {"resume", "archive"}
     assert can(program, ALIVE) == always | {"cancel", "pause"}
     assert can(program, HIDDEN) == always | over | {"resume", "unarchive"}
-    assert can(program, ENDED, OTHER) == {"resubmit", "tags", "copy_id", "diff", "compare", "archive", "delete"}
-    assert can(program, ENDED, ALIVE) == {"resubmit", "tags", "copy_id", "diff", "compare", "cancel", "pause"}
+    several = {"resubmit", "tags", "copy_id", "diff", "compare", "tick", "evaluate"}
+    assert can(program, ENDED, OTHER) == several | over | {"archive"}
+    # Archive and delete are for the one that has ended.
+    assert can(program, ENDED, ALIVE) == several | {"cancel", "pause", "archive", "delete"}
     program.workbench.select(None)
     assert can(program) == set()
 
@@ -88,7 +103,7 @@ def test_cancel_does_not_ask_and_reports_what_it_does(program: Application, fake
     do(program, "run.cancel", ALIVE, ENDED)
     pump(lambda: said, "a word about it")
     assert fake.asked == [("cancel", ALIVE)]
-    assert "stopping" in said[0]
+    assert "stop requested" in said[0]
     assert program.workbench.runs.get_or_placeholder(ALIVE).stage == "stopping"
 
 
@@ -158,7 +173,7 @@ def test_code_of_an_imported_run_is_executed_only_after_a_question(
             raise NotTrusted(refusal)
         return view(7)
 
-    fake.submit = lambda payload, _, is_trusted: refuse_first(is_trusted=is_trusted)  # type: ignore[assignment, method-assign, misc]
+    fake.submit = lambda payload, _, is_trusted, key: refuse_first(is_trusted=is_trusted)  # type: ignore[assignment, method-assign, misc]
     fake.resume = lambda run, _, is_trusted: refuse_first(is_trusted=is_trusted)  # type: ignore[assignment, method-assign, misc]
     do(program, action, ENDED)
     if action == "run.resume":
@@ -178,9 +193,9 @@ def test_code_of_an_imported_run_is_executed_only_after_a_question(
 def test_edit_opens_the_form_with_the_runs_payload(program: Application, fake: FakeTrainer) -> None:
     """R1.3: from a run to its config and a new run."""
     wanted: list[Any] = []
-    program.workbench.form_requested.connect(wanted.append)
+    program.workbench.edit_requested.connect(lambda run, payload: wanted.append((run, payload)))
     do(program, "run.edit", ENDED)
-    pump(lambda: wanted == [fake.payload], "the form")
+    pump(lambda: wanted == [(ENDED, fake.payload)], "the form")
 
 
 def test_the_difference_of_two_runs_counts_defaults(program: Application, fake: FakeTrainer) -> None:

@@ -16,8 +16,8 @@ from mosaic.client import TrainerClient
 from mosaic.client.exports import ExportCancelled, ExportTask, export_csv, export_episodes, export_zip
 from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
+from mosaic.gui.views.log_view import LogView
 from mosaic.gui.views.run_dialogs import write_export
-from mosaic.gui.views.text_views import LogView
 
 
 def do(program: Application, action_id: str) -> None:

@@ -9,8 +9,9 @@ from tests.helpers.gui import click, find, press, pump, pump_ticks, settle, type
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
-from mosaic.gui.models.runs_table import COLUMN_IDS
-from mosaic.gui.panels.runs_panel import KEY_SELECTION_DELAY_MS, RunsPanel, RunsTableView
+from mosaic.gui.models.run_columns import COLUMN_IDS
+from mosaic.gui.panels.runs_panel import KEY_SELECTION_DELAY_MS, RunsPanel
+from mosaic.gui.views.runs_view import RunsTableView
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_search_filters_the_list_and_keeps_the_current_run(program: Applicatio
     program.workbench.select(run_id(2))
     type_text(find(panel, "runs.search", QLineEdit), "acrobot")
     pump(lambda: panel._model.rowCount() == 1, "one row")
-    assert find(panel, "runs.count", QLabel).text() == "1 of 4 runs"
+    assert find(panel, "runs.count", QLabel).text() == "1 of 3 runs, 1 archived"
     pump_ticks(KEY_SELECTION_DELAY_MS)
     assert program.workbench.selection == run_id(2)
     type_text(find(panel, "runs.search", QLineEdit), "no such run")
@@ -110,6 +111,15 @@ def test_the_arrow_keys_open_the_run_where_they_stop(program: Application, panel
     pump(lambda: program.workbench.selection == run_id(1), "the last run")
 
 
+def test_end_and_home_go_to_the_last_and_the_first_run(program: Application, panel: RunsPanel) -> None:
+    click_run(panel, 2)
+    panel.table.setFocus()
+    press(panel.table, Qt.Key.Key_End)
+    pump(lambda: program.workbench.selection == run_id(1), "the last run")
+    press(panel.table, Qt.Key.Key_Home)
+    pump(lambda: program.workbench.selection == run_id(3), "the first run")
+
+
 def test_an_empty_workspace_shows_what_to_do(program: Application) -> None:
     start_with(program, FakeTrainer())
     panel = program.window.findChild(RunsPanel)
@@ -130,13 +140,15 @@ def test_a_narrow_list_shows_the_first_columns_and_a_wide_one_all(panel: RunsPan
     assert 1 <= len(narrow) < 5
     table.setFixedWidth(1400)
     settle()
-    assert not any(table.isColumnHidden(number) for number in range(len(COLUMN_IDS)))
+    shown = [name for number, name in enumerate(COLUMN_IDS) if not table.isColumnHidden(number)]
+    # The row of a group names it, and all runs are of one user.
+    assert shown == [name for name in COLUMN_IDS if name not in ("group", "user")]
 
 
 def test_hidden_columns_and_the_order_are_remembered(program: Application, panel: RunsPanel) -> None:
-    panel.table._set_column_visible("seed", False)
+    panel.table.set_column_visible("seed", False)
     panel.table.horizontalHeader().setSortIndicator(COLUMN_IDS.index("return"), Qt.SortOrder.DescendingOrder)
-    again = RunsTableView(panel._model, program.settings)
+    again = RunsTableView(panel._model, program.settings, program.workbench.ticks)
     again.resize(1400, 300)
     again.fit_columns()
     assert again.isColumnHidden(COLUMN_IDS.index("seed"))

@@ -13,8 +13,9 @@ from tests.helpers.gui_runs import run_id, running, view
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.bridge import Bridge
+from mosaic.gui.models.run_columns import COLUMN_IDS
 from mosaic.gui.models.runs_model import RunsModel
-from mosaic.gui.models.runs_table import COLUMN_IDS, MAX_SINGLE_MOVES, RunsTableModel
+from mosaic.gui.models.runs_table import MAX_SINGLE_MOVES, RunsTableModel
 from mosaic.gui.models.search import parse_query
 
 DOWN, UP = Qt.SortOrder.DescendingOrder, Qt.SortOrder.AscendingOrder
@@ -76,7 +77,7 @@ def test_a_poll_changes_cells_and_moves_no_row(runs: RunsModel, table: RunsTable
     resets, moves, changes = QSignalSpy(table.modelReset), QSignalSpy(table.rowsMoved), QSignalSpy(table.dataChanged)
     runs.update([running(1, global_step=200), view(2), view(3)])
     assert (resets.count(), moves.count(), changes.count()) == (0, 0, 1)
-    assert text(table, 2, "progress") == "20%"
+    assert text(table, 0, "progress") == "20%"
 
 
 def test_a_row_whose_value_passes_another_moves_alone(runs: RunsModel, table: RunsTableModel) -> None:
@@ -144,6 +145,8 @@ def test_cells_are_formatted_for_people(runs: RunsModel, table: RunsTableModel) 
     said = {column: text(table, 0, column) for column in COLUMN_IDS if column != "age"}
     assert said == {
         "state": "running",
+        "name": "ppo (eval) · CartPole-v1",
+        "group": "–",
         "env": "CartPole-v1",
         "algo": "ppo (eval)",
         "progress": "10%",
@@ -151,5 +154,6 @@ def test_cells_are_formatted_for_people(runs: RunsModel, table: RunsTableModel) 
         "seed": "–",
         "left": "3m 12s",
         "sps": "50.7k",
+        "user": "–",
         "tags": "a, b",
     }

@@ -15,6 +15,7 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.gui.app import Application
 from mosaic.gui.forms.script_dialog import ScriptDialog, script_payload
+from mosaic.submission.run_payloads import UNCHECKED_MESSAGE
 
 
 def shown_dialog() -> ScriptDialog:
@@ -41,7 +42,7 @@ def test_a_script_is_checked_and_started_from_the_train_page(
     assert verdict.text() == ""
     type_text(find(dialog, "script.arguments", QLineEdit), "--seed 7 'two words'")
     click(find(dialog, "script.dry_run", QPushButton))
-    pump(lambda: verdict.text() == "This would run. Nothing was started.", "the verdict")
+    pump(lambda: verdict.text() == UNCHECKED_MESSAGE, "the verdict")
     assert trainer.runs() == []
     click(find(dialog, "script.submit", QPushButton))
     pump(lambda: not dialog.isVisible(), "the dialog to close")

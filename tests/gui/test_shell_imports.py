@@ -11,7 +11,8 @@ import mosaic.gui
 names = [module.name for module in pkgutil.walk_packages(mosaic.gui.__path__, "mosaic.gui.")]
 for name in names:
     importlib.import_module(name)
-heavy = sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "gymnasium", "tensorboard", "wandb"})
+FORBIDDEN = {"torch", "gymnasium", "tensorboard", "wandb", "optuna", "matplotlib"}
+heavy = sorted({name.partition(".")[0] for name in sys.modules} & FORBIDDEN)
 assert len(names) > 20, names
 assert not heavy, heavy
 """

@@ -11,6 +11,7 @@ from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import (
     QApplication,
     QComboBox,
+    QDockWidget,
     QDoubleSpinBox,
     QKeySequenceEdit,
     QSpinBox,
@@ -23,6 +24,7 @@ from tests.helpers.gui import click, find, has, press, pump, settle, type_text
 from mosaic.client import TrainerClient
 from mosaic.gui import theme
 from mosaic.gui.app import Application
+from mosaic.gui.panels.trainer_panel import QUEUE_COLUMNS
 from mosaic.gui.panels.welcome import EXAMPLES
 
 
@@ -106,6 +108,10 @@ def test_the_font_size_changes(qapp: QApplication, program: Application) -> None
     assert qapp.font().pointSizeF() == 12.5
     assert theme.text_font(2).pointSizeF() == 14.5
     assert find(program.window, "settings.open_folder").font().pointSizeF() == 12.5
+    dock = find(program.window, "dock.runs", QDockWidget)
+    dock.ensurePolished()
+    assert dock.font().pointSizeF() == 12.5
+    assert dock.font() != QApplication.font(dock), "Qt draws the title in the font from when the dock was created"
     find(program.window, "settings.font", QDoubleSpinBox).setValue(10)
 
 
@@ -154,13 +160,14 @@ def test_the_trainer_page_lists_active_and_queued_runs(trainer: TrainerClient, p
 
     assert [title[-6:] for title in texts(1)] == [run_id[-6:] for run_id in (*working, sooner, other, later)]
     assert texts(0)[4:] == ["1.", "2.", "3."]
-    assert texts(3)[4] == "3"
+    priority = QUEUE_COLUMNS.index("Priority")
+    assert texts(priority)[4] == "3"
     table.setCurrentCell(6, 1)
     press(table, Qt.Key.Key_Return)
     assert program.workbench.selection == later
 
     program.window.show_page("trainer")
-    item = table.item(6, 3)
+    item = table.item(6, priority)
     assert item is not None
     item.setText("9")
     pump(lambda: trainer.get(later).priority == 9, "the priority")

@@ -13,6 +13,7 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QLabel, QMenu, QMessageBox, QTextBrowser, QToolButton
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle
+from tests.helpers.gui_runs import FakeTrainer, start_with
 
 from mosaic.client import TrainerClient, read_daemon_address
 from mosaic.contracts.folder import Workspace
@@ -176,10 +177,18 @@ def test_the_run_menu_is_grouped(program: Application) -> None:
             groups.append([])
         else:
             groups[-1].append(action.objectName() or action.text())
-    assert [group[0] for group in groups] == ["agent.configure", "run.cancel", "run.resubmit", "run.tags", "run.folder"]
+    assert [group[0] for group in groups] == [
+        "agent.configure",
+        "run.cancel",
+        "run.resubmit",
+        "run.rename",
+        "run.folder",
+    ]
     assert groups[-1][-1] == "Export"
     exports = [action.objectName() for action in find(program.window, "menu.export", QMenu).actions()]
-    assert exports == ["run.export_zip", "run.export_csv", "run.export_episodes"]
+    assert exports == ["run.export_csv", "run.export_episodes"]
+    files = [action.objectName() for action in find(program.window, "menu.file", QMenu).actions()]
+    assert [name for name in files if name][::3] == ["file.import", "file.workspace", "app.quit"]
 
 
 def test_the_window_reacts_while_a_call_waits(program: Application) -> None:
@@ -194,3 +203,17 @@ def test_the_window_reacts_while_a_call_waits(program: Application) -> None:
     replied.set()
     pump(lambda: answers, "the answer")
     assert answers == [True]
+
+
+def test_the_bar_is_short_in_a_narrow_window(program: Application) -> None:
+    start_with(program, FakeTrainer([]))
+    search, trainer = find(program.window, "nav.palette", QToolButton), find(program.window, "trainer", QToolButton)
+    program.window.resize(1920, 1080)
+    pump(lambda: "queue" in trainer.text(), "the state of the trainer in full")
+    assert search.toolButtonStyle() is Qt.ToolButtonStyle.ToolButtonTextBesideIcon
+    program.window.resize(1024, 700)
+    pump(lambda: trainer.text() == "0/2 busy", "the short state")
+    assert search.toolButtonStyle() is Qt.ToolButtonStyle.ToolButtonIconOnly
+    bar = find(program.window, "bar")
+    assert trainer.isVisible()
+    assert trainer.mapTo(bar, trainer.rect().topRight()).x() <= bar.width()

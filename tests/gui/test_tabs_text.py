@@ -9,19 +9,29 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QPoint
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QCheckBox, QListWidget, QPlainTextEdit, QPushButton, QTableView, QTableWidget, QTabWidget
-from tests.helpers.gui import click, find, pump
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QListWidget,
+    QMenu,
+    QPlainTextEdit,
+    QPushButton,
+    QTableView,
+    QTableWidget,
+    QTabWidget,
+)
+from tests.helpers.gui import click, find, pump, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.arena.video_recorder import EpisodeVideo
 from mosaic.contracts import semconv
 from mosaic.contracts.errors import BadInput, NotAllowed, refuse_key
+from mosaic.contracts.events import PackagesListed
 from mosaic.contracts.folder import RunFolder
 from mosaic.gui.app import Application
 from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventFilter, EventLine
 from mosaic.gui.models.video_file import VideoReader, list_videos
-from mosaic.gui.panels.config_panel import changed_settings
 from mosaic.gui.views.video_player import VideoPlayer
 
 
@@ -35,42 +45,66 @@ def fake(program: Application) -> FakeTrainer:
 # --- config
 
 
-def test_only_what_differs_from_the_defaults_is_listed_with_both_values() -> None:
-    config = {
-        "algo": "ppo",
-        "env_id": "CartPole-v1",
-        "seed": 7,
-        "total_timesteps": 500_000,
-        "algo_params": {"learning_rate": 0.001, "gamma": 0.99},
-    }
-    payload = {
-        "metadata": {"worker": {"id": "cleanrl", "config": config}, "tags": ["x"]},
-        "artifacts": {"tensorboard": {"enabled": True}, "wandb": {"enabled": False}},
-    }
-    changed = changed_settings(payload)
-    assert changed["seed"] == (7, 1)
-    assert changed["learning_rate"] == (0.001, 0.00025)
-    assert changed["tags"] == (["x"], None)
-    assert not {"gamma", "total_timesteps", "env_id", "artifacts.tensorboard.enabled", "track"} & set(changed)
+def shown_rows(table: QTableWidget) -> dict[str, tuple[str, str]]:
+    """By setting, its value and its default; headings have none."""
+    texts = [[table.item(row, column) for column in range(3)] for row in range(table.rowCount())]
+    return {name.text(): (value.text(), default.text()) for name, value, default in texts if name and value and default}
 
 
-def test_the_config_is_shown_copied_and_opened_in_the_form(program: Application, fake: FakeTrainer) -> None:
+def test_every_setting_is_shown_and_those_that_differ_can_be_shown_alone(
+    program: Application, fake: FakeTrainer
+) -> None:
+    config = fake.payload["metadata"]["worker"]["config"]
+    config |= {"seed": 5, "algo_params": {"learning_rate": 0.001, "gamma": 0.99}}
+    packages = {"torch": "2.6.0", "numpy": "2.2.0", "other": "1.0"}
+    fake.events = [PackagesListed(kind="packages", seq=1, python="3.11.7", packages=packages)]
+    program.workbench.select(run_id(1), "config")
+    table = pump(lambda: program.window.findChild(QTableWidget, "config.settings"), "the tab")
+    pump(table.isVisible, "the settings")
+    rows = shown_rows(table)
+    assert rows["learning_rate"] == ("0.001", "0.00025")
+    assert rows["num_envs"] == ("4", "4")
+    assert rows["algorithm"] == ("ppo", "")
+    assert (rows["Python"], rows["torch"], rows["all packages"]) == (("3.11.7", ""), ("2.6.0", ""), ("3 packages", ""))
+    changed = next(
+        item for row in range(table.rowCount()) if (item := table.item(row, 0)) and item.text() == "learning_rate"
+    )
+    assert changed.font().bold() or changed.font().weight() > 400
+    find(program.window, "config.only", QCheckBox).setChecked(True)
+    assert {name for name, (value, _) in shown_rows(table).items() if value} == {"seed", "learning_rate"}
+    config.pop("algo_params")
+    config["seed"] = 1
+    program.workbench.select(run_id(2), "config")
+    pump(lambda: find(program.window, "config.filter").isVisible() and not table.isVisible(), "no difference")
+    find(program.window, "config.only", QCheckBox).setChecked(False)
+    pump(table.isVisible, "all settings")
+    type_text(find(program.window, "config.filter"), "gam")
+    assert {name for name, (value, _) in shown_rows(table).items() if value} == {"gamma"}
+
+
+def test_the_config_is_copied_and_opened_in_the_form(program: Application, fake: FakeTrainer) -> None:
     fake.payload["metadata"]["worker"]["config"]["seed"] = 5
     program.workbench.select(run_id(1), "config")
-    shown = pump(lambda: program.window.findChild(QPlainTextEdit, "config.json"), "the tab")
-    pump(lambda: shown.toPlainText(), "the config")
+    table = pump(lambda: program.window.findChild(QTableWidget, "config.settings"), "the tab")
+    pump(table.isVisible, "the settings")
+    menu = find(program.window, "config.copy.menu", QMenu)
+    copied = {}
+    for action in menu.actions():
+        if action.isEnabled():
+            action.trigger()
+            copied[action.text()] = QGuiApplication.clipboard().text()
+    assert list(copied) == ["As a command", "As Python", "As JSON", "As a table"], "its packages are not known"
+    assert copied["As a command"].startswith("mosaic train ppo --env-id CartPole-v1")
+    assert "--seed 5" in copied["As a command"]
+    assert "    seed=5,\n" in copied["As Python"]
+    assert json.loads(copied["As JSON"]) == fake.payload
+    assert "learning_rate\t0.00025\t0.00025\n" in copied["As a table"]
+    click(find(program.window, "config.as_json"))
+    shown = find(program.window, "config.json", QPlainTextEdit)
+    assert shown.isVisible()
     assert json.loads(shown.toPlainText()) == fake.payload
-    click(find(program.window, "config.copy_json", QPushButton))
-    assert json.loads(QGuiApplication.clipboard().text()) == fake.payload
-    click(find(program.window, "config.copy_command", QPushButton))
-    assert QGuiApplication.clipboard().text().startswith("mosaic train ppo --env-id CartPole-v1")
-    assert "--seed 5" in QGuiApplication.clipboard().text()
-    find(program.window, "config.only", QCheckBox).setChecked(True)
-    table = find(program.window, "config.changed", QTableWidget)
-    assert table.isVisible()
-    assert "seed" in [table.item(row, 0).text() for row in range(table.rowCount())]  # type: ignore[union-attr]
     wanted: list[Any] = []
-    program.workbench.form_requested.connect(wanted.append)
+    program.workbench.edit_requested.connect(lambda _, payload: wanted.append(payload))
     click(find(program.window, "config.edit", QPushButton))
     assert wanted == [fake.payload]
 
@@ -107,6 +141,9 @@ def test_the_scratch_page_receives_verdicts_and_is_saved(
     assert scratch.toPlainText().startswith("todo: tune\n[")
     assert scratch.toPlainText().endswith("Dry run: ok\n")
     assert find(program.window, "notes.tabs", QTabWidget).currentWidget() is scratch
+    program.workbench.notes.append_scratch("Dry run: refused\n" + 40 * "  a line\n")
+    top = scratch.cursorForPosition(QPoint(2, 2)).block().text()
+    assert top.endswith("Dry run: refused"), "its first line is at the top"
     again = make_program()
     assert find(again.window, "notes.scratch", QPlainTextEdit).toPlainText() == scratch.toPlainText()
 
@@ -183,14 +220,14 @@ def recorded(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def test_videos_are_listed_with_their_details(recorded: RunFolder) -> None:
+def test_videos_are_listed_with_their_details(recorded: RunFolder, tmp_path: Path) -> None:
     run_view = view(1, run_dir=str(recorded.path))
-    videos = {video.path.name: video for video in list_videos(cast("Any", FakeTrainer([run_view])), run_view)}
+    videos = {video.path.name: video for video in list_videos(cast("Any", FakeTrainer([run_view])), run_view, tmp_path)}
     assert set(videos) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
     assert (videos["episode-1.mp4"].episode_return, videos["episode-1.mp4"].episode_length) == (13.5, 10)
     assert videos["broken.mp4"].episode_return is None
     nowhere = view(1, run_dir=str(recorded.path / "nowhere"))
-    assert list_videos(cast("Any", FakeTrainer([nowhere])), nowhere) == []
+    assert list_videos(cast("Any", FakeTrainer([nowhere])), nowhere, tmp_path) == []
 
 
 def test_a_video_is_decoded_in_parts_and_from_any_position(recorded: RunFolder) -> None:

@@ -97,7 +97,7 @@ def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
 def test_without_tensorboard_a_hint_links_to_the_analytics_tab(make: Make, workbench: Workbench) -> None:
     """F23: it is not installed."""
     tab = make(is_installed=lambda: False)
-    assert "pip install 'mosaic-rl[train]'" in hint(tab)
+    assert "pip install 'mosaic-rl[tensorboard]'" in hint(tab)
     wanted: list[str] = []
     workbench.tab_requested.connect(wanted.append)
     click(find(tab, "tensorboard.analytics"))
@@ -134,6 +134,7 @@ class FarFiles:
 def test_event_files_of_a_remote_trainer_are_copied_and_brought_up_to_date(
     make: Make, workbench: Workbench, trainer: StillTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R7.6: also for a trainer on another machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     far = FarFiles({"tensorboard/events.1": b"abc", "logs/other": b"x"})
     monkeypatch.setattr(trainer, "files", far.files, raising=False)

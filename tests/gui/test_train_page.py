@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,20 @@ from PySide6.QtWidgets import (
     QInputDialog,
     QLabel,
     QLineEdit,
-    QMessageBox,
     QPushButton,
+    QScrollArea,
     QTextBrowser,
     QToolButton,
     QWidget,
 )
 from tests.helpers.daemons import LiveDaemon, ended
-from tests.helpers.gui import click, find, press, pump, type_text
+from tests.helpers.gui import click, find, press, pump, settle, type_text
+from tests.helpers.gui_runs import run_id, view
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.app import Application
+from mosaic.gui.forms.presets_menu import PresetsMenu
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.models.environment_choices import sort_environments
 
@@ -47,6 +50,12 @@ def opened(program: Application) -> QWidget:
     pump(lambda: window.findChild(QWidget, "train.notes"), "the form")
     find(window, "train.scroll", TrainForm).finish_building()
     return window
+
+
+def choose_algorithm(window: QWidget, name: str) -> None:
+    box = find(window, "train.algorithm", QComboBox)
+    type_text(box, name)
+    press(box, Qt.Key.Key_Return)
 
 
 def state_of(window: QWidget, name: str) -> tuple[bool, str]:
@@ -97,7 +106,7 @@ def test_ctrl_return_submits(program: Application) -> None:
 def test_another_algorithm_keeps_what_was_written(program: Application) -> None:
     window = opened(program)
     type_text(find(window, "train.gamma", QLineEdit), "0.5")
-    find(window, "train.algorithm", QComboBox).setCurrentText("ppo_continuous_action")
+    choose_algorithm(window, "ppo_continuous_action")
     find(window, "train.scroll", TrainForm).finish_building()
     assert program.workbench.training.draft.texts == {"gamma": "0.5"}
     assert find(window, "train.gamma", QLineEdit).text() == "0.5"
@@ -171,15 +180,38 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     assert training.preset_names() == ["mine"]
     click(find(window, "train.reset", QToolButton))
     assert training.draft.texts == {}
+    undo = find(window, "message.button", QPushButton)
+    click(undo)
+    assert training.draft.texts == {"gamma": "0.5"}
+    assert find(window, "train.gamma", QLineEdit).text() == "0.5"
+    click(find(window, "train.reset", QToolButton))
     menu.aboutToShow.emit()
     next(action for action in menu.actions() if action.text() == "mine").trigger()
     assert training.draft.texts == {"gamma": "0.5"}
     delete = next(action.menu() for action in menu.actions() if action.text() == "Delete")
     assert delete is not None
     delete.actions()[0].trigger()  # type: ignore[attr-defined]
-    box = pump(lambda: window.findChild(QMessageBox, "train.presets.delete"), "the question before deleting")
-    next(button for button in box.buttons() if button.text() == "Delete preset").click()
     assert training.preset_names() == []
+    click(undo)
+    assert training.preset_names() == ["mine"]
+    menu.aboutToShow.emit()
+    next(action for action in menu.actions() if action.text() == "mine").trigger()
+    assert training.draft.texts == {"gamma": "0.5"}
+
+
+def test_a_preset_that_is_replaced_can_be_brought_back(program: Application) -> None:
+    window, training = opened(program), program.workbench.training
+    presets = find(window, "train.presets", QToolButton).findChild(PresetsMenu)
+    assert presets is not None
+    training.edit(replace(training.draft, texts={"gamma": "0.5"}))
+    presets.save("mine")
+    training.edit(replace(training.draft, texts={"gamma": "0.6"}))
+    presets.save("mine")
+    program.window.action("edit.undo").trigger()
+    presets.load("mine")
+    assert training.draft.texts == {"gamma": "0.5"}
+    program.window.action("edit.undo").trigger()
+    assert training.draft.texts == {"gamma": "0.6"}, "what loading a preset has replaced"
 
 
 def test_the_form_is_restored_when_the_window_opens_again(make_program: Callable[[], Application]) -> None:
@@ -192,12 +224,16 @@ def test_the_form_is_restored_when_the_window_opens_again(make_program: Callable
 
 def test_f1_opens_the_help_at_the_setting_in_focus(program: Application) -> None:
     window = opened(program)
+    window.resize(1366, 768)
+    settle()
     text = find(window, "train.help.text", QTextBrowser)
     edit = find(window, "train.clip_coef", QLineEdit)
     edit.setFocus()
     press(edit, Qt.Key.Key_F1)
     assert text.isVisible()
     assert text.textCursor().selectedText() == "clip_coef"
+    settle()
+    assert find(window, "train.scroll", TrainForm).horizontalScrollBar().maximum() == 0, "the form has enough width"
     click(find(window, "train.help", QToolButton))
     assert not text.isVisible()
 
@@ -212,6 +248,41 @@ def test_a_payload_fills_the_form(program: Application) -> None:
     assert find(window, "train.gamma", QLineEdit).text() == "0.5"
     assert find(window, "train.seed", QLineEdit).text() == "4"
     assert "x" in find(window, "train.rest", QLabel).text()
+
+
+def test_the_form_names_the_run_that_it_was_opened_from_and_counts_its_changes(program: Application) -> None:
+    program.workbench.runs.update([view(1, run_name="cartpole-3")])
+    window = opened(program)
+    bench, form = program.workbench, find(window, "train.scroll", QScrollArea)
+    source = find(window, "train.source", QLabel)
+    assert not source.isVisible()
+    form.verticalScrollBar().setValue(form.verticalScrollBar().maximum())
+    config = {"algo": "ppo", "env_id": "Acrobot-v1", "seed": 4, "algo_params": {"gamma": 0.5}}
+    bench.edit_requested.emit(run_id(1), {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}})
+    settle()
+    assert source.isVisible()
+    assert "cartpole-3" in source.text()
+    assert form.verticalScrollBar().value() == 0
+    dots = [mark for mark in form.findChildren(QLabel) if mark.text() == "●"]
+    assert find(window, "train.count", QLabel).text() == f"{len(dots)} changed" == "3 changed"
+    click(find(window, "train.source.show", QPushButton))
+    assert (bench.selection, program.window.current_page) == (run_id(1), "run")
+    bench.form_requested.emit(None)
+    click(find(window, "train.reset", QToolButton))
+    assert not source.isVisible()
+
+
+def test_a_run_that_would_take_years_is_warned_of_and_more_steps_are_refused(program: Application) -> None:
+    program.workbench.runs.update([view(1, sps=25_000.0)])
+    window = opened(program)
+    line, steps = find(window, "train.verdict", QLabel), find(window, "train.total_timesteps", QLineEdit)
+    type_text(steps, "1e12")
+    pump(lambda: "would take about 462d 23h" in line.text(), "the warning")
+    assert "at 25,000 steps/s. Check the number of steps." in line.text()
+    type_text(steps, "99999999999999999999")
+    assert state_of(window, "total_timesteps")[1] == "Expected a whole number above 0 and of at most 1,000,000,000,000."
+    type_text(steps, "50000")
+    assert not line.isVisible()
 
 
 def test_a_payload_that_no_form_can_show_is_reported(program: Application) -> None:
@@ -234,7 +305,7 @@ def test_dry_run_submit_train_again_and_evaluate(
     verdict = find(window, "train.verdict", QLabel)
     type_text(find(window, "train.num_minibatches", QLineEdit), "700")
     click(find(window, "train.dry_run", QPushButton))
-    pump(lambda: "700 equal parts" in verdict.text(), "the refusal")
+    pump(lambda: verdict.text() == "Refused. See Minibatches.", "the refusal")
     assert "700 equal parts" in state_of(window, "num_minibatches")[1]
     assert "refused" in bench.notes.scratch
     click(find(window, "train.reset", QToolButton))
@@ -245,6 +316,7 @@ def test_dry_run_submit_train_again_and_evaluate(
     type_text(sizes, "256,256")
     click(find(window, "train.dry_run", QPushButton))
     pump(lambda: verdict.text().startswith("This would run: observations Box(4,)"), "the verdict")
+    assert "not known yet" in verdict.text()
     assert "accepted" in bench.notes.scratch
     click(find(window, "train.submit", QPushButton))
     first = pump(lambda: bench.selection, "the run")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QPushButton, QWidget
-from tests.helpers.gui import click, find, pump, settle, type_text
+from tests.helpers.gui import click, find, pump, question_button, settle, type_text
 from tests.helpers.gui_frames import StillTrainer, still_workbench, view_of
 
 from mosaic import secrets
@@ -58,7 +58,7 @@ def visible_text(page: QWidget) -> str:
 
 
 def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
-    assert text(page, "key_state") == "None is stored."
+    assert text(page, "key_state") == "No key is stored."
     assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
     field = find(page, "settings.wandb.key", QLineEdit)
     type_text(field, KEY)
@@ -70,7 +70,9 @@ def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
     assert secrets.find_secret("wandb_api_key") == KEY
     assert KEY not in visible_text(page)
     click(find(page, "settings.wandb.forget"))
-    pump(lambda: text(page, "key_state") == "None is stored.", "the key to be removed")
+    assert secrets.find_secret("wandb_api_key") == KEY, "it is asked first"
+    click(question_button("secret.question.yes"))
+    pump(lambda: text(page, "key_state") == "No key is stored.", "the key to be removed")
     assert secrets.find_secret("wandb_api_key") is None
 
 
@@ -102,6 +104,7 @@ def test_proxies_are_shown_without_their_passwords(page: WandbSettingsForm, work
     assert "hunter" not in visible_text(page)
     assert secrets.find_secret("wandb_vpn_https_proxy") == "http://me:hunter3@two:2"
     click(find(page, "settings.wandb.forget_https_proxy"))
+    click(question_button("secret.question.yes"))
     pump(lambda: "such as" in https.placeholderText(), "the proxy to be removed")
 
 

@@ -15,7 +15,7 @@ if hasattr(os, "geteuid") and os.geteuid() == 0:
 # Chromium forks before it starts its helper processes, which gRPC's fork handlers do not survive.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from PySide6.QtCore import QCoreApplication, QMessageLogContext, Qt, QTimer, QtMsgType, qInstallMessageHandler
+from PySide6.QtCore import QCoreApplication, QEvent, QMessageLogContext, Qt, QTimer, QtMsgType, qInstallMessageHandler
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
@@ -29,6 +29,7 @@ from mosaic.gui.dialogs import DIALOGS
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.main_window import MainWindow
 from mosaic.gui.panels import DOCKS, PAGES
+from mosaic.gui.views.notifications import RunNotifier
 from mosaic.gui.workbench import Workbench
 
 # WebEngine, which is loaded when it is first needed, requires this before the application is created.
@@ -50,12 +51,19 @@ class Application:
     ) -> None:
         """`remote` is a trainer on another machine."""
         self.settings = GuiSettings(workspace, settings_path, workspace_key=remote.address if remote else "")
-        theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
+        theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", theme.DEFAULT_PT))
         self.bridge = Bridge(workspace, functools.partial(connect_remote, remote) if remote else None)
         self.workbench = Workbench(workspace, self.bridge, self.settings)
         self.workbench.is_remote = remote is not None
         self.workbench.trainer_name = remote.option if remote else ""
-        self.window = MainWindow(self.workbench, PAGES, DOCKS, ACTIONS, DIALOGS)
+        with theme.without_style_sheet(app):  # a third of the time
+            self.window = MainWindow(self.workbench, PAGES, DOCKS, ACTIONS, DIALOGS)
+        self.notifier = RunNotifier(self.workbench)
+        self.next_workspace: Workspace | None = None
+        """The workspace to open when this window has closed."""
+        if remote is None:
+            self.settings.add_recent_workspace(workspace.root)
+        self.workbench.workspace_requested.connect(self._on_workspace_requested)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
 
     def start(self, run: str | None = None) -> None:
@@ -89,10 +97,21 @@ class Application:
         if self.settings.get("theme", "system") == "system":
             self.workbench.apply_theme()
 
+    def _on_workspace_requested(self, root: Path) -> None:
+        self.next_workspace = Workspace(root)
+        QCoreApplication.quit()
+
     def stop(self) -> None:
         QGuiApplication.styleHints().colorSchemeChanged.disconnect(self._on_color_scheme_changed)
         self.window.close()
         self.bridge.stop()
+
+    def delete(self) -> None:
+        """Free everything, as another window is opened in this process."""
+        for part in (self.window, self.workbench, self.bridge):
+            part.deleteLater()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+        gc.unfreeze()
 
 
 def main(workspace: Workspace, run: str | None = None, remote: RemoteTrainer | None = None) -> int:
@@ -100,17 +119,32 @@ def main(workspace: Workspace, run: str | None = None, remote: RemoteTrainer | N
     app = QApplication(sys.argv[:1])
     app.setApplicationName("MOSAIC")
     app.setWindowIcon(theme.icon("mdi6.view-grid-outline", "accent"))
-    program = Application(app, workspace, remote=remote)
-    program.start(run)
     # Python's signal handlers run only between Python instructions: a timer runs some, so that Ctrl-C works.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: app.quit())
     timer = QTimer(interval=200)
     timer.timeout.connect(lambda: None)
     timer.start()
-    code = app.exec()
-    program.stop()
-    return code
+    return show_windows(app, workspace, run, remote)
+
+
+def show_windows(
+    app: QApplication,
+    workspace: Workspace,
+    run: str | None = None,
+    remote: RemoteTrainer | None = None,
+    settings_path: Path | None = None,
+) -> int:
+    """Show the window until it is closed; then one on the workspace that was chosen in it, if there is one."""
+    while True:
+        program = Application(app, workspace, settings_path, remote)
+        program.start(run)
+        code = app.exec()
+        program.stop()
+        program.delete()
+        if program.next_workspace is None:
+            return code
+        workspace, run, remote = program.next_workspace, None, None
 
 
 def _handle_qt_message(message_type: QtMsgType, _: QMessageLogContext, text: str) -> None:

@@ -18,7 +18,9 @@ from shiboken6 import isValid
 
 from mosaic.client import TrainerClient
 from mosaic.client import connect as connect_here
-from mosaic.contracts.errors import MosaicError, NoDaemon
+from mosaic.client.connect import RECONNECT_PAUSE_S
+from mosaic.contracts.daemon_port import REMOTE_RETRY_S
+from mosaic.contracts.errors import IdentityFailed, MosaicError, NoDaemon
 from mosaic.contracts.events import Event
 from mosaic.contracts.folder import Workspace
 
@@ -116,12 +118,29 @@ class Bridge(QObject):
         then: Callback | None = None,
         failed: Callback | None = None,
         owner: QObject | None = None,
+        is_repeatable: bool = False,
     ) -> None:
         """Runs `call(trainer)` in a thread, then `then(result)` or `failed(error)` in the GUI thread.
 
-        Neither is called if `owner` was deleted meanwhile. Errors the user can act on are MosaicErrors.
+        Neither is called if `owner` was deleted meanwhile. Errors the user can act on are MosaicErrors. A call that
+        `is_repeatable` is made again where the connection broke, for up to a minute.
         """
-        self.run_in_background(lambda: call(self._get_connection()), then, failed, owner)
+        make = self._call_repeatedly if is_repeatable else self._call_once
+        self.run_in_background(lambda: make(call), then, failed, owner)
+
+    def _call_once(self, call: Callable[[TrainerClient], Any]) -> Any:
+        return call(self._get_connection())
+
+    def _call_repeatedly(self, call: Callable[[TrainerClient], Any]) -> Any:
+        deadline = time.monotonic() + REMOTE_RETRY_S
+        while True:
+            try:
+                return self._call_once(call)
+            except (MosaicError, ValueError) as error:
+                if not _is_connection_lost(error) or self._is_suspended or time.monotonic() > deadline:
+                    raise
+            if self._stop_event.wait(RECONNECT_PAUSE_S):
+                raise NoDaemon("The window is closing.")
 
     def run_in_background(
         self,
@@ -250,3 +269,11 @@ class Bridge(QObject):
             self.events_received.emit(events)
         if runs_with_points:
             self.points_changed.emit(runs_with_points)
+
+
+def _is_connection_lost(error: Exception) -> bool:
+    """Whether the call may succeed with another connection. gRPC raises ValueError for one that was closed."""
+    if isinstance(error, ValueError):
+        return "closed channel" in str(error)
+    reason = error.__cause__ if isinstance(error.__cause__, MosaicError) else error
+    return isinstance(reason, NoDaemon) and not isinstance(reason, IdentityFailed)

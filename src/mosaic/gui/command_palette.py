@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
@@ -41,7 +42,7 @@ class CommandPalette(QDialog):
         self.setObjectName("palette")
         self.setAccessibleName("Command palette")
         self._workbench = workbench
-        self._actions = [(f"{entry.title} {entry.note}", entry) for entry in _action_entries(window)]
+        self._actions = [(f"{entry.title} {entry.note}", entry) for entry in _action_entries(window, workbench)]
         self._runs: list[tuple[str, RunView]] | None = None
         self._search = ui.search_field("palette.search", "Type an action, or a run's id or environment")
         self._list = ui.with_object_name(QTreeWidget(), "palette.list")
@@ -122,12 +123,19 @@ class CommandPalette(QDialog):
         return False
 
 
-def _action_entries(window: MainWindow) -> list[PaletteEntry]:
+def _action_entries(window: MainWindow, workbench: Workbench) -> list[PaletteEntry]:
     window.refresh_actions()
     entries = []
     for row in window.action_table:
         action = window.action(row.id)
         if row.id == "app.palette":
+            continue
+        if row.choices is not None:
+            icon = theme.icon(row.icon)
+            entries += [
+                PaletteEntry(f"{row.title}: {title}", row.menu, icon, partial(run, workbench))
+                for title, run in row.choices(workbench)
+            ]
             continue
         keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
         icon = action.icon() if row.icon else theme.icon("mdi6.chevron-right", "muted")

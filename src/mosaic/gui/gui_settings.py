@@ -11,6 +11,8 @@ from PySide6.QtCore import QByteArray, QSettings
 
 from mosaic.contracts.folder import Workspace
 
+MAX_RECENT_WORKSPACES = 9
+
 
 class GuiSettings:
     def __init__(self, workspace: Workspace, path: Path | None = None, workspace_key: str = "") -> None:
@@ -36,6 +38,15 @@ class GuiSettings:
 
     def put_for_workspace(self, name: str, value: Any) -> None:
         self._store.setValue(f"{self._workspace_prefix}/{name}", json.dumps(value))
+
+    def recent_workspaces(self) -> list[str]:
+        """The folders of the workspaces that were opened here, the last one first."""
+        found = self.get("recent_workspaces", [])
+        return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+    def add_recent_workspace(self, root: Path) -> None:
+        others = [name for name in self.recent_workspaces() if name != str(root)]
+        self.put("recent_workspaces", [str(root), *others][:MAX_RECENT_WORKSPACES])
 
     def layout(self, name: str) -> QByteArray | None:
         """A layout or geometry as Qt saved it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QKeySequence
 from PySide6.QtWidgets import (
     QButtonGroup,
     QDialog,
@@ -15,21 +15,24 @@ from PySide6.QtWidgets import (
     QMenu,
     QSizePolicy,
     QStackedWidget,
-    QToolBar,
+    QTabWidget,
     QWidget,
 )
 
 from mosaic.contracts.views import DaemonStatus
 from mosaic.gui import theme
 from mosaic.gui.actions import open_page
+from mosaic.gui.file_action_handlers import dropped_runs, import_files, import_problem
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action, Dock, Page
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.shell_widgets import Banner, Messages, TrainerStatusButton
+from mosaic.gui.views.shell_widgets import Banner, Messages, PagesBar, TrainerStatusButton
+from mosaic.gui.views.window_layout import PageArea, WindowLayout
 from mosaic.gui.workbench import Workbench
 
 DOCK_AREAS = {"left": Qt.DockWidgetArea.LeftDockWidgetArea, "bottom": Qt.DockWidgetArea.BottomDockWidgetArea}
 RUN_LIST = "runs.table"
-MENU_ORDER = ("File", "Run", "View", "Tools", "Help")
+FULL_PAGE = "view.full_page"
+MENU_ORDER = ("File", "Edit", "Run", "View", "Tools", "Help")
 SAVE_LAYOUT_INTERVAL_MS = 3000
 """So that a window that was killed opens as it was a moment before."""
 
@@ -53,6 +56,7 @@ class MainWindow(QMainWindow):
         self._dialogs = dialogs
         self._actions: dict[str, QAction] = {}
         self.setObjectName("window")
+        self.setAcceptDrops(True)
         self.setDockOptions(QMainWindow.DockOption.AnimatedDocks | QMainWindow.DockOption.AllowTabbedDocks)
         self._page_stack = ui.with_object_name(QStackedWidget(), "pages")
         self._page_ids = [page.id for page in pages]
@@ -73,19 +77,21 @@ class MainWindow(QMainWindow):
             signal.connect(lambda _: self.refresh_actions())  # at once: the next key may be a shortcut
         for signal in (workbench.runs.changed, workbench.runs.reset):
             signal.connect(self._refresh_later)
+        workbench.ticks.changed.connect(self._refresh_later)
+        workbench.undo.changed.connect(self.refresh_actions)
+        workbench.trash.changed.connect(self._refresh_later)
         self._refresh_timer = ui.create_timer(self, 50, self.refresh_actions, is_single_shot=True)
         self.refresh_actions()
-        self._restore_layout()
-        self._saved_layout: tuple[bytes, ...] = ()
+        self.setWindowTitle(f"MOSAIC – {workbench.workspace.root}")
+        self.layout_keeper.restore()
+        workbench.full_page_requested.connect(self.toggle_full_page)
+        for tabs in self._page_stack.findChildren(QTabWidget):
+            tabs.tabBarDoubleClicked.connect(lambda _: self.toggle_full_page())
         self._save_layout_timer = ui.create_timer(self, SAVE_LAYOUT_INTERVAL_MS, self.save_layout)
 
     # --- building
 
     def _build_pages(self, pages: Sequence[Page]) -> None:
-        bar = ui.with_object_name(QToolBar("Pages"), "bar")
-        bar.setMovable(False)
-        bar.setIconSize(QSize(16, 16))
-        bar.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)  # it would offer to hide the bar for good
         self._buttons = QButtonGroup(self)
         for number, page in enumerate(pages):
             widget = page.create_widget(self._workbench)
@@ -98,8 +104,6 @@ class MainWindow(QMainWindow):
                 )
                 button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
                 self._buttons.addButton(button, number)
-        gap = QWidget()
-        gap.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         search = ui.tool_button(
             "nav.palette",
             "mdi6.magnify",
@@ -108,12 +112,12 @@ class MainWindow(QMainWindow):
             "Find an action or a run",
         )
         search.setIcon(theme.icon("mdi6.magnify", "muted"))
-        for widget in (*self._buttons.buttons(), gap, search, TrainerStatusButton(self._workbench)):
-            bar.addWidget(widget)
         search.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        bar = PagesBar(self._buttons.buttons(), search, TrainerStatusButton(self._workbench))
+        self._workbench.bridge.status_polled.connect(lambda *_: bar.fit())
         self.addToolBar(bar)
         self.messages = Messages(self, bar)
-        self.setCentralWidget(ui.widget_column(self.banner, (self._page_stack, 1), spacing=0))
+        self.setCentralWidget(ui.widget_column(self.banner, (PageArea(self._page_stack), 1), spacing=0))
 
     def _build_docks(self, docks: Sequence[Dock]) -> None:
         self._docks = []
@@ -123,6 +127,8 @@ class MainWindow(QMainWindow):
             self.addDockWidget(DOCK_AREAS[row.area], dock)
             self._docks.append(dock)
         self.setCorner(Qt.Corner.BottomLeftCorner, DOCK_AREAS["left"])
+        bottom = [dock for dock, row in zip(self._docks, docks, strict=True) if row.area == "bottom"]
+        self.layout_keeper = WindowLayout(self, self._docks, bottom, self._workbench.settings)
 
     def _build_menus(self) -> None:
         titles = {row.menu.partition(SUBMENU_SEPARATOR)[0] for row in self._action_table}
@@ -134,10 +140,9 @@ class MainWindow(QMainWindow):
         run_list = self.findChild(QWidget, RUN_LIST)
         sections: dict[str, int] = {}
         for row in self._action_table:
-            action = ui.with_object_name(QAction(row.title, self), row.id)
+            action = ui.with_object_name(self._create_action(row), row.id)
             if row.icon:
                 action.setIcon(theme.icon(row.icon))
-            action.triggered.connect(lambda _=False, trigger=row.trigger: trigger(self._workbench))
             top, _, inside = row.menu.partition(SUBMENU_SEPARATOR)
             if sections.setdefault(top, row.section) != row.section:
                 menus[top].addSeparator()
@@ -154,6 +159,21 @@ class MainWindow(QMainWindow):
             menus["View"].addSeparator()
             for dock in self._docks:
                 menus["View"].addAction(dock.toggleViewAction())
+
+    def _create_action(self, row: Action) -> QAction:
+        """An entry of a menu; where it has choices, a submenu."""
+        if row.choices is not None:
+            menu = self._create_menu(row.title)
+            menu.aboutToShow.connect(partial(self._fill_choices, menu, row))
+            return menu.menuAction()
+        action = QAction(row.title, self)
+        action.triggered.connect(lambda: row.trigger(self._workbench))
+        return action
+
+    def _fill_choices(self, menu: QMenu, row: Action) -> None:
+        menu.clear()
+        for title, run in row.choices(self._workbench) if row.choices is not None else ():
+            menu.addAction(title.replace("&", "&&"), partial(run, self._workbench))
 
     def _create_menu(self, title: str) -> QMenu:
         menu = ui.with_object_name(QMenu(title, self), f"menu.{title.lower()}")
@@ -205,12 +225,12 @@ class MainWindow(QMainWindow):
     def set_shortcut(self, action_id: str, shortcut: str) -> None:
         action = self._actions[action_id]
         row = next(row for row in self._action_table if row.id == action_id)
-        action.setShortcut(QKeySequence(shortcut))
+        keys = (shortcut, row.second_shortcut) if shortcut == row.shortcut else (shortcut,)
+        action.setShortcuts([QKeySequence(key) for key in keys if key])
         # A key that types text, such as Space, is a shortcut only while the list of runs has the focus.
         context = Qt.ShortcutContext.WidgetShortcut if _types_text(action.shortcut()) else _WINDOW_SHORTCUT
         action.setShortcutContext(context)
-        shown = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-        action.setToolTip(row.tooltip(shown))
+        self._show_state(row)
 
     def _refresh_later(self, *_: object) -> None:
         if not self._refresh_timer.isActive():
@@ -218,8 +238,16 @@ class MainWindow(QMainWindow):
 
     def refresh_actions(self) -> None:
         for row in self._action_table:
-            self._actions[row.id].setText(row.title_now(self._workbench))
-            self._actions[row.id].setEnabled(bool(row.is_enabled(self._workbench)))
+            self._show_state(row)
+
+    def _show_state(self, row: Action) -> None:
+        """The title of an action, whether it is possible now, and its tooltip, which may say why not."""
+        action = self._actions[row.id]
+        is_enabled = bool(row.is_enabled(self._workbench))
+        keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+        action.setText(row.title_now(self._workbench))
+        action.setEnabled(is_enabled)
+        action.setToolTip(row.tooltip(keys, "" if is_enabled else row.reason(self._workbench)))
 
     # --- the trainer
 
@@ -251,35 +279,29 @@ class MainWindow(QMainWindow):
 
     # --- the layout
 
-    def _restore_layout(self) -> None:
-        self.setWindowTitle(f"MOSAIC – {self._workbench.workspace.root}")
-        settings = self._workbench.settings
-        geometry, state = settings.layout("geometry"), settings.layout("window")
-        if geometry is not None:
-            self.restoreGeometry(geometry)
-        else:
-            self.resize(1366, 768)
-        if state is not None:
-            self.restoreState(state)
-        else:
-            bottom = [dock for dock in self._docks if self.dockWidgetArea(dock) is DOCK_AREAS["bottom"]]
-            self.resizeDocks(bottom, [1] * len(bottom), Qt.Orientation.Vertical)  # as low as they may be
+    def toggle_full_page(self) -> None:
+        """Give the page the room of all panels, or bring these back."""
+        self.layout_keeper.set_full_page(not self.layout_keeper.has_full_page)
+        keys = self._actions[FULL_PAGE].shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+        if self.layout_keeper.has_full_page and keys:
+            self._workbench.show_message(f"{keys} brings the panels back.")
 
     def start_saving_layout(self) -> None:
         self._save_layout_timer.start()
 
     def save_layout(self) -> None:
         """Save the layout if it has changed."""
-        settings = self._workbench.settings
-        geometry, state = self.saveGeometry(), self.saveState()
-        now = (bytes(geometry.data()), bytes(state.data()), str(self._workbench.selection).encode())
-        if now == self._saved_layout:
-            return
-        self._saved_layout = now
-        settings.put_layout("geometry", geometry)
-        settings.put_layout("window", state)
-        settings.put_for_workspace("selection", self._workbench.selection)
-        settings.flush()
+        self.layout_keeper.save(self._workbench.selection)
+
+    # --- files that are dropped
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if dropped_runs(event.mimeData()) and not import_problem(self._workbench):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        event.acceptProposedAction()
+        import_files(self._workbench, dropped_runs(event.mimeData()))
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Closing the window never touches a run."""

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication, QDialog, QTabWidget, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QTabBar, QTabWidget, QWidget
 
+from mosaic.api.experiments import retry_run
 from mosaic.client import TrainerClient
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.client.submission import new_submission_key
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
-from mosaic.formatting import run_title, short_id
+from mosaic.formatting import count_noun, run_title, short_id
 from mosaic.gui.forms.script_dialog import ScriptDialog
 from mosaic.gui.forms.submit_controller import show_submitted_runs
 from mosaic.gui.forms.trust_question import ask_with_trust
-from mosaic.gui.models.training import submit_all
+from mosaic.gui.models.config_text import SCRIPT_WORKER
+from mosaic.gui.models.groups import STOPPABLE_STAGES
+from mosaic.gui.models.policy_form import runs_with_policy
+from mosaic.gui.models.training import RunsSubmission
+from mosaic.gui.run_changes import Operation, Reversal, call_for_each, describe_runs, list_titles
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.run_dialogs import Export, ResumeDialog, SettingsDiffDialog, TagsDialog, write_export
+from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import effective_settings
-
-MAX_NAMED_RUNS = 8
-"""Runs that a question names one by one."""
-STOPPABLE_STAGES = ("queued", "starting", "running", "paused")
-
-
-Operation = Callable[[str, TrainerClient], "RunView"]
-"""A call of the trainer about one run."""
-
 
 # --- starting and stopping
 
@@ -51,39 +48,12 @@ def train_now(workbench: Workbench) -> None:
         failed(error)
         return
     workbench.training.save()
-    ask_with_trust(workbench, partial(submit_all, payloads), partial(show_submitted_runs, workbench), workbench, failed)
+    submitted = partial(show_submitted_runs, workbench)
+    ask_with_trust(workbench, RunsSubmission(payloads), submitted, workbench, failed, is_repeatable=True)
 
 
 def run_script(workbench: Workbench) -> None:
-    _open_dialog(ScriptDialog(workbench))
-
-
-def _call_for_each(
-    workbench: Workbench, views: Sequence[RunView], operation: Operation, message: str, kind: str = "info"
-) -> None:
-    """Calls the trainer for each run; shows the answers at once, and one message when all have arrived."""
-    done: list[RunView] = []
-
-    def then(view: RunView) -> None:
-        workbench.runs.update([view])
-        done.append(view)
-        if len(done) == len(views):
-            workbench.show_message(message.format(runs=_describe_runs(done)), kind)
-
-    for view in views:
-        workbench.ask(partial(operation, view.run_id), then, workbench)
-
-
-def _describe_runs(views: Sequence[RunView]) -> str:
-    return f"Run {short_id(views[0].run_id)}" if len(views) == 1 else f"{len(views)} runs"
-
-
-def _list_titles(views: Sequence[RunView]) -> str:
-    """The titles of the runs, one per line, for a question."""
-    titles = [run_title(view) for view in views[:MAX_NAMED_RUNS]]
-    if len(views) > MAX_NAMED_RUNS:
-        titles.append(f"and {len(views) - MAX_NAMED_RUNS:,} more")
-    return "\n".join(titles)
+    open_dialog(ScriptDialog(workbench))
 
 
 def stoppable_runs(workbench: Workbench) -> list[RunView]:
@@ -91,28 +61,85 @@ def stoppable_runs(workbench: Workbench) -> list[RunView]:
 
 
 def cancel(workbench: Workbench) -> None:
-    """Cancel one run at once; ask before several, as that cannot be undone."""
-    views = stoppable_runs(workbench)
-    if len(views) == 1:
+    cancel_runs(workbench, stoppable_runs(workbench))
+
+
+def cancel_runs(workbench: Workbench, views: Sequence[RunView]) -> None:
+    """Cancel one run at once, if it can continue later; ask before several, or where something would be lost."""
+    if len(views) == 1 and not _loses_work(views[0]):
         _cancel(workbench, views)
         return
     asked = {view.run_id for view in views}
+    what = "this run" if len(views) == 1 else f"these {len(views):,} runs"
+    yes = "Cancel run" if len(views) == 1 else f"Cancel {len(views):,} runs"
     ui.confirm(
         workbench.window,
         "cancel.question",
         "Cancel runs",
-        f"Cancel these {len(views):,} runs?",
-        f"{_list_titles(views)}\n\nThis cannot be undone. Runs with a checkpoint can be resumed from it.",
-        f"Cancel {len(views):,} runs",
-        lambda: _cancel(workbench, [view for view in stoppable_runs(workbench) if view.run_id in asked]),
+        f"Cancel {what}?",
+        f"{list_titles([run_title(view) for view in views])}\n\n{_describe_loss(views)}",
+        yes,
+        lambda: _cancel(workbench, [view for view in workbench.runs.all() if _is_to_stop(view, asked)]),
         "Keep running",
     )
 
 
+def _loses_work(view: RunView) -> bool:
+    """Whether a run is under way that writes no checkpoint: it would have to begin again."""
+    return view.worker == SCRIPT_WORKER and view.stage != "queued" and view.checkpoint_step is None
+
+
+def _describe_loss(views: Sequence[RunView]) -> str:
+    lost = count_noun(sum(map(_loses_work, views)), "script")
+    has_training = any(view.kind == RunKind.TRAIN and view.stage != "queued" for view in views)
+    sentences = {
+        "Trainings write a checkpoint and can be resumed from it.": has_training and not all(map(_loses_work, views)),
+        f"What {lost} trained is lost, as scripts are not resumed; logs and curves are kept.": lost[0] != "0",
+        "Runs that wait can be queued again by Undo.": any(view.stage == "queued" for view in views),
+    }
+    return " ".join(text for text, is_true in sentences.items() if is_true) or "Results so far are kept."
+
+
+def _is_to_stop(view: RunView, asked: set[str]) -> bool:
+    """Whether it was in the question, and has not ended meanwhile."""
+    return view.run_id in asked and view.stage in STOPPABLE_STAGES
+
+
 def _cancel(workbench: Workbench, views: Sequence[RunView]) -> None:
-    has_training = any(view.kind == RunKind.TRAIN for view in views)
-    message = "{runs}: stopping, with a checkpoint where it can." if has_training else "{runs}: stopping."
-    _call_for_each(workbench, views, lambda run_id, trainer: trainer.cancel(run_id), message)
+    queued = [view for view in views if view.stage == "queued"]
+    started = [view for view in views if view.stage != "queued"]
+    has_training = any(view.kind == RunKind.TRAIN for view in started)
+    stopping = "stop requested, with a checkpoint where it can." if has_training else "stop requested."
+    if queued:  # first: they would start in the slots that become free
+        others = f" {count_noun(len(started), 'other run')}: {stopping}" if started else ""
+        back = Reversal("cancel {runs} of the queue", _queue_again, "{runs}: queued again.")
+        call_for_each(workbench, queued, _stop, "{runs}: taken out of the queue." + others, reversal=back)
+    if started:  # a message of its own would hide the one with the button Undo
+        call_for_each(workbench, started, _stop, "" if queued else "{runs}: " + stopping)
+
+
+def _stop(view: RunView, trainer: TrainerClient) -> RunView:
+    return trainer.cancel(view.run_id)
+
+
+def _queue_again(view: RunView, trainer: TrainerClient) -> RunView:
+    """Submit a run that was cancelled in the queue once more, with what was changed of it while it waited."""
+    if view.experiment is not None:
+        again = retry_run(trainer, view)
+    else:
+        config = trainer.config(view.run_id)
+        again = trainer.submit(config, program_environment(config), key=new_submission_key())
+    labels = (again.tags, again.notes, again.run_name, again.priority)
+    if labels == (view.tags, view.notes, view.run_name, view.priority):
+        return again
+    return trainer.annotate(
+        again.run_id,
+        add_tags=[tag for tag in view.tags if tag not in again.tags],
+        remove_tags=[tag for tag in again.tags if tag not in view.tags],
+        notes=view.notes or "",
+        run_name=view.run_name or "",
+        priority=view.priority if again.stage == "queued" else None,
+    )
 
 
 def toggle_pause(workbench: Workbench) -> None:
@@ -120,11 +147,11 @@ def toggle_pause(workbench: Workbench) -> None:
     targets = workbench.target_runs()
     running = [view for view in targets if view.stage == "running"]
     if running:
-        message = "{runs}: pausing. Space in the list of runs continues."
-        _call_for_each(workbench, running, lambda run_id, trainer: trainer.pause(run_id), message)
+        message = "{runs}: pause requested. Space in the list of runs continues."
+        call_for_each(workbench, running, lambda view, trainer: trainer.pause(view.run_id), message)
     else:
         paused = [view for view in targets if view.stage == "paused"]
-        _call_for_each(workbench, paused, lambda run_id, trainer: trainer.resume(run_id), "{runs}: continuing.")
+        call_for_each(workbench, paused, lambda view, trainer: trainer.resume(view.run_id), "{runs}: continuing.")
 
 
 def resume(workbench: Workbench) -> None:
@@ -134,7 +161,7 @@ def resume(workbench: Workbench) -> None:
     def resume_at(steps: float) -> None:
         def then(resumed: RunView) -> None:
             workbench.runs.update([resumed])
-            workbench.show_message(f"{_describe_runs([resumed])}: resumed.", "good")
+            workbench.show_message(f"{describe_runs([resumed])}: resumed.", "good")
 
         def call(trainer: TrainerClient, is_trusted: bool) -> RunView:
             return trainer.resume(view.run_id, int(steps) or None, is_trusted)
@@ -142,29 +169,51 @@ def resume(workbench: Workbench) -> None:
         ask_with_trust(workbench, call, then, workbench)
 
     dialog.steps_chosen.connect(resume_at)
-    _open_dialog(dialog)
+    open_dialog(dialog)
 
 
 def resubmit(workbench: Workbench) -> None:
     views = workbench.target_runs()
 
-    def submit_again(run_id: str, trainer: TrainerClient, is_trusted: bool) -> RunView:
+    def submit_again(run_id: str, key: str, trainer: TrainerClient, is_trusted: bool) -> RunView:
         config = trainer.config(run_id)
-        return trainer.submit(config, program_environment(config), is_trusted)
+        return trainer.submit(config, program_environment(config), is_trusted, key)
 
     def then(view: RunView) -> None:
         workbench.runs.update([view])
+        workbench.runs_submitted.emit([view.run_id])
         workbench.show_message(f"Submitted again as {short_id(view.run_id)}.", "good")
         if len(views) == 1:
             workbench.select(view.run_id)
 
     for view in views:
-        ask_with_trust(workbench, partial(submit_again, view.run_id), then, workbench)
+        call = partial(submit_again, view.run_id, new_submission_key())
+        ask_with_trust(workbench, call, then, workbench, is_repeatable=True)
+
+
+def retry_runs(workbench: Workbench, views: Sequence[RunView]) -> None:
+    """Submit runs of an experiment again, each as its next attempt."""
+    done: list[RunView] = []
+
+    def then(view: RunView) -> None:
+        workbench.runs.update([view])
+        workbench.runs_submitted.emit([view.run_id])
+        done.append(view)
+        if len(done) == len(views):
+            workbench.show_message(f"{describe_runs(done)}: submitted again.", "good")
+
+    for view in views:
+        ask_with_trust(workbench, partial(_retry, view), then, workbench, is_repeatable=True)
+
+
+def _retry(view: RunView, trainer: TrainerClient, is_trusted: bool) -> RunView:
+    return retry_run(trainer, view, is_trusted)
 
 
 def edit_and_resubmit(workbench: Workbench) -> None:
     run_id = workbench.target_runs()[0].run_id
-    workbench.ask(lambda trainer: trainer.config(run_id), workbench.form_requested.emit, workbench)
+    open_form = partial(workbench.edit_requested.emit, run_id)
+    workbench.ask(lambda trainer: trainer.config(run_id), open_form, workbench)
 
 
 def show_settings_diff(workbench: Workbench) -> None:
@@ -174,11 +223,34 @@ def show_settings_diff(workbench: Workbench) -> None:
     def read(trainer: TrainerClient) -> list[dict[str, Any]]:
         return [effective_settings(trainer.config(view.run_id)) for view in views]
 
-    workbench.ask(read, lambda settings: _open_dialog(SettingsDiffDialog(views, settings, window)), window)
+    workbench.ask(read, lambda settings: open_dialog(SettingsDiffDialog(views, settings, window)), window)
 
 
 def compare_runs(workbench: Workbench) -> None:
-    workbench.comparison_requested.emit([view.run_id for view in workbench.target_runs()])
+    workbench.comparison_requested.emit([view.run_id for view in workbench.runs_to_compare()])
+
+
+def runs_to_evaluate(workbench: Workbench) -> list[RunView]:
+    """The target runs that have trained a policy."""
+    return runs_with_policy(workbench.target_runs())
+
+
+def evaluate_runs(workbench: Workbench) -> None:
+    workbench.evaluation_requested.emit([view.run_id for view in runs_to_evaluate(workbench)])
+
+
+def show_runs(workbench: Workbench, views: Sequence[RunView]) -> None:
+    """Mark runs in the list and show the first."""
+    known = [view.run_id for view in views if workbench.runs.get(view.run_id) is not None]
+    if known:
+        workbench.select(known[0])
+        workbench.mark(sorted(known, reverse=True))
+
+
+def open_group(workbench: Workbench) -> None:
+    """Show the group of the target run."""
+    if group := workbench.target_runs()[0].group:
+        workbench.group_requested.emit(group)
 
 
 # --- labels
@@ -190,16 +262,19 @@ def edit_tags(workbench: Workbench) -> None:
     dialog = TagsDialog(views, sorted(known), workbench.window)
 
     def change(added: list[str], removed: list[str]) -> None:
-        _call_for_each(
-            workbench,
-            views,
-            lambda run_id, trainer: trainer.annotate(run_id, add_tags=added, remove_tags=removed),
-            "{runs}: tags changed.",
-            "good",
-        )
+        def add_and_remove(view: RunView, trainer: TrainerClient) -> RunView:
+            return trainer.annotate(view.run_id, add_tags=added, remove_tags=removed)
+
+        def put_back(view: RunView, trainer: TrainerClient) -> RunView:
+            new = [tag for tag in added if tag not in view.tags]
+            lost = [tag for tag in removed if tag in view.tags]
+            return trainer.annotate(view.run_id, add_tags=lost, remove_tags=new)
+
+        back = Reversal("change the tags of {runs}", put_back, "{runs}: tags as before.")
+        call_for_each(workbench, views, add_and_remove, "{runs}: tags changed.", "good", back)
 
     dialog.tags_changed.connect(change)
-    _open_dialog(dialog)
+    open_dialog(dialog)
 
 
 def write_note(workbench: Workbench) -> None:
@@ -218,89 +293,24 @@ def write_note(workbench: Workbench) -> None:
 
 
 def archive(workbench: Workbench, is_archived: bool = True) -> None:
-    views = [view for view in workbench.target_runs() if bool(view.is_archived) is not is_archived]
-    _call_for_each(
-        workbench,
-        views,
-        lambda run_id, trainer: trainer.annotate(run_id, is_archived=is_archived),
-        "{runs}: archived; the box symbol above the list shows such runs."
-        if is_archived
-        else "{runs}: in the list again.",
-        "good",
-    )
+    """Runs that have not ended stay in the list."""
+    views = [view for view in workbench.target_runs() if view.stage == "finished" or not is_archived]
+    archive_runs(workbench, views, is_archived)
+
+
+def archive_runs(workbench: Workbench, targets: Sequence[RunView], is_archived: bool = True) -> None:
+    def set_archived(is_archived: bool) -> Operation:
+        return lambda view, trainer: trainer.annotate(view.run_id, is_archived=is_archived)
+
+    views = [view for view in targets if bool(view.is_archived) is not is_archived]
+    texts = "{runs}: archived; the box symbol above the list shows such runs.", "{runs}: in the list again."
+    verbs = "archive {runs}", "unarchive {runs}"
+    back = Reversal(verbs[not is_archived], set_archived(not is_archived), texts[is_archived])
+    call_for_each(workbench, views, set_archived(is_archived), texts[not is_archived], "good", back)
 
 
 def unarchive(workbench: Workbench) -> None:
     archive(workbench, is_archived=False)
-
-
-def delete(workbench: Workbench) -> None:
-    """Ask, naming what will be deleted; it can be restored from the trash for 30 days."""
-    views = [view for view in workbench.target_runs() if view.stage == "finished"]
-    what = "this run" if len(views) == 1 else f"these {len(views):,} runs"
-    ui.confirm(
-        workbench.window,
-        "delete.question",
-        "Delete runs",
-        f"Move {what} to the trash?",
-        f"{_list_titles(views)}\n\n{'It' if len(views) == 1 else 'They'} can be restored from the trash for 30 days.",
-        "Move to trash",
-        lambda: _move_to_trash(workbench, [view.run_id for view in views]),
-        "Keep",
-    )
-
-
-def _move_to_trash(workbench: Workbench, run_ids: list[str]) -> None:
-    def then(result: Attempts) -> None:
-        gone = list(result.views.values())
-        if not gone:
-            workbench.show_message(result.problem, "bad")
-            return
-        workbench.runs.remove(set(result.views))
-        workbench.settings.put_for_workspace("trashed", [view.run_dir for view in gone])
-        text = f"{_describe_runs(gone)}: in the trash. {result.problem}".rstrip()
-        workbench.offer_action(text, "Undo", lambda: undelete(workbench))
-
-    workbench.ask(lambda trainer: try_each(trainer.delete, run_ids), then, workbench)
-
-
-def undelete(workbench: Workbench) -> None:
-    """Restores the runs that were deleted last from the trash."""
-    paths = workbench.settings.get_for_workspace("trashed", [])
-
-    def then(result: Attempts) -> None:
-        restored = list(result.views.values())
-        workbench.settings.put_for_workspace("trashed", [path for path in paths if path not in result.views])
-        workbench.runs.update(restored)
-        if len(restored) == 1:
-            workbench.select(restored[0].run_id)
-        if result.problem:
-            workbench.show_message(result.problem, "bad")
-        else:
-            workbench.show_message(f"{_describe_runs(restored)}: back in the list.", "good")
-
-    workbench.ask(lambda trainer: try_each(trainer.import_run, paths), then, workbench)
-
-
-class Attempts(NamedTuple):
-    """The results of calls, one per run."""
-
-    views: dict[str, RunView]
-    """By argument, of the calls that succeeded."""
-    problem: str
-    """The last error message; empty if all calls succeeded."""
-
-
-def try_each(call: Callable[[str], RunView], arguments: Sequence[str]) -> Attempts:
-    """Calls for each argument, so that one failure does not hide what has been done."""
-    views: dict[str, RunView] = {}
-    problem = ""
-    for argument in arguments:
-        try:
-            views[argument] = call(argument)
-        except MosaicError as error:
-            problem = str(error)
-    return Attempts(views, problem)
 
 
 # --- files
@@ -320,20 +330,6 @@ def copy_id(workbench: Workbench) -> None:
     workbench.show_message(f"Copied {ids[0]}" if len(ids) == 1 else f"Copied {len(ids)} ids")
 
 
-def export(workbench: Workbench, write: Export, ending: str, kind: str, view: RunView | None = None) -> None:
-    """Asks for a path and exports a run, by default the target run."""
-    run = view or workbench.target_runs()[0]
-    folder = Path(workbench.settings.get("export.folder", str(Path.home())))
-    ui.open_save_dialog(
-        workbench.window,
-        "export.file",
-        f"Export {run_title(run)}",
-        folder / f"{run.algo or run.worker}-{short_id(run.run_id)}{ending}",
-        kind,
-        partial(write_export, workbench, write, run),
-    )
-
-
 # --- the window
 
 
@@ -350,11 +346,14 @@ def search(workbench: Workbench) -> None:
 
 
 def _searchable_parent(widget: Any) -> Any:
+    if isinstance(widget, QTabBar) and isinstance(tabs := widget.parentWidget(), QTabWidget):
+        shown = tabs.currentWidget().findChildren(QWidget)
+        widget = next((child for child in shown if hasattr(child, "start_search")), tabs)
     while widget is not None and not hasattr(widget, "start_search"):
         widget = widget.parentWidget()
     return widget
 
 
-def _open_dialog(dialog: QDialog) -> None:
+def open_dialog(dialog: QDialog) -> None:
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     dialog.open()

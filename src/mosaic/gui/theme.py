@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,13 +24,21 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QApplication
 from qtawesome.iconic_font import IconicFont
 
+from mosaic.gui.run_colors import RunColors
+
 GAP = 8
 """Between related things; half of it inside, twice of it between groups."""
 MARGIN = 12
 """Inside a panel."""
 
+SMALLEST_PT, DEFAULT_PT, LARGEST_PT = 8.0, 10.0, 16.0
+"""The size of plain text."""
+
 RUN_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c")
 """Okabe and Ito's cycle, which color-blind people can distinguish; without its black, which is invisible on dark."""
+
+FURTHER_RUN_COLORS = ("#7d6be0", "#a5671f", "#e0457b", "#2fb8ac", "#86ad1e", "#b98af0", "#f08f7f", "#5a7fb5")
+"""For more than eight runs at a time; these are not as easy to distinguish."""
 
 HUD_TEXT, HUD_SHADE = "#ffffff", "#000000"
 """Over frames, in either theme."""
@@ -46,8 +56,13 @@ STATE_ICONS = {
     "rejected": ("mdi6.alert-circle", "bad"),
     "lost": ("mdi6.help-circle", "bad"),
     "unreadable": ("mdi6.alert", "warning"),
+    "waiting": ("mdi6.clock-outline", "muted"),
+    "done": ("mdi6.check-circle", "good"),
+    "pruned": ("mdi6.content-cut", "muted"),
+    "detached": ("mdi6.link-off", "warning"),
 }
-"""Icon and color of each stage and outcome, and of a run that cannot be read completely; shown with the word."""
+"""Icon and color of each stage and outcome, of a run that cannot be read completely, and of trials and sweeps; shown
+with the word."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +126,13 @@ _TILE_COLORS = {
 }
 """Of the tiles of grid worlds and boards, in the dark and in the light theme."""
 
+_SCORE_COLORS = (("#4a63ad", "#2a9a92", "#6ccd5a", "#fde725"), ("#8cc7d8", "#3f97b7", "#3b5ea8", "#3d1f7a"))
+"""From the lowest score to the highest, in the dark and in the light theme: the best ones stand out on either."""
+
+run_colors = RunColors(len(RUN_COLORS) + len(FURTHER_RUN_COLORS))
+"""Which color each run has."""
 _current = LIGHT
-_points = 10.0
+_points = DEFAULT_PT
 
 
 def tokens() -> Tokens:
@@ -129,9 +149,19 @@ def tile_color(name: str) -> QColor:
     return QColor(_TILE_COLORS[name][0 if is_dark() else 1])
 
 
+def score_color(share: float) -> QColor:
+    """A color between those of the lowest (0) and of the highest score (1)."""
+    stops = [QColor(color) for color in _SCORE_COLORS[0 if is_dark() else 1]]
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    at = min(int(place), len(stops) - 2)
+    low, high, rest = stops[at], stops[at + 1], place - at
+    parts = zip((low.redF(), low.greenF(), low.blueF()), (high.redF(), high.greenF(), high.blueF()), strict=True)
+    return QColor.fromRgbF(*((1 - rest) * one + rest * other for one, other in parts))
+
+
 def run_color(run_id: str) -> QColor:
     """The same for a run in list, charts, HUD and compare."""
-    return QColor(RUN_COLORS[sum(run_id.encode()) % len(RUN_COLORS)])
+    return QColor((*RUN_COLORS, *FURTHER_RUN_COLORS)[run_colors.number(run_id)])
 
 
 def terminal_color(name: str) -> str:
@@ -143,18 +173,31 @@ def terminal_color(name: str) -> str:
     return tokens_of.get(name, t.text)
 
 
-def apply(app: QApplication, theme_name: str, font_size_pt: float = 10.0) -> None:
+def apply(app: QApplication, theme_name: str, font_size_pt: float = DEFAULT_PT) -> None:
     """Apply the theme `light`, `dark` or `system`, and the size of plain text."""
     global _current, _points
     _points = font_size_pt
     prefers_dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
     _current = DARK if theme_name == "dark" or (theme_name == "system" and prefers_dark) else LIGHT
-    app.setStyle("Fusion")
+    app.setStyleSheet("")  # with a style sheet, every change below would restyle all widgets: five times the time
+    if app.style().name() != "fusion":
+        app.setStyle("Fusion")
     app.setPalette(_palette(_current))
     font = app.font()
     font.setPointSizeF(font_size_pt)
     app.setFont(font)
     app.setStyleSheet(_style_sheet(_current))  # after the font, which widgets take over when they are restyled
+
+
+@contextmanager
+def without_style_sheet(app: QApplication) -> Iterator[None]:
+    """For building many widgets: with a style sheet, each is restyled whenever it or a parent of it gets a parent."""
+    style_sheet = app.styleSheet()
+    app.setStyleSheet("")
+    try:
+        yield
+    finally:
+        app.setStyleSheet(style_sheet)
 
 
 class _ThemeIconEngine(QIconEngine):
@@ -173,6 +216,8 @@ class _ThemeIconEngine(QIconEngine):
         icon.paint(painter, rect, Qt.AlignmentFlag.AlignCenter, mode, state)
 
     def pixmap(self, size: QSize, mode: QIcon.Mode, state: QIcon.State) -> QPixmap:
+        if size.isEmpty():  # a widget that is being laid out; QtAwesome would paint into nothing
+            return QPixmap()
         return _colored_icon(self._name, getattr(_current, self._token)).pixmap(size, 1.0, mode, state)
 
 
@@ -196,6 +241,11 @@ def icon(name: str, token: str = "text") -> QIcon:
 
 def state_icon(state: str) -> QIcon:
     return icon(*STATE_ICONS.get(state, ("mdi6.help-circle", "muted")))
+
+
+def scale(size_px: int) -> int:
+    """A size that suits text of the default size, for text of the size in use."""
+    return round(size_px * _points / DEFAULT_PT)
 
 
 def monospace_font() -> QFont:
@@ -257,6 +307,9 @@ def _style_sheet(t: Tokens) -> str:
     QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px;
         background: {t.raised}; }}
     QToolButton {{ padding: 4px; }}
+    QToolButton[popupMode="2"] {{ padding-right: 18px; }}
+    QToolButton::menu-indicator {{ image: {down}; width: 10px; height: 10px; subcontrol-origin: padding;
+        subcontrol-position: right center; right: 4px; }}
     QPushButton:hover, QToolButton:hover, QPushButton:focus, QToolButton:focus {{ border-color: {t.accent}; }}
     QPushButton:pressed, QToolButton:pressed, QToolButton:checked {{ background: {t.faint}; border-color: {t.accent}; }}
     QPushButton:disabled, QToolButton:disabled {{ color: {t.muted}; border-color: {t.faint}; background: {t.window}; }}
@@ -268,6 +321,7 @@ def _style_sheet(t: Tokens) -> str:
     QToolButton[flat="true"]:focus, QPushButton[flat="true"]:focus {{ border-color: {t.accent}; }}
     QPushButton[accent="true"]:focus {{ border-color: {t.text}; }}
     QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
+    QToolButton[filter="true"] {{ padding: 1px 8px; border-radius: 9px; }}
     QToolBar QToolButton[flat="true"]:checked {{ font-weight: 600; }}
     QToolButton[heading="true"]:checked {{ background: transparent; border-color: transparent; }}
     QToolBar {{ background: {t.window}; border: 0; border-bottom: 1px solid {t.line}; spacing: 4px;
@@ -298,11 +352,14 @@ def _style_sheet(t: Tokens) -> str:
     QTabBar::tab {{ padding: 6px 12px; border: 0; color: {t.muted}; background: transparent; }}
     QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; }}
     QTabBar::tab:hover {{ color: {t.text}; }}
+    /* With the application's own font, a dock keeps the font of its title from the time when it was created. */
+    QDockWidget {{ font-size: {_points}pt; font-weight: 500; color: {t.muted}; }}
     QDockWidget::title {{ padding: 4px {MARGIN}px; color: {t.muted}; background: {t.window}; }}
     QHeaderView::section {{ padding: 4px 8px; border: 0; border-bottom: 1px solid {t.line}; background: {t.window};
         color: {t.muted}; }}
     QTableView, QTreeView, QListView {{ background: {t.surface}; border: 0; gridline-color: {t.faint};
         selection-background-color: {t.raised}; selection-color: {t.text}; }}
+    QListView[bordered="true"] {{ border: 1px solid {t.line}; }}
     QTableWidget::item {{ padding: 0 8px; }}
     QListWidget[roomy="true"]::item {{ padding: 4px 8px; color: {t.text}; }}
     QListWidget[roomy="true"]::item:selected {{ background: {t.raised}; }}
@@ -310,8 +367,10 @@ def _style_sheet(t: Tokens) -> str:
     #palette QTreeWidget::item:selected {{ background: {t.raised}; }}
     QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
     QMenuBar {{ background: {t.window}; }}
-    QMenuBar::item:selected, QMenu::item:selected {{ background: {t.raised}; }}
+    QMenuBar::item:selected, QMenu::item:selected {{ background: {t.raised}; color: {t.text}; }}
     QMenu {{ background: {t.surface}; border: 1px solid {t.line}; }}
+    QMenu::item:disabled {{ color: {t.muted}; }}
+    QMenu::separator {{ height: 1px; margin: 4px 0; background: {t.faint}; }}
     QSplitter::handle {{ background: {t.faint}; }}
     QStatusBar {{ color: {t.muted}; }}
     QProgressBar {{ border: 0; border-radius: 3px; background: {t.raised}; text-align: center; max-height: 14px; }}
@@ -320,8 +379,7 @@ def _style_sheet(t: Tokens) -> str:
     QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
     QScrollArea {{ border: 0; }}
     QScrollBar {{ background: transparent; border: 0; }}
-    QScrollBar:vertical {{ width: 10px; }}
-    QScrollBar:horizontal {{ height: 10px; }}
+    QScrollBar:vertical {{ width: 10px; }} QScrollBar:horizontal {{ height: 10px; }}
     QScrollBar::handle {{ background: {t.line}; border-radius: 3px; margin: 2px; }}
     QScrollBar::handle:vertical {{ min-height: 28px; }}
     QScrollBar::handle:horizontal {{ min-width: 28px; }}
@@ -336,8 +394,9 @@ def _style_sheet(t: Tokens) -> str:
     QLabel[accent="true"] {{ color: {t.accent}; }}
     QLabel[note="true"] {{ font-size: {_points - 1}pt; }}
     QLabel[good="true"] {{ color: {t.good}; }}
+    QLabel[warning="true"] {{ color: {t.warning}; }}
     QLabel[error="true"] {{ color: {t.bad}; }}
     QFrame[card="true"] {{ background: {t.surface}; border: 1px solid {t.line}; border-radius: 6px; }}
-    QFrame[chip="true"] {{ background: {t.raised}; border: 0; border-radius: 4px; }}
+    QFrame[chip="true"] {{ background: {t.raised}; border: 0; border-radius: 4px; margin: 0 4px 4px 0; }}
     QFrame[banner="true"] {{ background: {t.raised}; border: 1px solid {t.warning}; border-radius: 4px; }}
     """

@@ -14,6 +14,10 @@ SUBMENU_SEPARATOR = " › "
 """Between a menu and its submenu."""
 
 
+Choice = tuple[str, Callable[[Workbench], None]]
+"""An entry of a submenu: its title and what it does."""
+
+
 @dataclass(frozen=True)
 class Action:
     """An entry of the menus and of the palette, with its keys."""
@@ -34,8 +38,19 @@ class Action:
     """The title for several runs, with `{}` for their number."""
     runs: Callable[[Workbench], Sequence[RunView]] = Workbench.target_runs
     """The runs that it would apply to."""
+    second_shortcut: str = ""
+    """Other keys for the same, as long as the first ones are not changed."""
+
+    reason: Callable[[Workbench], str] = lambda _: ""
+    """Why it cannot be done now, for its tooltip; empty: that is plain."""
+    subject: Callable[[Workbench], str] = lambda _: ""
+    """What it would apply to, added to the title: `Undo: delete 3 runs`."""
+    choices: Callable[[Workbench], Sequence[Choice]] | None = None
+    """The entries of a submenu, read when it opens; None: it is not a submenu."""
 
     def title_now(self, workbench: Workbench) -> str:
+        if subject := self.subject(workbench):
+            return f"{self.title}: {subject}"
         count = len(self.runs(workbench)) if self.plural_title else 0
         return self.plural_title.format(count) if count > 1 else self.title
 
@@ -44,8 +59,9 @@ class Action:
         if self.is_enabled(workbench):
             self.run(workbench)
 
-    def tooltip(self, keys: str = "") -> str:
-        return (self.tip or self.title) + (f" ({keys})" if keys else "")
+    def tooltip(self, keys: str = "", reason: str = "") -> str:
+        """What it does, or the reason why it cannot be done now."""
+        return (reason or self.tip or self.title) + (f" ({keys})" if keys else "")
 
 
 @dataclass(frozen=True)

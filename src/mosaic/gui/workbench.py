@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QObject, QUrl, Signal
+from PySide6.QtCore import QObject, QTimer, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QWidget
 
@@ -15,18 +16,24 @@ from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.models.draft import Draft
 from mosaic.gui.models.environment_choices import WorkerEnvironments
 from mosaic.gui.models.event_log import EventLog
+from mosaic.gui.models.recording import Recordings
 from mosaic.gui.models.runs_model import Notes, RunsModel
 from mosaic.gui.models.series import RunSeries
+from mosaic.gui.models.ticks import MAX_TICKED, Ticks
 from mosaic.gui.models.training import Training
+from mosaic.gui.models.trash import Trash
+from mosaic.gui.models.undo import UndoStack
 
 MAX_CACHED_SERIES = 64
+THEME_DELAY_MS = 40
 
 
 class Workbench(QObject):
     page_requested = Signal(str)
-    """Show the page with this id: welcome, train, run, compare, trainer, settings."""
+    """Show the page with this id, such as `train` or `trash`: see `panels/__init__.py`."""
     tab_requested = Signal(str)
     """Show this tab of the run page."""
     selection_changed = Signal(object)
@@ -35,8 +42,20 @@ class Workbench(QObject):
     """The runs that are marked in the list (several may be), newest first."""
     form_requested = Signal(object)
     """Open the train form, filled from this payload; None: as it was left."""
+    edit_requested = Signal(str, object)
+    """Open the form with the settings of this run, whose payload it is."""
+    runs_submitted = Signal(list)
+    """These runs were submitted in this window: the list shows them, whatever is searched for."""
+    rename_requested = Signal(str)
+    """Edit the name of this run in the list."""
     comparison_requested = Signal(list)
     """Put these runs together on the compare page."""
+    group_requested = Signal(str)
+    """Show the group of runs with this name."""
+    sweep_requested = Signal(str)
+    """Show the sweep with this name."""
+    full_page_requested = Signal()
+    """Give the page the room of all panels, or bring the panels back."""
     message_posted = Signal(str, str)
     """A passing message and its kind: info, good, warning or bad."""
     action_offered = Signal(str, str, object)
@@ -45,6 +64,12 @@ class Workbench(QObject):
     """Open this dialog: palette, help, shortcuts, about."""
     theme_changed = Signal()
     """Colors or sizes have changed: custom-painted widgets must repaint."""
+    run_colors_changed = Signal()
+    """Runs got other colors, as they are shown together."""
+    evaluation_requested = Signal(list)
+    """Open the form that evaluates the policies of these runs."""
+    workspace_requested = Signal(object)
+    """Close this window and open one on the workspace in this folder."""
     closing = Signal()
     """The window is closing: everything started for it must end now."""
 
@@ -55,23 +80,34 @@ class Workbench(QObject):
         self.workspace = workspace
         self.bridge = bridge
         self.settings = settings
+        theme.run_colors.load(settings.get_for_workspace("colors"))
         self.runs = RunsModel(bridge, self)
+        self.ticks = Ticks(self.runs, settings, self)
         self.events = EventLog(bridge, self)
         self.notes = Notes(bridge, self)
+        self.recordings = Recordings(bridge, self)
         self.training = Training(settings, self)
+        self.trash = Trash(bridge, self.runs, self)
+        self.undo = UndoStack(self)
         self.environments = WorkerEnvironments(bridge, self)
         self.status: DaemonStatus | None = None
         """The daemon's last status; None while there is no connection."""
         self.selection: str | None = None
         self.marks: list[str] = []
+        self.marked_groups: list[str] = []
+        """The groups whose rows are selected in the list: their runs are among the marked ones."""
         self.window: QWidget | None = None
         """The main window, the parent of dialogs."""
         self.is_remote = False
         """Whether the trainer is on another machine: its folders and shared memory are not accessible here."""
         self.trainer_name = ""
         """Of that trainer: its profile's, or its address."""
+        self._theme_timer = QTimer(self, interval=THEME_DELAY_MS, singleShot=True)
+        self._theme_timer.timeout.connect(self.apply_theme)
         self._series: dict[str, RunSeries] = {}
         self.runs.removed.connect(self._on_runs_removed)
+        self.closing.connect(self.training.save)
+        self.closing.connect(lambda: settings.put_for_workspace("colors", theme.run_colors.save()))
         bridge.connected.connect(self._connected)
         bridge.status_polled.connect(lambda _, status: self._connected(status))
         bridge.connection_lost.connect(lambda _: self._connected(None))
@@ -97,14 +133,32 @@ class Workbench(QObject):
             if tab is not None:
                 self.tab_requested.emit(tab)
 
-    def mark(self, run_ids: list[str]) -> None:
-        self.marks = run_ids
+    def mark(self, run_ids: list[str], groups: Sequence[str] = ()) -> None:
+        """Mark runs; `groups` are those that were selected as a whole."""
+        self.marks, self.marked_groups = run_ids, list(groups)
         self.marks_changed.emit(run_ids)
+
+    def toggle_ticks(self, run_ids: Sequence[str]) -> None:
+        """Tick these runs, or untick them where all of them are, or as many as a chart can show."""
+        left_out = self.ticks.toggle(run_ids)
+        if left_out:
+            text = f"A chart shows at most {MAX_TICKED + 1} runs: {left_out:,} of these were not ticked."
+            self.show_message(text, "warning")
+
+    def separate_colors(self, run_ids: Sequence[str]) -> None:
+        """Give runs that are shown together different colors."""
+        if theme.run_colors.separate(run_ids):
+            self.run_colors_changed.emit()
 
     def target_runs(self) -> list[RunView]:
         """The runs that an action applies to: the marked ones, else the selected one."""
         ids = self.marks or ([self.selection] if self.selection else [])
         return [view for view in map(self.runs.get, ids) if view is not None]
+
+    def runs_to_compare(self) -> list[RunView]:
+        """The marked runs where several are, else the ticked ones, else the selected one."""
+        ticked = [view for view in map(self.runs.get, self.ticks.ids) if view is not None]
+        return ticked if ticked and len(self.marks) < 2 else self.target_runs()
 
     def target_run_id(self) -> str | None:
         """The run that an action on one run applies to: the selected one, unless only others are marked."""
@@ -120,11 +174,15 @@ class Workbench(QObject):
             self._series[run_id] = RunSeries(run_id, self.bridge, self)
         return self._series[run_id]
 
+    def apply_theme_soon(self) -> None:
+        """The same once for several keys that follow each other, as every widget is restyled."""
+        self._theme_timer.start()
+
     def apply_theme(self) -> None:
         """Applies the theme and the size of the text that are in the settings."""
         app = QApplication.instance()
         assert isinstance(app, QApplication)
-        theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
+        theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", theme.DEFAULT_PT))
         self.theme_changed.emit()
 
     def show_message(self, text: str, kind: str = "info") -> None:
@@ -133,6 +191,28 @@ class Workbench(QObject):
     def offer_action(self, text: str, title: str, act: Callable[[], None]) -> None:
         """Shows a message with a button."""
         self.action_offered.emit(text, title, act)
+
+    def offer_undo(self, text: str, title: str, undo: Callable[[], None]) -> None:
+        """Shows what was changed, with a button that takes it back; so does the menu, which names it by its title."""
+        change = self.undo.push(title, undo)
+        self.offer_action(text, "Undo", lambda: self.undo.take_back(change))
+
+    def replace_form(self, text: str, title: str, change: Callable[[], None]) -> None:
+        """Change the train form as a whole, and offer to bring back what was changed in it before."""
+        before = self.training.draft
+        change()
+        if before != self.training.draft and (before.texts or before.seeds is not None or before.rest):
+            self.offer_undo(text, title, lambda: self.training.replace(before))
+
+    def save_preset(self, name: str, draft: Draft, text: str) -> None:
+        """Save a configuration by name; the one that it replaces can be brought back."""
+        replaced = self.training.get_preset(name)
+        self.training.save_preset(name, draft)
+        if replaced is None:
+            self.show_message(text, "good")
+        else:
+            put_back = partial(self.training.save_preset, name, replaced)
+            self.offer_undo(f"{text} It replaced another one.", f"replace preset {name!r}", put_back)
 
     def open_path(self, path: Path) -> None:
         """Opens a file or a folder in the user's program for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QEvent, Signal
 from PySide6.QtWidgets import QWidget
 
 from mosaic.contracts.setting_field import SettingField
@@ -40,12 +40,19 @@ class FieldRows(QWidget):
         self._rows = {}
         for field in fields:
             row = FieldRow(field, self._prefix)
-            row.label.setFixedWidth(LABEL_WIDTH)
+            row.label.setFixedWidth(theme.scale(LABEL_WIDTH))
             row.label.setWordWrap(True)
             row.edited.connect(self._on_edited)
             self._rows[field.name] = row
             self._column.addWidget(row)
-        self.setVisible(bool(fields))
+        if self.parentWidget() is not None or not fields:  # without a parent it would be shown as a window
+            self.setVisible(bool(fields))
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.FontChange:
+            for row in self._rows.values():
+                row.label.setFixedWidth(theme.scale(LABEL_WIDTH))
 
     def _on_edited(self, name: str, text: str) -> None:
         self._rows[name].show_text(text)  # a reset, too, while the field has the focus

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, QStringListModel, Qt, Signal
 from PySide6.QtGui import QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
@@ -19,11 +22,17 @@ from PySide6.QtWidgets import (
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentListing
+from mosaic.formatting import count_noun
 from mosaic.gui import theme
+from mosaic.gui.models.environment_check import EnvironmentFinding
 from mosaic.gui.models.environment_choices import ALL_FAMILIES, families, family_title, unavailable_hint
 from mosaic.gui.models.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
+from mosaic.gui.views.button_row import ButtonRow
 from mosaic.gui.views.widgets import (
+    ElidedLabel,
     Item,
+    button,
+    clear_layout,
     muted_label,
     row,
     set_properties,
@@ -34,9 +43,10 @@ from mosaic.gui.views.widgets import (
 from mosaic.submission.run_payloads import parse_seeds
 
 EDITOR_WIDTH = 150
+"""Of a number, with text of the default size."""
 RESET_WIDTH = 28
 MARK_WIDTH = 12
-"""Width of the column in which a changed field has its mark."""
+"""Width of the column in which a changed field has its mark, with text of the default size."""
 
 
 class WheelGuard(QObject):
@@ -63,7 +73,10 @@ def shrink_combo(combo: QComboBox) -> None:
 
 
 def make_searchable(combo: QComboBox, min_length: int) -> QStringListModel:
-    """Make it editable, and return the model of the texts that it completes."""
+    """Make it editable, and return the model of the texts that it completes.
+
+    A model for the list is set before: later, the completer would get it, too, with titles and disabled rows.
+    """
     combo.setEditable(True)
     combo.setInsertPolicy(QComboBox.InsertPolicy.NoInsert)
     combo.setMinimumContentsLength(min_length)
@@ -72,6 +85,8 @@ def make_searchable(combo: QComboBox, min_length: int) -> QStringListModel:
     completer = QCompleter(texts, combo)
     completer.setFilterMode(Qt.MatchFlag.MatchContains)
     completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
+    if (popup := completer.popup()) is not None:
+        popup.setProperty("bordered", True)
     combo.setCompleter(completer)
     return texts
 
@@ -90,7 +105,7 @@ class FormRow(QWidget):
         super().__init__()
         self.label = QLabel(text.replace("&", "&&"))  # or the letter after it would be underlined
         self._mark = QLabel()
-        self._mark.setFixedWidth(MARK_WIDTH)
+        self._mark.setFixedWidth(theme.scale(MARK_WIDTH))
         self._mark.setProperty("accent", True)
         self.note_label = muted_label("")
         self.note_label.setProperty("note", True)
@@ -106,6 +121,31 @@ class FormRow(QWidget):
         self._grid.addWidget(editor, 0, 2)
         self._grid.setColumnStretch(2 if is_wide else 3, 1)
 
+    def minimum_width(self) -> int:
+        """What it needs now, without waiting for the layouts to be updated."""
+        for widget in reversed([self, *self.findChildren(QWidget)]):
+            widget.updateGeometry()
+            if (layout := widget.layout()) is not None:
+                layout.invalidate()
+        return self._grid.minimumSize().width()
+
+    def _fit_to_text(self) -> None:
+        """Set the sizes that depend on the size of the text."""
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.FontChange:
+            self._mark.setFixedWidth(theme.scale(MARK_WIDTH))
+            self._fit_to_text()
+
+
+def align_labels(rows: Iterable[FormRow]) -> None:
+    """Make their labels equally wide, so that the editors are in one column."""
+    labels = [row.label for row in rows]
+    width = max(label.fontMetrics().horizontalAdvance(label.text().replace("&&", "&")) for label in labels)
+    for label in labels:
+        label.setFixedWidth(width + theme.GAP)
+
 
 class LabelledRow(FormRow):
     """An editor that is not a field of the schema."""
@@ -116,8 +156,12 @@ class LabelledRow(FormRow):
         self._add_editor(editor, is_wide)
         if is_wide:  # ends where the editors of fields end
             self._grid.setContentsMargins(0, 0, RESET_WIDTH + theme.GAP, 0)
-        editor.setMinimumWidth(EDITOR_WIDTH + theme.GAP + EDITOR_WIDTH // 2)
+        self._editor = editor
+        self._fit_to_text()
         self.set_note("")
+
+    def _fit_to_text(self) -> None:
+        self._editor.setMinimumWidth(theme.scale(EDITOR_WIDTH + theme.GAP + EDITOR_WIDTH // 2))
 
     def set_note(self, text: str) -> None:
         self.note_label.setText(text)
@@ -136,7 +180,7 @@ class FieldRow(FormRow):
         self.setObjectName(f"{prefix}.row.{field.name}")
         self._problem = ""
         self._mark.setToolTip("Changed")
-        self._hint = QLabel()
+        self._hint = ElidedLabel()
         self._hint.setProperty("muted", True)
         self._hint.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         tip = f"Back to {format_default(field)}"
@@ -153,6 +197,7 @@ class FieldRow(FormRow):
         self.input: QWidget = QWidget()
         """The widget that takes the focus and is marked when its value is invalid."""
         self._add_editor(self._create_editor(prefix), field.type not in ("int", "float", "bool", "choice"))
+        self._fit_to_text()
         self._grid.addWidget(self._hint, 0, 3)
         self._grid.addWidget(self._reset, 0, 4)
         self.input.setObjectName(f"{prefix}.{field.name}")
@@ -176,24 +221,26 @@ class FieldRow(FormRow):
                 combo.addItem("unset", "")
             for choice in (field.constraints or {}).get("choices", ("true", "false")):
                 combo.addItem(str(choice), str(choice))
-            combo.setFixedWidth(EDITOR_WIDTH)
             combo.currentIndexChanged.connect(lambda _: self._emit_edited(combo.currentData()))
             self.input = combo
         elif field.type == "text":
             text = QPlainTextEdit()
             text.setTabChangesFocus(True)
-            text.setFixedHeight(3 * text.fontMetrics().lineSpacing() + theme.MARGIN)
             text.setPlaceholderText(format_default(field))
             text.textChanged.connect(lambda: self._emit_edited(text.toPlainText()))
             self.input = text
         else:
             edit = QLineEdit()
             edit.setPlaceholderText(format_default(field) if field.default is not None or field.is_optional else "")
-            if field.type in ("int", "float"):
-                edit.setFixedWidth(EDITOR_WIDTH)
             edit.textChanged.connect(self._emit_edited)
             self.input = edit
         return self.input
+
+    def _fit_to_text(self) -> None:
+        if isinstance(self.input, QPlainTextEdit):
+            self.input.setFixedHeight(3 * self.input.fontMetrics().lineSpacing() + theme.MARGIN)
+        elif self.field.type in ("int", "float", "choice", "bool") and not isinstance(self.input, QCheckBox):
+            self.input.setFixedWidth(theme.scale(EDITOR_WIDTH))
 
     def _emit_edited(self, text: str) -> None:
         self.edited.emit(self.field.name, text)
@@ -224,7 +271,7 @@ class FieldRow(FormRow):
         unit = field_unit(self.field)
         default = f"default {format_default(self.field)}" if is_changed else ""
         self._hint.setText(" · ".join(word for word in (unit, default) if word))
-        self._hint.setMinimumWidth(self._hint.fontMetrics().horizontalAdvance(unit))
+        self._hint.setMinimumWidth(self._hint.fontMetrics().horizontalAdvance(unit) + 1)
         self._mark.setText("●" if is_changed else "")
         self._reset.setVisible(is_changed)
         if problem != self._problem:
@@ -237,24 +284,50 @@ class FieldRow(FormRow):
 class EnvironmentRow(FieldRow):
     """A family to narrow the list, and an id: chosen, searched for, or any other."""
 
+    algorithm_chosen = Signal(str)
+    """A button with an algorithm that suits the environment was clicked."""
+
     def _create_editor(self, prefix: str) -> QWidget:
+        self._finding = EnvironmentFinding()
+        self._suggestions = with_object_name(QWidget(), f"{prefix}.suggestions")
+        self._suggestions_layout = row(parent=self._suggestions)
+        self._suggestions.hide()
+        self._grid.addWidget(self._suggestions, 2, 1, 1, 4)
         self._listings: list[EnvironmentListing] = []
         self._family = form_combo(f"{prefix}.family")
         self._family.setToolTip("Family of environments")
         self._family.setAccessibleName("Family")
         self._family.addItem(ALL_FAMILIES, None)
         self._family.currentIndexChanged.connect(self._fill_ids)
+        shrink_combo(self._family)  # the id is longer
         self._ids = form_combo()
-        self._completions = make_searchable(self._ids, 12)
-        self._ids.setMaxVisibleItems(16)
         self._model = QStandardItemModel(self)
         self._ids.setModel(self._model)
+        self._completions = make_searchable(self._ids, 9)
+        self._ids.setMaxVisibleItems(16)
         self._ids.editTextChanged.connect(self._emit_edited)
         self.input = self._ids
         return self._arrange(self._family, self._ids)
 
     def _arrange(self, family: QComboBox, ids: QComboBox) -> QWidget:
         return widget_row(family, (ids, 1))
+
+    def show_finding(self, finding: EnvironmentFinding) -> None:
+        """Show what is wrong with the environment, with buttons for what to do; the worker decides."""
+        if finding == self._finding:
+            return
+        self._finding = finding
+        clear_layout(self._suggestions_layout)
+        buttons = [(name, partial(self._emit_edited, name)) for name in finding.environments]
+        buttons += [(name, partial(self.algorithm_chosen.emit, name)) for name in finding.algorithms]
+        if buttons:
+            self._suggestions_layout.addWidget(
+                ButtonRow([button(name, f"suggest.{name}", choose) for name, choose in buttons])
+            )
+        self._suggestions.setVisible(bool(buttons))
+
+    def show_state(self, is_changed: bool, problem: str) -> None:
+        super().show_state(is_changed, problem or self._finding.text)
 
     def show_choices(self, listings: list[EnvironmentListing]) -> None:
         self._listings = listings
@@ -284,12 +357,18 @@ class EnvironmentRow(FieldRow):
             view.setMinimumWidth(view.sizeHintForColumn(0) + 2 * theme.MARGIN)
             self._completions.setStringList([listing.id for listing in listings if listing.is_installed])
             self._ids.setCurrentIndex(self._ids.findText(text))
-            self._ids.setEditText(text)
+            self._set_id(text)
 
     def show_text(self, text: str) -> None:
         if self._ids.currentText() != text:
             with QSignalBlocker(self._ids):
-                self._ids.setEditText(text)
+                self._set_id(text)
+
+    def _set_id(self, text: str) -> None:
+        """Show the beginning of an id that is longer than the box."""
+        self._ids.setEditText(text)
+        if (edit := self._ids.lineEdit()) is not None and not edit.hasFocus():
+            edit.setCursorPosition(0)
 
 
 class NarrowEnvironmentRow(EnvironmentRow):
@@ -315,7 +394,6 @@ class SeedRow(FieldRow):
 
     def _create_editor(self, prefix: str) -> QWidget:
         self._edit = QLineEdit()
-        self._edit.setFixedWidth(EDITOR_WIDTH)
         self._edit.textChanged.connect(self._on_typed)
         self.input = self._edit
         self._several = with_object_name(QCheckBox("Several seeds"), f"{prefix}.several")
@@ -350,7 +428,9 @@ class SeedRow(FieldRow):
             count = len(parse_seeds(seeds)) if seeds is not None else 0
         except BadInput:
             return
-        self.note_label.setText(f"{count} runs in one group, one for each seed." if count else self.field.help)
+        self.note_label.setText(
+            f"{count_noun(count, 'run')} in one group, one for each seed." if count else self.field.help
+        )
 
 
 def create_row(field: SettingField, prefix: str) -> FieldRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import Signal
@@ -101,7 +102,12 @@ class GameConfiguration(QScrollArea):
         self._actor.edited.connect(lambda actor: self._edit(replace(self._draft, actor=actor)))
         self._keys_title = ui.section_label("Keys")
         self._keys = KeyMap("play.keys")
-        self._keys.edited.connect(lambda keys: self._edit(replace(self._draft, keys=keys)))
+        self._keys.edited.connect(self._edit_keys)
+        self._keys.cleared.connect(
+            lambda keys: self._workbench.offer_undo(
+                "The keys are those of the catalog again.", "reset the keys", partial(self._edit_keys, keys)
+            )
+        )
         self._session = FieldRows("play", SESSION_FIELDS)
         for rows, fields in ((self._turns, (TURN_FIELD,)), (self._session, SESSION_FIELDS)):
             by_name = {field.name: field for field in fields}
@@ -262,6 +268,9 @@ class GameConfiguration(QScrollArea):
             self._refresh()
 
     # --- editing
+
+    def _edit_keys(self, keys: dict[str, str]) -> None:
+        self._edit(replace(self._draft, keys=keys))
 
     def _edit(self, draft: GameDraft) -> None:
         if draft != self._draft:

@@ -24,6 +24,8 @@ KEY_WIDTH = 96
 class KeyMap(QWidget):
     edited = Signal(object)
     """The changed keys, by the text of their action."""
+    cleared = Signal(object)
+    """The keys that were changed before they were reset."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -131,8 +133,10 @@ class KeyMap(QWidget):
             self._change(changes)
 
     def _on_reset(self) -> None:
+        before = dict(self._changes)
         self._show_problem("")
         self._change({})
+        self.cleared.emit(before)
 
     def _change(self, changes: dict[str, str]) -> None:
         self.show_keys(self._bindings, changes)

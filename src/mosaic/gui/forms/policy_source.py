@@ -53,6 +53,7 @@ class PolicySourceFields(QObject):
     def _run_row(self) -> LabelledRow:
         self._runs = form_combo("policy.run")
         self._run_names = make_searchable(self._runs, 32)
+        self._runs.currentTextChanged.connect(self._runs.setToolTip)  # it may be longer than the box
         self._runs.activated.connect(self._on_run_chosen)
         return LabelledRow("Run", self._runs, is_wide=True)
 

@@ -8,8 +8,14 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QInputDialog, QMenu, QToolButton
 
 from mosaic.contracts.errors import BadInput
-from mosaic.gui.views.widgets import confirm, with_object_name
+from mosaic.formatting import format_number, short_id
+from mosaic.gui.models.draft import field_text
+from mosaic.gui.models.presets import best_runs
+from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
+from mosaic.submission.algorithm_schema import load_algorithms
+from mosaic.submission.run_payloads import build_train_payload
+from mosaic.submission.tuned_presets import TUNED_PRESETS, TunedPreset
 
 
 class PresetsMenu(QObject):
@@ -29,6 +35,8 @@ class PresetsMenu(QObject):
         self.menu.clear()
         self.menu.addAction("Save as preset…", self.ask_name)
         names = self._training.preset_names()
+        self._add_best_runs()
+        self._add_tuned()
         self.menu.addSeparator()
         if not names:
             self.menu.addAction("No presets yet").setEnabled(False)
@@ -38,7 +46,39 @@ class PresetsMenu(QObject):
         self.menu.addSeparator()
         delete = self.menu.addMenu("Delete")
         for name in names:
-            delete.addAction(name, partial(self.ask_delete, name))
+            delete.addAction(name, partial(self.delete, name))
+
+    def _add_best_runs(self) -> None:
+        """Offer the settings of the runs that did best in the environment of the form."""
+        draft, layout = self._training.draft, self._training.layout
+        env_id = field_text(draft, layout.fields["env_id"]).strip()
+        best = best_runs(self._workbench.runs.all(), env_id)
+        if not best:
+            return
+        submenu = self.menu.addMenu(f"Settings of the best runs in {env_id}")
+        for view in best:
+            title = f"{view.algo}: return {format_number(view.episodic_return)} ({short_id(view.run_id)})"
+            submenu.addAction(title.replace("&", "&&"), partial(self.load_run, view.run_id))
+
+    def _add_tuned(self) -> None:
+        """Offer settings that were measured to learn faster than the defaults."""
+        submenu = self.menu.addMenu("Tuned settings")
+        submenu.setToolTipsVisible(True)
+        known = load_algorithms()
+        for preset in TUNED_PRESETS:
+            if preset.algorithm in known:
+                title = f"{preset.algorithm}, {preset.env_id}: {preset.tuned.mean:g} instead of {preset.default.mean:g}"
+                action = submenu.addAction(title, partial(self.load_tuned, preset))
+                action.setToolTip(preset.describe())
+
+    def load_tuned(self, preset: TunedPreset) -> None:
+        worker = load_algorithms()[preset.algorithm].worker.id
+        self._training.load_payload(build_train_payload(worker, preset.algorithm, preset.settings, {}))
+        self._workbench.show_message(preset.describe())
+
+    def load_run(self, run_id: str) -> None:
+        open_form = partial(self._workbench.edit_requested.emit, run_id)
+        self._workbench.ask(lambda trainer: trainer.config(run_id), open_form, self._button.window())
 
     def ask_name(self) -> None:
         dialog = with_object_name(QInputDialog(self._button.window()), "train.presets.name")
@@ -50,23 +90,23 @@ class PresetsMenu(QObject):
         dialog.open()
 
     def save(self, name: str) -> None:
-        if name.strip():
-            self._training.save_preset(name.strip())
-            self._workbench.show_message(f"Saved as preset {name.strip()!r}.", "good")
+        name = name.strip()
+        if name:
+            self._workbench.save_preset(name, self._training.draft, f"Saved as preset {name!r}.")
 
     def load(self, name: str) -> None:
         try:
-            self._training.load_preset(name)
+            self._workbench.replace_form(
+                f"The form shows the preset {name!r}.",
+                f"load preset {name!r}",
+                partial(self._training.load_preset, name),
+            )
         except BadInput as error:
             self._workbench.show_error(error)
 
-    def ask_delete(self, name: str) -> None:
-        confirm(
-            self._button.window(),
-            "train.presets.delete",
-            "Delete preset",
-            f"Delete the preset {name!r}?",
-            "Runs that were made with it stay.",
-            "Delete preset",
-            lambda: self._training.delete_preset(name),
-        )
+    def delete(self, name: str) -> None:
+        deleted = self._training.get_preset(name)
+        self._training.delete_preset(name)
+        if deleted is not None:
+            put_back = partial(self._training.save_preset, name, deleted)
+            self._workbench.offer_undo(f"Deleted the preset {name!r}.", f"delete preset {name!r}", put_back)

@@ -70,7 +70,16 @@ class SecretField(QWidget):
             self._change(lambda: secrets.put_secret(self._name, value), "Stored the key.")
 
     def _remove(self) -> None:
-        self._change(lambda: secrets.delete_secret(self._name), "Removed the key.")
+        ui.confirm(
+            self.window(),
+            "secret.question",
+            "Remove key",
+            "Remove the stored API key?",
+            "It cannot be shown or restored: have a copy of it, or create another one at its provider.",
+            "Remove key",
+            lambda: self._change(lambda: secrets.delete_secret(self._name), "Removed the key."),
+            "Keep",
+        )
 
     def _change(self, call: ui.Call, message: str) -> None:
         def then(_: object) -> None:

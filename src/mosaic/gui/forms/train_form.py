@@ -5,27 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from PySide6.QtCore import QSignalBlocker, Qt, QTimer
+from PySide6.QtCore import QEvent, QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from mosaic.contracts.setting_field import SettingField
+from mosaic.contracts.views import EnvironmentDetails
 from mosaic.gui import theme
+from mosaic.gui.forms.algorithm_box import AlgorithmBox
 from mosaic.gui.forms.environment_settings_row import EnvironmentSettingsRow
-from mosaic.gui.forms.form_rows import EnvironmentRow, FieldRow, LabelledRow, SeedRow, create_row, form_combo
-from mosaic.gui.models.draft import field_text, problems
+from mosaic.gui.forms.form_rows import (
+    EnvironmentRow,
+    FieldRow,
+    FormRow,
+    LabelledRow,
+    SeedRow,
+    align_labels,
+    create_row,
+    form_combo,
+)
+from mosaic.gui.models.draft import changed_fields, field_text, problems
 from mosaic.gui.models.env_settings_text import FIELD_NAME as ENV_KWARGS
 from mosaic.gui.models.env_settings_text import object_problem, read_object, settings_problems, without_settings
+from mosaic.gui.models.environment_check import (
+    EnvironmentFinding,
+    algorithm_groups,
+    check_environment,
+)
 from mosaic.gui.models.environment_choices import WorkerEnvironments, environment_problem
-from mosaic.gui.models.form_layout import FormSection, field_label, trainable_by_worker
+from mosaic.gui.models.form_layout import FormSection, trainable_by_worker, worker_algorithms
 from mosaic.gui.models.training import Training
-from mosaic.gui.views.widgets import column, muted_label, section_label
+from mosaic.gui.views.widgets import column, create_timer, muted_label, section_label
 
 PREFIX = "train"
-MIN_TWO_COLUMN_WIDTH = 840
-"""Below this width the columns are stacked."""
 MAX_COLUMN_WIDTH = 760
-MIN_COLUMN_WIDTH = 300
+"""With text of the default size."""
 
 
 class TrainForm(QScrollArea):
@@ -46,9 +60,10 @@ class TrainForm(QScrollArea):
         self.setWidget(body)
         self._worker = form_combo("train.worker")
         self._worker.addItems(list(trainable_by_worker()))
-        self._algorithm = form_combo("train.algorithm")
+        self._algorithm = AlgorithmBox("train.algorithm")
         self._choice_rows = (LabelledRow("Worker", self._worker), LabelledRow("Algorithm", self._algorithm))
         self._rest_label = muted_label("", "train.rest")
+        self._columns: dict[QVBoxLayout, QWidget] = {}
         self._left, self._right = self._add_column(3), self._add_column(2)
         self._left.addWidget(section_label("What to train"))
         for row in self._choice_rows:
@@ -57,9 +72,10 @@ class TrainForm(QScrollArea):
         self._pending_sections: list[tuple[_ColumnBody, FormSection]] = []
         self._build_timer = QTimer(self, interval=0)
         self._build_timer.timeout.connect(self._build_next)
+        self._fit_timer = create_timer(self, 0, self._fit_to_text, is_single_shot=True)
         self._build()
         self._worker.currentTextChanged.connect(self._on_worker_chosen)
-        self._algorithm.currentTextChanged.connect(self._on_algorithm_chosen)
+        self._algorithm.name_chosen.connect(self._choose_algorithm)
         training.draft_replaced.connect(self._build)
         training.draft_edited.connect(self.refresh)
         environments.environments_loaded.connect(lambda _: self._show_environments())
@@ -69,12 +85,11 @@ class TrainForm(QScrollArea):
 
     def _add_column(self, stretch: int) -> QVBoxLayout:
         widget = QWidget()
-        widget.setMaximumWidth(MAX_COLUMN_WIDTH)
-        widget.setMinimumWidth(MIN_COLUMN_WIDTH)
         # Otherwise the size hints of the rows would override the stretch factors.
         widget.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         stack = column(parent=widget)
         stack.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self._columns[stack] = widget
         self._columns_layout.addWidget(widget, stretch)
         return stack
 
@@ -115,32 +130,38 @@ class TrainForm(QScrollArea):
             old.setParent(None)
             old.deleteLater()
         body = _ColumnBody(sections)
-        for row in above:
-            row.label.setFixedWidth(body.label_width)
+        body.rows += above
         stack.addWidget(body)
         self._bodies[stack] = body
         self._pending_sections += [(body, section) for section in sections]
 
     def _build_next(self) -> None:
-        body, section = self._pending_sections.pop(0)
-        rows = []
+        """Do one part of the work: build a section, show a column, or, at last, set the widths."""
+        if self._pending_sections:
+            self._build_section(*self._pending_sections.pop(0))
+            if not self._pending_sections:
+                self._order_tabs()
+                self._show_environments()
+        elif hidden := [body for body in self._bodies.values() if body.isHidden()]:
+            self.setUpdatesEnabled(False)  # until the widths are set
+            hidden[0].show()
+        else:
+            self._build_timer.stop()
+            self._fit_to_text()
+            self.setUpdatesEnabled(True)
+
+    def _build_section(self, body: _ColumnBody, section: FormSection) -> None:
+        rows: list[FormRow] = []
         for field in section.fields:
             row = (EnvironmentSettingsRow if field.name == ENV_KWARGS else create_row)(field, PREFIX)
-            row.label.setFixedWidth(body.label_width)
             row.edited.connect(self._on_edited)
             if isinstance(row, SeedRow):
                 row.seeds_edited.connect(self._on_seeds_edited)
+            if isinstance(row, EnvironmentRow):
+                row.algorithm_chosen.connect(self._choose_algorithm)
             self._rows[field.name] = row
             rows.append(row)
         body.add(section.title, rows)
-        if self._pending_sections:
-            return
-        self._build_timer.stop()
-        self._order_tabs()
-        self._show_environments()
-        for body in self._bodies.values():
-            body.show()
-        self.setUpdatesEnabled(True)
 
     def _order_tabs(self) -> None:
         """Down the left column, then down the right one, whichever was built later."""
@@ -152,9 +173,35 @@ class TrainForm(QScrollArea):
                     self.setTabOrder(before, widget)
                     before = widget
 
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.FontChange:
+            self._fit_timer.start()  # when the rows have the font, too
+
+    def _fit_to_text(self) -> None:
+        """Set the widths of labels and columns, which depend on the size of the text."""
+        if self._pending_sections:
+            return  # it is called again when they are built
+        self.refresh()
+        for stack, body in self._bodies.items():
+            align_labels(body.rows)
+            needed = max(row.minimum_width() for row in body.rows)
+            self._columns[stack].setMinimumWidth(needed)
+            self._columns[stack].setMaximumWidth(max(theme.scale(MAX_COLUMN_WIDTH), needed))
+        self._choose_direction(self.viewport().width())
+
+    def _choose_direction(self, width: int) -> None:
+        """One column below the other where both do not fit next to each other."""
+        margins = self._columns_layout.contentsMargins()
+        needed = sum(one.minimumWidth() for one in self._columns.values()) + margins.left() + margins.right()
+        is_narrow = width < needed + self._columns_layout.spacing()
+        wanted = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
+        if self._columns_layout.direction() != wanted:
+            self._columns_layout.setDirection(wanted)
+
     def finish_building(self) -> None:
-        """Build the sections that are still pending."""
-        while self._pending_sections:
+        """Do what is left of the work."""
+        while self._build_timer.isActive():
             self._build_next()
 
     # --- choosing
@@ -163,16 +210,15 @@ class TrainForm(QScrollArea):
         draft = self._training.draft
         with QSignalBlocker(self._worker), QSignalBlocker(self._algorithm):
             self._worker.setCurrentText(draft.worker)
-            names = list(trainable_by_worker()[draft.worker])
-            if [self._algorithm.itemText(index) for index in range(self._algorithm.count())] != names:
-                self._algorithm.clear()
-                self._algorithm.addItems(names)
-            self._algorithm.setCurrentText(draft.algorithm)
+            groups = algorithm_groups(worker_algorithms(draft.worker))
+            listed = {name for _, names in groups for name in names}
+            scripts = [name for name in trainable_by_worker()[draft.worker] if name not in listed]
+            self._algorithm.show_names([*groups, ("Scripts", scripts)], draft.algorithm)
 
     def _on_worker_chosen(self, worker: str) -> None:
         self._training.choose_algorithm(worker, trainable_by_worker()[worker][0])
 
-    def _on_algorithm_chosen(self, algorithm: str) -> None:
+    def _choose_algorithm(self, algorithm: str) -> None:
         self._training.choose_algorithm(self._worker.currentText(), algorithm)
 
     def _show_environments(self) -> None:
@@ -195,10 +241,19 @@ class TrainForm(QScrollArea):
         self._training.edit(replace(self._training.draft, seeds=seeds))
 
     def show_field_error(self, name: str, message: str) -> None:
-        """Show the worker's message at a field until the field is changed."""
-        self._field_errors[name] = message
+        """Show the worker's message at a field until the field is changed.
+
+        What the form has found about the environment itself stays instead: it offers buttons.
+        """
+        if name != "env_id" or not self._check_environment().text:
+            self._field_errors[name] = message
         self.refresh()
         self.focus_field(name)
+
+    def begin(self) -> None:
+        """Show the first rows, with the focus in the box of algorithms."""
+        self.verticalScrollBar().setValue(0)
+        self._algorithm.begin_typing()
 
     def focus_field(self, name: str) -> None:
         self.finish_building()
@@ -220,13 +275,24 @@ class TrainForm(QScrollArea):
                 by_field[ENV_KWARGS] = one
         return {"env_id": problem, **by_field} if problem and "env_id" not in by_field else by_field
 
+    def _check_environment(self) -> EnvironmentFinding:
+        draft, layout = self._training.draft, self._training.layout
+        env_id = field_text(draft, layout.fields["env_id"]).strip()
+        listings = self._environments.for_worker(draft.worker)
+        return check_environment(
+            env_id, layout.algorithm, listings, self._environment_details(), worker_algorithms(draft.worker)
+        )
+
     def _environment_settings(self) -> tuple[SettingField, ...] | None:
         """What the catalog knows of the chosen environment's settings; None until the trainer has answered."""
+        details = self._environment_details()
+        return None if details is None else details.settings
+
+    def _environment_details(self) -> EnvironmentDetails | None:
         draft = self._training.draft
         env_id = field_text(draft, self._training.layout.fields["env_id"]).strip()
         listed = {listing.id for listing in self._environments.for_worker(draft.worker) if listing.is_installed}
-        details = self._environments.details(env_id) if env_id in listed else None
-        return None if details is None else details.settings
+        return self._environments.details(env_id) if env_id in listed else None
 
     def refresh(self) -> None:
         draft = self._training.draft
@@ -237,10 +303,12 @@ class TrainForm(QScrollArea):
             settings_row.show_settings(settings or ())
             self._drop_settings_of_other_environment(settings)
             draft = self._training.draft
+        changed = changed_fields(self._training.layout, draft)
         for name, row in self._rows.items():
-            is_changed = name in draft.texts
+            is_changed = name in changed
+            if isinstance(row, EnvironmentRow):
+                row.show_finding(EnvironmentFinding() if messages.get(name) else self._check_environment())
             if isinstance(row, SeedRow):
-                is_changed = is_changed or draft.seeds is not None
                 row.show_seeds(field_text(draft, row.field), draft.seeds)
             elif not row.input.hasFocus():  # typing is not interrupted
                 row.show_text(field_text(draft, row.field))
@@ -267,10 +335,7 @@ class TrainForm(QScrollArea):
         return next((name for name, row in self._rows.items() if row.isAncestorOf(self.focusWidget() or self)), "")
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        is_narrow = event.size().width() < MIN_TWO_COLUMN_WIDTH
-        wanted = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
-        if self._columns_layout.direction() != wanted:
-            self._columns_layout.setDirection(wanted)
+        self._choose_direction(event.size().width())
         super().resizeEvent(event)
 
 
@@ -282,11 +347,12 @@ class _ColumnBody(QWidget):
         self.sections = sections
         fields = [field for section in sections for field in section.fields]
         self.names = [field.name for field in fields]
-        metrics = self.fontMetrics()
-        self.label_width = max(metrics.horizontalAdvance(field_label(field)) for field in fields) + theme.GAP
+        self.rows: list[FormRow] = []
+        """Those whose labels are aligned with each other, also above this body."""
         self._stack = column(parent=self)
 
-    def add(self, title: str, rows: Sequence[QWidget]) -> None:
+    def add(self, title: str, rows: Sequence[FormRow]) -> None:
+        self.rows += rows
         if title and self._stack.count():
             self._stack.addSpacing(theme.GAP)
         if title:

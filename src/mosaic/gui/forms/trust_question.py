@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import QObject
@@ -23,9 +24,11 @@ def ask_with_trust(
     owner: QObject,
     failed: Callable[[Exception], None] | None = None,
     on_question: Callable[[], None] = lambda: None,
+    is_repeatable: bool = False,
 ) -> None:
     """Make a call; where it is refused because it would execute code of an imported run, ask, naming that code."""
     failed = failed or workbench.show_error
+    ask = partial(workbench.bridge.ask, owner=owner, is_repeatable=is_repeatable)
 
     def refuse(error: Exception) -> None:
         if not isinstance(error, NotTrusted):
@@ -39,8 +42,8 @@ def ask_with_trust(
             "Execute code of an imported run?",
             str(error).rpartition(" If you trust it")[0],
             "Trust it and run",
-            lambda: workbench.bridge.ask(lambda trainer: call(trainer, True), then, failed, owner),
+            lambda: ask(lambda trainer: call(trainer, True), then, failed),
             "Do not run",
         )
 
-    workbench.bridge.ask(lambda trainer: call(trainer, False), then, refuse, owner)
+    ask(lambda trainer: call(trainer, False), then, refuse)

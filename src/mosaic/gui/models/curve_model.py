@@ -14,6 +14,12 @@ from mosaic.statistics.curves import Smoother
 
 X_KINDS = {"step": "Step", "relative": "Relative time", "wall": "Wall time", "episode": "Episode"}
 
+NEGLIGIBLE = 1e-9
+"""A smoothed value smaller than this part of the largest value is shown as 0: an average never quite reaches it."""
+Line = tuple[Floats, Floats]
+"""x and y."""
+NO_LINE: Line = (np.empty(0), np.empty(0))
+
 
 class ReducedCurve(NamedTuple):
     """What is drawn: at most about one entry per bin, ascending in x."""
@@ -38,8 +44,14 @@ class ChartCurve:
         self._x, self._y, self._smooth, self._low, self._high = (GrowingArray() for _ in range(5))
         self._smoother = Smoother(weight)
         self._has_gaps = False
+        self._largest = 0.0
+        """Of all values without their sign."""
         self.has_band = False
         """Whether `low` and `high` were given."""
+        self.tail: Line = NO_LINE
+        """How the curve continues where it is not complete; drawn dotted."""
+        self.lines: Line = NO_LINE
+        """Thin lines behind the curve, with gaps between them."""
 
     def __len__(self) -> int:
         return len(self._x)
@@ -78,7 +90,10 @@ class ChartCurve:
             x, y, low, high = all_x[order], all_y[order], None, None
         self._x.extend(x)
         self._y.extend(y)
-        self._has_gaps = self._has_gaps or not bool(np.isfinite(y).all())
+        finite = y[np.isfinite(y)]
+        self._has_gaps = self._has_gaps or len(finite) < len(y)
+        if len(finite):
+            self._largest = max(self._largest, float(np.abs(finite).max()))
         if low is not None and high is not None:
             self.has_band = True
             self._low.extend(low)
@@ -97,7 +112,7 @@ class ChartCurve:
         right = int(np.searchsorted(xs, x))
         left = max(0, right - 1)
         at = left if x - xs[left] < xs[min(right, len(xs) - 1)] - x else min(right, len(xs) - 1)
-        return float(xs[at]), float(self.y[at]), float(self.smooth[at])
+        return self._point(at)
 
     def last_point(self) -> tuple[float, float, float] | None:
         """Return the last point that is not a gap, as `value_at` does."""
@@ -105,7 +120,13 @@ class ChartCurve:
         if at >= 0 and not math.isfinite(self.y[at]):
             known = np.flatnonzero(np.isfinite(self.y))
             at = int(known[-1]) if len(known) else -1
-        return None if at < 0 else (float(self.x[at]), float(self.y[at]), float(self.smooth[at]))
+        return None if at < 0 else self._point(at)
+
+    def _point(self, at: int) -> tuple[float, float, float]:
+        smooth = float(self.smooth[at])
+        if self.weight > 0 and abs(smooth) < self._largest * NEGLIGIBLE:
+            smooth = 0.0
+        return float(self.x[at]), float(self.y[at]), smooth
 
     def reduce(self, begin: float, end: float, bins: int) -> ReducedCurve:
         """Return the points from `begin` to `end` and one at either side, reduced to bins where they are too many."""
@@ -158,32 +179,35 @@ class CurveFeed:
         if source is None or len(source) == len(self.curve):
             return False
         new = slice(len(self.curve), len(source))
-        self.curve.extend(self._x_values(source, x_kind)[new], source.value[new])
+        self.curve.extend(x_values(self.tags, self.tag, x_kind)[new], source.value[new])
         return True
 
-    def _x_values(self, source: GrowingPoints, kind: str) -> Floats:
-        if kind == "wall":
-            return source.at
-        if kind == "relative":
-            return source.at - min(float(points.at[0]) for points in self.tags.values() if len(points))
-        if kind == "episode":
-            if self.tag in (RETURN_TAG, LENGTH_TAG):
-                return np.arange(1.0, len(source) + 1)
-            episodes = self.tags.get(RETURN_TAG)
-            if episodes is not None:
-                return np.searchsorted(episodes.step, source.step, side="right").astype(np.float64)
-        return source.step
+
+def x_values(tags: Mapping[str, GrowingPoints], tag: str, kind: str) -> Floats:
+    """Return the x of the points of a tag."""
+    source = tags[tag]
+    if kind == "wall":
+        return source.at
+    if kind == "relative":
+        return source.at - min(float(points.at[0]) for points in tags.values() if len(points))
+    if kind == "episode":
+        if tag in (RETURN_TAG, LENGTH_TAG):
+            return np.arange(1.0, len(source) + 1)
+        episodes = tags.get(RETURN_TAG)
+        if episodes is not None:
+            return np.searchsorted(episodes.step, source.step, side="right").astype(np.float64)
+    return source.step
 
 
 def to_log_scale(reduced: ReducedCurve) -> ReducedCurve:
     """As drawn on a logarithmic axis: what is not above zero is a gap; a band that reaches there ends at the line."""
 
-    def log(values: Floats) -> Floats:
-        return np.log10(values, out=np.full(len(values), np.nan), where=values > 0)
+    raw, smooth, low, high = map(log_values, (reduced.raw, reduced.smooth, reduced.low, reduced.high))
+    return ReducedCurve(reduced.x, raw, smooth, np.where(np.isnan(low), raw, low), high)
 
-    raw = log(reduced.raw)
-    low, high = log(reduced.low), log(reduced.high)
-    return ReducedCurve(reduced.x, raw, log(reduced.smooth), np.where(np.isnan(low), raw, low), high)
+
+def log_values(values: Floats) -> Floats:
+    return np.log10(values, out=np.full(len(values), np.nan), where=values > 0)
 
 
 def finite_range(*parts: Floats) -> tuple[float, float] | None:

@@ -35,6 +35,8 @@ class Draft:
     """Several seeds as written, such as 1-5; None: one run with the field's seed."""
     rest: Mapping[str, Any] = field(default_factory=dict)
     """The parts of an opened payload that the form has no fields for; they are submitted unchanged."""
+    source: str = ""
+    """The id of the run whose settings were opened; empty: none."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -112,6 +114,16 @@ def problems(layout: FormLayout, draft: Draft) -> dict[str, str]:
     return {name: problem for name, problem in by_field.items() if problem}
 
 
+def changed_fields(layout: FormLayout, draft: Draft) -> set[str]:
+    """The names of the fields that do not have their default.
+
+    A text that was written for another algorithm may be the default of this one, or have no field here.
+    """
+    fields = layout.fields
+    changed = {name for name, text in draft.texts.items() if name in fields and not is_default(fields[name], text)}
+    return changed | ({"seed"} if draft.seeds is not None else set())
+
+
 def changed_values(layout: FormLayout, draft: Draft) -> dict[str, Any]:
     """The values of all fields that do not have their default."""
     fields = layout.fields
@@ -185,7 +197,7 @@ def to_command_line(layout: FormLayout, draft: Draft) -> str:
         return f"printf %s {shlex.quote(json.dumps(payloads[0]))} | mosaic submit -"
     values = changed_values(layout, draft)
     config = payloads[0]["metadata"]["worker"]["config"]
-    words = ["mosaic", "train", _command_name(layout)]
+    words = ["mosaic", "train", command_name(layout)]
     for name in CORE_FIELD_NAMES:
         if name == "seed" and draft.seeds is not None:
             words += ["--seeds", draft.seeds.replace(" ", "")]
@@ -206,7 +218,7 @@ def _to_flags(setting: SettingField, value: Any) -> list[str]:
     return [flag, "none" if value is None else format_setting(setting, value)]
 
 
-def _command_name(layout: FormLayout) -> str:
+def command_name(layout: FormLayout) -> str:
     if layout.algorithm.is_user_script:
         return layout.algorithm.name
     wanted = (layout.algorithm.worker.id, layout.algorithm.name)

@@ -22,8 +22,15 @@ ALL_FAMILIES = "All families"
 
 
 def sort_environments(listings: Iterable[EnvironmentListing]) -> list[EnvironmentListing]:
-    """Those that are installed first, each family together."""
-    return sorted(listings, key=lambda listing: (not listing.is_installed, listing.family, listing.id.lower()))
+    """Those that are installed first, each family together, the newest version first."""
+    return sorted(listings, key=_order)
+
+
+def _order(listing: EnvironmentListing) -> tuple[bool, str, str, int]:
+    name, _, version = listing.id.rpartition("-v")
+    is_versioned = bool(name) and version.isdigit()
+    base = name if is_versioned else listing.id
+    return not listing.is_installed, listing.family, base.lower(), -int(version) if is_versioned else 0
 
 
 def unavailable_hint(listing: EnvironmentListing) -> str:

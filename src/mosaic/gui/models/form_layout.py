@@ -89,6 +89,12 @@ def algorithms_by_worker() -> dict[str, tuple[str, ...]]:
 
 
 @cache
+def worker_algorithms(worker: str) -> tuple[Algorithm, ...]:
+    """The algorithms of a worker, without scripts."""
+    return tuple(algorithm for algorithm in _all_algorithms() if algorithm.worker.id == worker)
+
+
+@cache
 def _installed_scripts() -> ScriptFolder | None:
     return find_installed_scripts()
 

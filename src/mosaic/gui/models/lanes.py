@@ -14,25 +14,32 @@ from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local
 from mosaic.client.trainer_client import FrameUpdate
 from mosaic.contracts import semconv
 from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
-from mosaic.fastlane import BGRX32, CONNECTED, UNAVAILABLE, WAITING, Frame, FrameHud, LaneView, lanes_folder
+from mosaic.fastlane import (
+    BGRX32,
+    CONNECTED,
+    NO_REQUEST,
+    UNAVAILABLE,
+    WAITING,
+    Frame,
+    FrameHud,
+    FrameRequest,
+    LaneView,
+    lanes_folder,
+)
+from mosaic.formatting import count_noun
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import RunsModel
 
 WAITING_FOR_FRAME = "waiting for the next frame…"
+BETWEEN_BATCHES = "between batches"
 STALE_AFTER_S = 2.0
 """A frame without a successor for this time is the last one for now."""
 RETRY_S = 1.0
 MAX_SIDE_PX = 1280
 """Of an image that the daemon sends."""
-
-
-class RateRequest(NamedTuple):
-    """How often to render, and for which share of the training time; None leaves it to the run."""
-
-    rate_hz: float | None = None
-    budget: float | None = None
 
 
 class FrameCell(NamedTuple):
@@ -51,8 +58,8 @@ class FrameCell(NamedTuple):
 class LocalLanes(LaneView):
     transport = "shared memory"
 
-    def __init__(self, run_dir: str, envs: Sequence[int], rate: RateRequest, log_event: Callable[..., None]) -> None:
-        super().__init__(lanes_folder(run_dir), envs, rate_hz=rate.rate_hz, budget=rate.budget, log_event=log_event)
+    def __init__(self, run_dir: str, envs: Sequence[int], log_event: Callable[..., None]) -> None:
+        super().__init__(lanes_folder(run_dir), envs, log_event=log_event)
         self.cells: list[FrameCell] = []
 
     def poll(self) -> set[int]:
@@ -90,8 +97,8 @@ class RelayedLanes(RelayedFrames["list[FrameCell]"]):
 
     transport = "the trainer's relay"
 
-    def __init__(self, bridge: Bridge, run_id: str, envs: Sequence[int], rate: RateRequest) -> None:
-        super().__init__(run_id, envs, rate.rate_hz, rate.budget, lambda update: split_grid(update, envs), MAX_SIDE_PX)
+    def __init__(self, bridge: Bridge, run_id: str, envs: Sequence[int], request: FrameRequest) -> None:
+        super().__init__(run_id, envs, request, lambda update: split_grid(update, envs), MAX_SIDE_PX)
         self.cells: list[FrameCell] = []
         self._bridge = bridge
         self._retry_at: float | None = None
@@ -129,6 +136,14 @@ def split_grid(update: FrameUpdate, envs: Sequence[int]) -> list[FrameCell]:
     return cells
 
 
+def merge_cells(shown: Sequence[FrameCell], found: Sequence[FrameCell]) -> list[FrameCell]:
+    """Return the cells to show: an environment without a frame keeps its last one, and all do until there is one."""
+    if not any(cell.image is not None for cell in found) and any(cell.image is not None for cell in shown):
+        return list(shown)
+    last = {cell.env: cell for cell in shown}
+    return [last.get(cell.env, cell) if cell.image is None else cell for cell in found]
+
+
 # --- one viewer
 
 LaneSource = LocalLanes | RelayedLanes
@@ -140,7 +155,11 @@ class ViewerStatus(NamedTuple):
 
 
 def viewer_status(
-    view: RunView | None, video_mode: str | None, source: LaneSource | None, since_frame_s: float
+    view: RunView | None,
+    video_mode: str | None,
+    source: LaneSource | None,
+    since_frame_s: float,
+    has_image: bool = False,
 ) -> ViewerStatus:
     """Return the status of a viewer: the state of the run takes precedence over that of its lanes."""
     if view is None:
@@ -158,6 +177,8 @@ def viewer_status(
     if view.stage == "paused":
         return ViewerStatus(WAITING, "the run is paused")
     if source.state == WAITING:
+        if has_image:  # its lanes are gone for now
+            return ViewerStatus(WAITING, BETWEEN_BATCHES if view.kind == RunKind.POLICY_EVAL else WAITING_FOR_FRAME)
         return ViewerStatus(WAITING, source.reason or WAITING_FOR_FRAME)
     return (
         ViewerStatus(CONNECTED, source.transport)
@@ -185,7 +206,8 @@ class Lanes(QObject):
         self.status = ViewerStatus(WAITING, WAITING_FOR_FRAME)
         self.torn = 0
         self.invalid = 0
-        self._rate = RateRequest()
+        self._request = NO_REQUEST
+        self._focused_env: int | None = None
         self._bridge = bridge
         self._runs = runs
         self._events = events
@@ -223,9 +245,18 @@ class Lanes(QObject):
             self.suspend()
             self.cells = [cell for cell in self.cells if not envs or cell.env in envs]
 
-    def set_rate(self, rate_hz: float | None, budget: float | None) -> None:
-        self._rate = RateRequest(rate_hz, budget)
-        self.suspend()
+    def ask(self, request: FrameRequest, focused_env: int | None = None) -> None:
+        """State what is asked of the run; the environment that somebody looks at gets more than the others."""
+        is_new = request != self._request
+        self._request, self._focused_env = request, focused_env
+        if isinstance(self._source, LocalLanes):
+            self._source.ask(request, focused_env)
+        elif is_new:
+            self.suspend()
+
+    @property
+    def request(self) -> FrameRequest:
+        return self._request
 
     def poll(self) -> set[int]:
         """The environments with a new frame. Never waits; costs what the new frames' copies cost."""
@@ -239,7 +270,7 @@ class Lanes(QObject):
             before = len(self.cells)
             new = source.poll()  # a signal that closes the window may come in the middle: then there is no source left
             if source.cells and (new or len(source.cells) != before):
-                self.cells = list(source.cells)
+                self.cells = merge_cells(self.cells, source.cells)
             if new:
                 self._last_frame_at = now
                 self._rate_meter.record(now, len(new))
@@ -262,6 +293,10 @@ class Lanes(QObject):
         """Frames per second of all environments together, over the last two seconds."""
         return self._rate_meter.rate_hz(time.monotonic())
 
+    @property
+    def _has_image(self) -> bool:
+        return any(cell.image is not None for cell in self.cells)
+
     def _run(self) -> RunView | None:
         return self._runs.get(self.run_id) if self.run_id else None
 
@@ -270,8 +305,10 @@ class Lanes(QObject):
         if view is None or view.stage in ("queued", "finished"):
             return None
         if has_local_frames(view, self._is_remote):
-            return LocalLanes(view.run_dir, self.envs, self._rate, self._log_lane_event)
-        return RelayedLanes(self._bridge, view.run_id, self.envs, self._rate)
+            local = LocalLanes(view.run_dir, self.envs, self._log_lane_event)
+            local.ask(self._request, self._focused_env)
+            return local
+        return RelayedLanes(self._bridge, view.run_id, self.envs, self._request)
 
     def _on_config(self, answer: tuple[str, Mapping[str, Any]]) -> None:
         run_id, payload = answer
@@ -286,7 +323,7 @@ class Lanes(QObject):
         view = self._run()
         if view is not None and view.stage == "finished":
             self.suspend()
-        status = viewer_status(view, self._video_mode, self._source, now - self._last_frame_at)
+        status = viewer_status(view, self._video_mode, self._source, now - self._last_frame_at, self._has_image)
         source = self._source
         counts = (source.torn_reads, source.invalid_files) if source is not None else (self.torn, self.invalid)
         if status != self.status or counts != (self.torn, self.invalid):
@@ -295,9 +332,7 @@ class Lanes(QObject):
             self.changed.emit()
         if status.state == CONNECTED:
             count = len(self.cells)
-            self._log_status_change(
-                semconv.FASTLANE_CONNECTED, f"{count} environment{'s' * (count != 1)} by {status.text}"
-            )
+            self._log_status_change(semconv.FASTLANE_CONNECTED, f"{count_noun(count, 'environment')} by {status.text}")
         elif status.state == UNAVAILABLE and (self._source is not None or self.run_id in self._last_logged):
             self._log_status_change(semconv.FASTLANE_UNAVAILABLE, status.text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import time
@@ -74,31 +73,79 @@ def _strip_control_characters(text: str) -> str:
     return "".join(char if char == "\t" or char.isprintable() else "�" for char in text)
 
 
-class LogDecoder:
-    """Converts chunks of bytes to complete lines, and keeps the incomplete last one."""
+class LogLine(NamedTuple):
+    text: str
+    offset: int
+    """Of its first byte in the log."""
+    is_stderr: bool = False
 
-    def __init__(self, starts_mid_line: bool = False) -> None:
-        """`starts_mid_line`: the first line is incomplete and is skipped."""
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._partial_line = ""
+
+class _Partial:
+    """The last line of a stream, as far as it is written."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.offset = 0
+
+
+class LogLines:
+    """Splits chunks of one stream, or of two that alternate, into lines, and keeps the incomplete last ones."""
+
+    def __init__(self, offset: int = 0, starts_mid_line: bool = False) -> None:
+        """`offset`: of the first chunk. `starts_mid_line`: its first line is incomplete and is skipped."""
+        self.first_offset = offset
+        """Of the first line that is not skipped."""
+        self.end = offset
         self._starts_mid_line = starts_mid_line
-        self.skipped_prefix = ""
-        """The end of a line that starts in an earlier part."""
+        self._partials = {False: _Partial(), True: _Partial()}
+        self._newest = False
+        """The stream of the last chunk."""
+
+    def add(self, data: bytes, is_stderr: bool = False) -> list[LogLine]:
+        begin = self.end
+        self.end += len(data)
+        if self._starts_mid_line:
+            skipped = data.find(b"\n") + 1
+            if skipped == 0:
+                self.first_offset = self.end
+                return []
+            self._starts_mid_line = False
+            begin, data = begin + skipped, data[skipped:]
+            self.first_offset = begin
+        self._newest = is_stderr
+        partial = self._partials[is_stderr]
+        *complete, rest = data.split(b"\n")
+        lines = []
+        for line in complete:
+            offset = partial.offset if partial.data else begin
+            lines.append(LogLine(_decode(partial.data + line), offset, is_stderr))
+            partial.data = b""
+            begin += len(line) + 1
+        if not partial.data:
+            partial.offset = begin
+        partial.data += rest
+        if len(partial.data) > 8 * MAX_LINE_CHARS:
+            partial.data = partial.data[: 4 * MAX_LINE_CHARS]  # an endless line: the rest would never be shown
+        return lines
 
     @property
-    def partial_line(self) -> str:
-        """The last line, as far as it is written."""
-        return "" if self._starts_mid_line else self._partial_line
+    def partial_line(self) -> LogLine | None:
+        """The incomplete line of the stream that was written last."""
+        partial = self._partials[self._newest]
+        return LogLine(_decode(partial.data), partial.offset, self._newest) if partial.data else None
 
-    def decode(self, data: bytes, is_last: bool = False) -> list[str]:
-        *lines, rest = (self._partial_line + self._decoder.decode(data, is_last)).split("\n")
-        if len(rest) > 4 * MAX_LINE_CHARS:
-            rest = rest[: 2 * MAX_LINE_CHARS]  # an endless line: the rest would never be shown
-        self._partial_line = rest
-        if self._starts_mid_line and lines:
-            self._starts_mid_line = False
-            self.skipped_prefix = lines.pop(0)
-        return [visible_text(line) for line in lines]
+    def take_partial_lines(self) -> list[LogLine]:
+        """What is incomplete, where nothing follows."""
+        lines = []
+        for is_stderr, partial in self._partials.items():
+            if partial.data:
+                lines.append(LogLine(_decode(partial.data), partial.offset, is_stderr))
+            partial.data = b""
+        return sorted(lines, key=lambda line: line.offset)
+
+
+def _decode(data: bytes) -> str:
+    return visible_text(data.decode(errors="replace"))
 
 
 def visible_text(line: str) -> str:

@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from mosaic.api.play_payload import build_play_payload
 from mosaic.client import TrainerClient
 from mosaic.client.session_control import SessionControl
+from mosaic.client.submission import new_submission_key
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import HUMAN
@@ -110,9 +111,10 @@ class PlaySession(QObject):
             payload = build_play_payload(
                 trainer, requested.env_id, requested.actors, requested.settings, requested.options
             )
-            return trainer.submit(payload)
+            return trainer.submit(payload, key=key)
 
-        self._bridge.ask(submit, self._on_submitted, self._on_refused, self)
+        key = new_submission_key()
+        self._bridge.ask(submit, self._on_submitted, self._on_refused, self, is_repeatable=True)
 
     def attach(self, run_id: str) -> None:
         """Follow and control a session that was started elsewhere."""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from mosaic.contracts.options import RunKind
+from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft
+
+MAX_BEST_RUNS = 5
 
 
 class Presets:
@@ -32,3 +38,17 @@ class Presets:
     def _write(self, presets: dict[str, object]) -> None:
         self._settings.put("presets", presets)
         self._settings.flush()
+
+
+def best_runs(views: Iterable[RunView], env_id: str) -> list[RunView]:
+    """The finished trainings in this environment with the highest returns, one for each algorithm, the best first."""
+    best: dict[str | None, RunView] = {}
+    ended = [view for view in views if view.kind == RunKind.TRAIN and view.outcome == "succeeded"]
+    for view in sorted(ended, key=_return):
+        if view.env_id == env_id and view.worker != "script" and view.episodic_return is not None:
+            best[view.algo] = view
+    return sorted(best.values(), key=_return, reverse=True)[:MAX_BEST_RUNS]
+
+
+def _return(view: RunView) -> float:
+    return view.episodic_return if view.episodic_return is not None else float("-inf")

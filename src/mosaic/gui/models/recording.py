@@ -1,4 +1,4 @@
-"""Saved frames: as one image, or as a video in real time."""
+"""Saved frames: as one image, or as videos in real time."""
 
 from __future__ import annotations
 
@@ -54,11 +54,15 @@ class Recording(QObject):
     """The file and its number of frames."""
     failed = Signal(str)
 
-    def __init__(self, bridge: Bridge, path: Path, parent: QObject | None = None) -> None:
+    def __init__(self, bridge: Bridge, run_id: str, path: Path, parent: QObject | None = None) -> None:
         super().__init__(parent)
+        self.run_id = run_id
         self.path = path
         self.is_stopped = False
         self.started_at = time.monotonic()
+        self._length_s = 0.0
+        """From its start to its stop."""
+        self._written_count = 0
         self._queue: queue.SimpleQueue[tuple[float, list[FrameCell]]] = queue.SimpleQueue()
         bridge.run_in_background(
             self._encode,
@@ -71,6 +75,11 @@ class Recording(QObject):
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started_at
 
+    @property
+    def progress(self) -> float:
+        """How much of the video is written, 0 to 1; of one that is not stopped, 0."""
+        return min(1.0, self._written_count / max(1.0, self._length_s * RATE_HZ)) if self.is_stopped else 0.0
+
     def add(self, cells: Sequence[FrameCell]) -> None:
         """Show these from now on."""
         if self._queue.qsize() < MAX_QUEUED_FRAMES and any(cell.image is not None for cell in cells):
@@ -79,6 +88,7 @@ class Recording(QObject):
     def stop(self) -> None:
         if not self.is_stopped:
             self.is_stopped = True
+            self._length_s = self.elapsed_s
             self._queue.put((time.monotonic(), []))
 
     def _encode(self) -> int:
@@ -101,5 +111,53 @@ class Recording(QObject):
             until, cells = self._queue.get()
             for _ in range(max(1, round((until - started_at) * RATE_HZ) - video.frame_count)):
                 video.add(frame)
+                self._written_count = video.frame_count
         if not video.frame_count:
             raise MosaicError("No frame arrived while recording: nothing was saved.")
+
+
+class Recordings(QObject):
+    """The recordings of this window that are not complete: taken, or being written."""
+
+    changed = Signal(str)
+    """The run one of whose recordings was started, stopped, saved or given up."""
+    saved = Signal(str, object, int)
+    """The run, the file and its number of frames."""
+    failed = Signal(str)
+
+    def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self._active: list[Recording] = []
+        self.requested_path: Path | None = None
+        """The video that somebody wants to see, until it is selected."""
+
+    def of_run(self, run_id: str) -> list[Recording]:
+        """Return those of a run, the newest first."""
+        return [recording for recording in reversed(self._active) if recording.run_id == run_id]
+
+    def start(self, run_id: str, path: Path) -> Recording:
+        recording = Recording(self._bridge, run_id, path, self)
+        recording.saved.connect(lambda _, frames: self._on_saved(recording, frames))
+        recording.failed.connect(lambda reason: self._on_failed(recording, reason))
+        self._active.append(recording)
+        self.changed.emit(run_id)
+        return recording
+
+    def stop(self, recording: Recording) -> None:
+        recording.stop()
+        self.changed.emit(recording.run_id)
+
+    def _on_saved(self, recording: Recording, frames: int) -> None:
+        self._remove(recording)
+        self.saved.emit(recording.run_id, recording.path, frames)
+
+    def _on_failed(self, recording: Recording, reason: str) -> None:
+        recording.is_stopped = True
+        self._remove(recording)
+        self.failed.emit(reason)
+
+    def _remove(self, recording: Recording) -> None:
+        self._active.remove(recording)
+        recording.deleteLater()
+        self.changed.emit(recording.run_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from operator import methodcaller
@@ -12,6 +13,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from mosaic.contracts.events import Deleted, EvalSummaryUpdate, Event, RecordChanged
 from mosaic.contracts.views import Evaluation, RunView
+from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 
 SCRATCH_ID = ""
@@ -30,6 +32,8 @@ class RunsModel(QObject):
         super().__init__(parent)
         self._bridge = bridge
         self._views: dict[str, RunView] = {}
+        self.archived_count = 0
+        self._count_by_user: Counter[str | None] = Counter()
         bridge.runs_listed.connect(self._on_listed)
         bridge.status_polled.connect(lambda views, _: self.update(views))
         bridge.events_received.connect(self._on_events)
@@ -47,6 +51,11 @@ class RunsModel(QObject):
     def all(self) -> list[RunView]:
         return list(self._views.values())
 
+    @property
+    def has_several_users(self) -> bool:
+        """Whether runs of more than one user are known."""
+        return sum(count > 0 for user, count in self._count_by_user.items() if user) > 1
+
     def get_or_placeholder(self, run_id: str) -> RunView:
         """For a run that the daemon has not listed yet."""
         return self._views.get(run_id) or RunView.placeholder(run_id)
@@ -63,19 +72,27 @@ class RunsModel(QObject):
                 view = view.model_copy(update={"history": known.history, "attempts": known.attempts})
             if view != known:
                 self._views[view.run_id] = view
+                self.archived_count += view.is_archived - (known is not None and known.is_archived)
+                self._count_by_user[view.submitted_by] += known is None
                 changed.add(view.run_id)
         if changed:
+            theme.run_colors.assign(changed)
             self.changed.emit(changed)
 
     def remove(self, run_ids: set[str]) -> None:
         known = run_ids.intersection(self._views)
         for run_id in known:
-            del self._views[run_id]
+            view = self._views.pop(run_id)
+            self.archived_count -= view.is_archived
+            self._count_by_user[view.submitted_by] -= 1
         if known:
             self.removed.emit(known)
 
     def _on_listed(self, views: list[RunView]) -> None:
         self._views = {view.run_id: view for view in views}
+        self.archived_count = sum(view.is_archived for view in views)
+        self._count_by_user = Counter(view.submitted_by for view in views)
+        theme.run_colors.assign(self._views)
         self.reset.emit()
 
     def _on_events(self, events: list[Event]) -> None:

@@ -1,131 +1,58 @@
-"""The runs as a table: searched, sorted and updated row by row, so that thousands stay responsive."""
+"""The runs as a table: searched, sorted, folded by group and updated row by row, so that thousands stay responsive."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cmp_to_key
-from operator import attrgetter
 from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
 from mosaic import formatting
-from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
+from mosaic.gui.models.group_rows import GroupSummary, summarize_group
+from mosaic.gui.models.run_columns import COLUMN_IDS, COLUMNS, VALUES_AFTER, Column
+from mosaic.gui.models.run_filter import RunFilter
+from mosaic.gui.models.run_order import GROUP_PREFIX, Key, RunOrder
 from mosaic.gui.models.runs_model import RunsModel
 from mosaic.gui.models.search import Query
 
 Index = QModelIndex | QPersistentModelIndex
-Key = tuple[Any, ...]
 
 MAX_SINGLE_MOVES = 64
 """From this many changed rows on, the table is sorted again instead of moving rows one by one."""
+DEFAULT_ORDER = -1
+"""The column to sort by, for the order without one: what runs first, then what waits, then the newest."""
 _ROOT = QModelIndex()
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-_STATE_ORDER = (
-    *("running", "stalled", "paused", "stopping", "starting", "queued"),
-    *("failed", "lost", "rejected", "cancelled", "succeeded"),
-)
-"""Those that may need attention come first."""
-
-
-@dataclass(frozen=True)
-class Column:
-    id: str
-    title: str
-    text: Callable[[RunView], str]
-    key: Callable[[RunView], Any]
-    """The sort key; None comes last in either order."""
-    width_sample: str
-    """As wide as this."""
-    is_right_aligned: bool = False
-    tooltip: Callable[[RunView], str] = lambda _: ""
-
-
-def _state_rank(view: RunView) -> int:
-    state = view.status
-    return _STATE_ORDER.index(state) if state in _STATE_ORDER else len(_STATE_ORDER)
-
-
-def _algorithm_text(view: RunView) -> str:
-    name = str(view.algo or view.worker or "–")
-    return f"{name} (eval)" if view.kind == RunKind.POLICY_EVAL else name
-
-
-def _percent_text(view: RunView) -> str:
-    fraction = formatting.progress_fraction(view)
-    return "–" if fraction is None else f"{100 * fraction:.0f}%"
-
-
-def _steps_tooltip(view: RunView) -> str:
-    if view.global_step is None:
-        return ""
-    total = f" of {view.total_timesteps:,}" if view.total_timesteps else ""
-    return f"{view.global_step:,}{total} steps"
-
-
-def _tags_text(view: RunView) -> str:
-    return ", ".join(view.tags or ())
-
-
-def _column(
-    column_id: str,
-    title: str,
-    field: str,
-    width_sample: str,
-    format_value: Callable[[Any], str] = lambda value: "–" if value is None else str(value),
-    is_right_aligned: bool = True,
-    tooltip: Callable[[RunView], str] = lambda _: "",
-) -> Column:
-    """A column that shows one field and is sorted by it."""
-    value = attrgetter(field)
-    return Column(
-        column_id, title, lambda view: format_value(value(view)), value, width_sample, is_right_aligned, tooltip
-    )
-
-
-COLUMNS: tuple[Column, ...] = (
-    Column("state", "State", lambda run: run.status, _state_rank, "succeeded", tooltip=formatting.explain_state),
-    _column("env", "Environment", "env_id", "CartPole-v", is_right_aligned=False),
-    Column("algo", "Algo", _algorithm_text, _algorithm_text, "ppo_"),
-    Column("progress", "Done", _percent_text, formatting.progress_fraction, "100%", True, _steps_tooltip),
-    _column("return", "Return", "episodic_return", "-0.1234", formatting.format_si_number,
-            tooltip=lambda run: f"Mean of the last 100 of {run.episodes:,} episodes"),
-    _column("seed", "Seed", "seed", "123"),
-    _column("left", "Time left", "seconds_left", "12m 34s", formatting.format_duration),
-    _column("sps", "Steps/s", "sps", "12.3k", formatting.format_si_number),
-    Column("age", "Age", lambda run: formatting.format_ago(run.submitted_at), lambda run: -run.submitted_at,
-           "59 min ago", True, lambda run: f"Submitted {formatting.format_timestamp(run.submitted_at)}"),
-    Column("tags", "Tags", _tags_text, lambda run: _tags_text(run) or None, "baseline"),
-)  # fmt: skip
-"""In the order in which a narrow list leaves them out: the last first."""
-COLUMN_IDS = tuple(column.id for column in COLUMNS)
-
-
-@cmp_to_key
-def _descending_key(one: Any, other: Any) -> int:
-    return int(one < other) - int(one > other)
+_FLAGS = Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemNeverHasChildren
+_FLAGS_BY_COLUMN = {
+    -1: Qt.ItemFlag.NoItemFlags,
+    COLUMN_IDS.index("name"): _FLAGS | Qt.ItemFlag.ItemIsEditable,
+}
 
 
 class RunsTableModel(QAbstractTableModel):
+    """Its rows are runs and, where runs are folded, their groups: each before its runs, which a collapsed one hides."""
+
     count_changed = Signal(int, int)
-    """How many runs are shown, and of how many."""
+    """How many runs match, and of how many."""
+    rename_requested = Signal(str, str)
+    """A run and the name that was typed for it."""
 
     def __init__(self, runs: RunsModel, parent: QObject | None = None) -> None:
         super().__init__(parent)
+        self.columns: tuple[Column, ...] = COLUMNS
         self._runs = runs
-        self._ids: list[str] = []
+        self._order = RunOrder()
+        self._rows: list[str] = []
+        """Ids of runs, and of groups with GROUP_PREFIX."""
         self._keys: list[Key] = []
         """Of each row, in the same order: what it is sorted by."""
-        self._key_by_run: dict[str, Key] = {}
-        self._query = Query()
-        self._shows_archived = False
-        self._sort_column = COLUMNS[COLUMN_IDS.index("age")]
-        self._is_descending = False
+        self._summaries: dict[str, GroupSummary] = {}
+        self._filter = RunFilter()
         self.is_updating = False
         """While rows are changed: changes of the current row that Qt then reports are not the user's."""
         runs.reset.connect(self.rebuild)
@@ -136,28 +63,166 @@ class RunsTableModel(QAbstractTableModel):
     # --- what is shown
 
     def set_query(self, query: Query, shows_archived: bool) -> None:
-        if (query, shows_archived) != (self._query, self._shows_archived):
-            self._query, self._shows_archived = query, shows_archived
+        shown = self._filter
+        if (query, shows_archived) != (shown.query, shown.shows_archived):
+            shown.query, shown.shows_archived = query, shows_archived
+            shown.pinned.clear()
             self.rebuild()
 
+    def pin(self, run_ids: Iterable[str]) -> None:
+        """Show these runs until the search changes, whether they match or not."""
+        new = set(run_ids) - self._filter.pinned
+        self._filter.pinned |= new
+        self._on_changed(new)
+
+    @property
+    def hidden_matches(self) -> int:
+        """How many runs are shown although they do not match."""
+        views = map(self._runs.get, self._filter.pinned)
+        return sum(view is not None and not self._filter.fits(view) for view in views)
+
+    def set_value_columns(self, columns: Sequence[Column]) -> None:
+        """Show these hyper-parameters and metrics, too."""
+        at = COLUMN_IDS.index(VALUES_AFTER) + 1
+        self.columns = (*COLUMNS[:at], *columns, *COLUMNS[at:])
+        if self._order.sort_column is not None and self._order.sort_column.id not in self.column_ids:
+            self._order.forget_column()
+        self.rebuild()
+
+    @property
+    def column_ids(self) -> list[str]:
+        return [column.id for column in self.columns]
+
+    @property
+    def sort_column(self) -> Column | None:
+        return self._order.sort_column
+
     def run_id(self, row: int) -> str:
-        return self._ids[row]
+        """The run of a row; empty for a group."""
+        row_id = self._rows[row]
+        return "" if row_id.startswith(GROUP_PREFIX) else row_id
+
+    def group_at(self, row: int) -> str | None:
+        """The group that a row stands for."""
+        row_id = self._rows[row] if 0 <= row < len(self._rows) else ""
+        return row_id.removeprefix(GROUP_PREFIX) if row_id.startswith(GROUP_PREFIX) else None
+
+    def runs_at(self, row: int) -> list[str]:
+        """The run of a row, or all listed runs of a group."""
+        group = self.group_at(row)
+        return [self._rows[row]] if group is None else sorted(self.members(group))
+
+    def runs_in(self, rows: Iterable[int]) -> list[str]:
+        """The runs of some rows, each once."""
+        row_ids = [self._rows[row] for row in rows]
+        groups = [row_id for row_id in row_ids if row_id.startswith(GROUP_PREFIX)]
+        if not groups:
+            return row_ids
+        runs = [row_id for row_id in row_ids if not row_id.startswith(GROUP_PREFIX)]
+        members = [sorted(self.members(group.removeprefix(GROUP_PREFIX))) for group in groups]
+        return list(dict.fromkeys(run_id for part in (runs, *members) for run_id in part))
+
+    def members(self, group: str) -> Set[str]:
+        """The listed runs of a group; none while its row is about to be removed."""
+        return self._order.members.get(group, set())
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether any row stands for a group."""
+        return bool(self._order.members)
+
+    @property
+    def has_several_users(self) -> bool:
+        return self._runs.has_several_users
 
     def view(self, row: int) -> RunView | None:
-        return self._runs.get(self._ids[row]) if row < len(self._ids) else None
+        """None for a group."""
+        return self._runs.get(self._rows[row]) if row < len(self._rows) else None
+
+    def summary(self, row: int) -> GroupSummary | None:
+        """How far the group of a row is; None for a run."""
+        group = self.group_at(row)
+        if group is None:
+            return None
+        if group not in self._summaries:
+            views = [view for view in map(self._runs.get, self.members(group)) if view is not None]
+            self._summaries[group] = summarize_group(group, views)
+        return self._summaries[group]
+
+    @property
+    def match_count(self) -> int:
+        return len(self._order.key_by_run)
+
+    def listed_ids(self) -> list[str]:
+        """All runs that match, also those in collapsed groups."""
+        return list(self._order.key_by_run)
 
     def is_listed(self, run_id: str) -> bool:
-        return run_id in self._key_by_run
+        return run_id in self._order.key_by_run
 
     def row_of(self, run_id: str) -> int | None:
-        key = self._key_by_run.get(run_id)
+        """None where it does not match, or its group is collapsed."""
+        return self._row_of_id(run_id)
+
+    def row_of_group(self, group: str) -> int | None:
+        return self._row_of_id(GROUP_PREFIX + group)
+
+    def group_of(self, run_id: str) -> str | None:
+        """The group under whose row a run is, where runs are folded."""
+        return self._order.group_by_run.get(run_id)
+
+    def _row_of_id(self, row_id: str) -> int | None:
+        key = self._order.key_by_row.get(row_id)
         return None if key is None else bisect_left(self._keys, key)
+
+    # --- folding
+
+    @property
+    def is_folding(self) -> bool:
+        return self._order.is_folding
+
+    @property
+    def expanded_groups(self) -> set[str]:
+        return set(self._order.expanded)
+
+    def set_folding(self, is_folding: bool, expanded: Iterable[str]) -> None:
+        self._order.is_folding, self._order.expanded = is_folding, set(expanded)
+        self.rebuild()
+
+    def is_expanded(self, group: str) -> bool:
+        return group in self._order.expanded
+
+    def set_expanded(self, group: str, is_expanded: bool) -> None:
+        if is_expanded == self.is_expanded(group):
+            return
+        (self._order.expanded.add if is_expanded else self._order.expanded.discard)(group)
+        row = self.row_of_group(group)
+        if row is None:
+            return
+        with self._updating():
+            if is_expanded:
+                pairs = sorted((self._order.row_key(run_id), run_id) for run_id in self._order.members[group])
+                self.beginInsertRows(_ROOT, row + 1, row + len(pairs))
+                self._keys[row + 1 : row + 1] = [key for key, _ in pairs]
+                self._rows[row + 1 : row + 1] = [run_id for _, run_id in pairs]
+                self._order.key_by_row |= {run_id: key for key, run_id in pairs}
+                self.endInsertRows()
+            else:
+                end = row + 1 + len(self._order.members[group])
+                self.beginRemoveRows(_ROOT, row + 1, end - 1)
+                for run_id in self._rows[row + 1 : end]:
+                    del self._order.key_by_row[run_id]
+                del self._keys[row + 1 : end], self._rows[row + 1 : end]
+                self.endRemoveRows()
+            self._emit_row_changed(row)
+
+    # --- order
 
     def rebuild(self) -> None:
         with self._updating():
             self.beginResetModel()
-            views = [view for view in self._runs.all() if self._matches(view)]
-            self._key_by_run = {view.run_id: self._key(view) for view in views}
+            self._order.collect(self._filter.select(self._runs.all(), self._runs.archived_count > 0))
+            self._summaries.clear()
             self._sort_rows()
             self.endResetModel()
 
@@ -166,132 +231,166 @@ class RunsTableModel(QAbstractTableModel):
         self.is_updating = True
         yield
         self.is_updating = False
-        self.count_changed.emit(len(self._ids), len(self._runs))
-
-    def _matches(self, view: RunView) -> bool:
-        return (self._shows_archived or not view.is_archived) and self._query.matches(view)
-
-    def _key(self, view: RunView) -> Key:
-        """Unique, so that a row is found by it; newest first among equals."""
-        newness = -int.from_bytes(view.run_id.encode(), "big")  # ids begin with their time; numbers compare fast
-        value = self._sort_column.key(view)
-        if value is None:
-            return (1, 0, newness)
-        if self._is_descending:
-            value = -value if isinstance(value, int | float) else _descending_key(value)
-        return (0, value, newness)
+        self.count_changed.emit(len(self._order.key_by_run), len(self._runs))
 
     def _sort_rows(self) -> None:
-        pairs = sorted((key, run_id) for run_id, key in self._key_by_run.items())
-        self._keys = [key for key, _ in pairs]
-        self._ids = [run_id for _, run_id in pairs]
+        self._rows = sorted(self._order.key_by_row, key=self._order.key_by_row.__getitem__)
+        self._keys = [self._order.key_by_row[row_id] for row_id in self._rows]
 
     # --- changes
 
     def _on_changed(self, run_ids: set[str]) -> None:
         with self._updating():
-            moved: dict[str, Key] = {}
-            for run_id in run_ids:
-                view = self._runs.get(run_id)
-                old = self._key_by_run.get(run_id)
-                new = self._key(view) if view is not None and self._matches(view) else None
-                if old is None and new is not None:
-                    self._insert_row(run_id, new)
-                elif old is not None and new is None:
-                    self._remove_row(run_id, old)
-                elif old is not None and old == new:
-                    self._emit_row_changed(bisect_left(self._keys, old))
-                elif new is not None:
-                    moved[run_id] = new
-            if len(moved) > MAX_SINGLE_MOVES:
-                self._key_by_run |= moved
-                self._resort()
-            else:
-                for run_id, key in moved.items():
-                    self._move_row(run_id, key)
+            order = self._order
+            touched = {group for run_id in run_ids for group in order.update_run(run_id, self._listed_view(run_id))}
+            row_ids = set(run_ids)
+            for group in touched:
+                self._summaries.pop(group, None)
+                row_ids.add(GROUP_PREFIX + group)
+                if order.update_group(group) and group in order.expanded:
+                    row_ids |= order.members[group]
+            self._apply(row_ids)
 
-    def _insert_row(self, run_id: str, key: Key) -> None:
+    def _listed_view(self, run_id: str) -> RunView | None:
+        view = self._runs.get(run_id)
+        return view if view is not None and self._filter.matches(view) else None
+
+    def _apply(self, row_ids: set[str]) -> None:
+        """Insert, remove, move and repaint these rows."""
+        moved: dict[str, Key] = {}
+        for row_id in row_ids:
+            old = self._order.key_by_row.get(row_id)
+            new = self._order.row_key(row_id) if self._order.has_row(row_id) else None
+            if old is None and new is not None:
+                self._insert_row(row_id, new)
+            elif old is not None and new is None:
+                self._remove_row(row_id, old)
+            elif old is not None and old == new:
+                self._emit_row_changed(bisect_left(self._keys, old))
+            elif new is not None:
+                moved[row_id] = new
+        if len(moved) > MAX_SINGLE_MOVES:
+            self._order.key_by_row |= moved
+            self._resort()
+        else:
+            for row_id, key in moved.items():
+                self._move_row(row_id, key)
+
+    def _insert_row(self, row_id: str, key: Key) -> None:
         row = bisect_left(self._keys, key)
         self.beginInsertRows(QModelIndex(), row, row)
         self._keys.insert(row, key)
-        self._ids.insert(row, run_id)
-        self._key_by_run[run_id] = key
+        self._rows.insert(row, row_id)
+        self._order.key_by_row[row_id] = key
         self.endInsertRows()
 
-    def _remove_row(self, run_id: str, key: Key) -> None:
+    def _remove_row(self, row_id: str, key: Key) -> None:
         row = bisect_left(self._keys, key)
         self.beginRemoveRows(QModelIndex(), row, row)
-        del self._keys[row], self._ids[row], self._key_by_run[run_id]
+        del self._keys[row], self._rows[row], self._order.key_by_row[row_id]
         self.endRemoveRows()
 
-    def _move_row(self, run_id: str, key: Key) -> None:
-        row = bisect_left(self._keys, self._key_by_run[run_id])
+    def _move_row(self, row_id: str, key: Key) -> None:
+        row = bisect_left(self._keys, self._order.key_by_row[row_id])
         target = bisect_left(self._keys, key)
         is_move = target not in (row, row + 1)
         if is_move:
             self.beginMoveRows(QModelIndex(), row, row, QModelIndex(), target)
-        del self._keys[row], self._ids[row]
+        del self._keys[row], self._rows[row]
         target -= target > row
         self._keys.insert(target, key)
-        self._ids.insert(target, run_id)
-        self._key_by_run[run_id] = key
+        self._rows.insert(target, row_id)
+        self._order.key_by_row[row_id] = key
         if is_move:
             self.endMoveRows()
         self._emit_row_changed(target)
 
     def _emit_row_changed(self, row: int) -> None:
-        self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
+        self.dataChanged.emit(self.index(row, 0), self.index(row, len(self.columns) - 1))
 
     def refresh_ages(self) -> None:
         """Update the columns that show ages."""
-        if self._ids:
-            column = COLUMN_IDS.index("age")
-            self.dataChanged.emit(self.index(0, column), self.index(len(self._ids) - 1, column))
+        self._emit_column_changed(self.column_ids.index("age"))
+
+    def refresh_marks(self) -> None:
+        """Update colors and ticks."""
+        self._emit_column_changed(0)
+
+    def _emit_column_changed(self, column: int) -> None:
+        if self._rows:
+            self.dataChanged.emit(self.index(0, column), self.index(len(self._rows) - 1, column))
+
+    def refresh_values(self, run_ids: set[str]) -> None:
+        """Hyper-parameters or metrics of these runs were read."""
+        if self._order.sort_column is not None and self._order.sort_column.shows_value:
+            self._on_changed(run_ids)
+            return
+        for row in map(self.row_of, run_ids):
+            if row is not None:
+                self._emit_row_changed(row)
 
     def _resort(self) -> None:
         self.layoutAboutToBeChanged.emit()
         before = self.persistentIndexList()
-        ids = [self._ids[index.row()] for index in before]
+        row_ids = [self._rows[index.row()] for index in before]
         self._sort_rows()
-        rows = {run_id: row for row, run_id in enumerate(self._ids)}
-        after = [self.index(rows[run_id], index.column()) for run_id, index in zip(ids, before, strict=True)]
+        rows = {row_id: row for row, row_id in enumerate(self._rows)}
+        after = [self.index(rows[row_id], index.column()) for row_id, index in zip(row_ids, before, strict=True)]
         self.changePersistentIndexList(before, after)
         self.layoutChanged.emit()
 
     # --- QAbstractTableModel
 
     def rowCount(self, parent: Index = _ROOT) -> int:
-        return 0 if parent.isValid() else len(self._ids)
+        return 0 if parent.isValid() else len(self._rows)
 
     def columnCount(self, parent: Index = _ROOT) -> int:
-        return 0 if parent.isValid() else len(COLUMNS)
+        return 0 if parent.isValid() else len(self.columns)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        column = self.columns[index.column()]
         if role == Qt.ItemDataRole.TextAlignmentRole:
-            return _RIGHT if COLUMNS[index.column()].is_right_aligned else _LEFT
-        if role not in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
+            return _RIGHT if column.is_right_aligned else _LEFT
+        if role not in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole, Qt.ItemDataRole.EditRole):
             return None
+        summary = self.summary(index.row())
+        if summary is not None:
+            return summary.tooltip if role == Qt.ItemDataRole.ToolTipRole else summary.text(column.id)
         view = self.view(index.row())
         if view is None:
             return None
-        column = COLUMNS[index.column()]
+        if role == Qt.ItemDataRole.EditRole:
+            return view.run_name or ""
         if role == Qt.ItemDataRole.DisplayRole:
             return column.text(view)
         return "\n".join(filter(None, (formatting.run_title(view), column.tooltip(view))))
 
+    def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
+        view = self.view(index.row())
+        if view is None or role != Qt.ItemDataRole.EditRole or str(value).strip() == (view.run_name or ""):
+            return False
+        self.rename_requested.emit(view.run_id, str(value).strip())
+        return True
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        # Qt asks for each cell that is selected. Groups are not edited, either: only the view's `edit_name` does that.
+        return _FLAGS_BY_COLUMN.get(index.column(), _FLAGS)
+
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        if orientation is not Qt.Orientation.Horizontal:
+        if orientation is not Qt.Orientation.Horizontal or section >= len(self.columns):
             return None
+        column = self.columns[section]
         if role == Qt.ItemDataRole.DisplayRole:
-            return COLUMNS[section].title
+            return column.title
+        if role == Qt.ItemDataRole.ToolTipRole and column.shows_value:
+            return column.id.partition(":")[2]
         if role == Qt.ItemDataRole.TextAlignmentRole:
-            return _RIGHT if COLUMNS[section].is_right_aligned else _LEFT
+            return _RIGHT if column.is_right_aligned else _LEFT
         return None
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
-        self._sort_column = COLUMNS[column]
-        self._is_descending = order is Qt.SortOrder.DescendingOrder
+        by = None if column == DEFAULT_ORDER else self.columns[column]
         with self._updating():
-            views = map(self._runs.get, self._ids)
-            self._key_by_run = {view.run_id: self._key(view) for view in views if view is not None}
+            views = filter(None, map(self._runs.get, self._order.key_by_run))
+            self._order.sort_by(by, order is Qt.SortOrder.DescendingOrder, views)
             self._resort()

@@ -59,17 +59,16 @@ SEARCH_KEYS: dict[str, Matcher] = {
     "id": _has_id,
     "name": _contains("run_name"),
     "note": _contains("notes"),
+    "user": _contains("submitted_by"),
     "worker": _contains("worker"),
     "kind": _contains("kind"),
 }
 
 
 def _matches_any_field(view: RunView, value: str) -> bool:
-    return (
-        _contains("algo", "env_id", "group", "run_name", "notes", "worker", "run_id")(view, value)
-        or _has_tag(view, value)
-        or view.status.startswith(value)
-    )
+    # One text: this is called for every run at each change of the search.
+    text = f"{view.algo}\n{view.env_id}\n{view.group}\n{view.run_name}\n{view.notes}\n{view.worker}\n{view.run_id}"
+    return value in text.lower() or _has_tag(view, value) or view.status.startswith(value)
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,11 @@ class Term:
     is_negated: bool = False
 
     def matches(self, view: RunView) -> bool:
-        return any(self.matcher(view, value) for value in self.values) is not self.is_negated
+        # Loops, here and below: with thousands of runs, generators take most of the time of a search.
+        for value in self.values:
+            if self.matcher(view, value):
+                return not self.is_negated
+        return self.is_negated
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,20 @@ class Query:
     """All terms must fit; without any, every run does."""
 
     terms: tuple[Term, ...] = ()
+    since: float = 0.0
+    """Only runs that were submitted after this time."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.terms and not self.since
 
     def matches(self, view: RunView) -> bool:
-        return all(term.matches(view) for term in self.terms)
+        if view.submitted_at < self.since:
+            return False
+        for term in self.terms:  # noqa: SIM110
+            if not term.matches(view):
+                return False
+        return True
 
 
 def parse_query(text: str) -> Query:
@@ -113,6 +127,34 @@ def parse_query(text: str) -> Query:
         if values:
             terms.append(Term(match, tuple(values), is_negated))
     return Query(tuple(terms))
+
+
+# --- filters beside the search
+
+
+STATUSES_BY_CHIP = {
+    "running": ("running", "stalled", "paused", "starting", "stopping"),
+    "failed": ("failed", "lost", "rejected"),
+}
+"""The states that a filter of this name lets pass; several filters let pass the states of each."""
+
+
+def with_chips(query: Query, chips: Iterable[str], midnight: float, user: str) -> Query:
+    """Narrow a query down by filters: `running`, `failed`, `today` (since `midnight`), `mine` (submitted by `user`)."""
+    names = set(chips)
+    statuses = tuple(status for name in STATUSES_BY_CHIP if name in names for status in STATUSES_BY_CHIP[name])
+    terms = (*query.terms, Term(_has_exact_status, statuses)) if statuses else query.terms
+    if "mine" in names:
+        terms = (*terms, Term(_is_submitted_by, (user,)))
+    return Query(terms, midnight if "today" in names else 0.0)
+
+
+def _has_exact_status(view: RunView, value: str) -> bool:
+    return view.status == value
+
+
+def _is_submitted_by(view: RunView, user: str) -> bool:
+    return view.submitted_by == user
 
 
 # --- fuzzy search in titles

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from mosaic.client import TrainerClient
+from mosaic.client.submission import new_submission_key
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
@@ -69,14 +71,14 @@ class Training(QObject):
         """Texts are kept for settings that the other algorithm has too."""
         draft = self.draft
         if (worker, algorithm) != (draft.worker, draft.algorithm):
-            self.replace(Draft(worker, algorithm, draft.texts, draft.seeds, draft.rest))
+            self.replace(replace(draft, worker=worker, algorithm=algorithm))
 
     def reset(self) -> None:
         self.replace(Draft(self.draft.worker, self.draft.algorithm))
 
-    def load_payload(self, payload: dict[str, Any]) -> None:
-        """Raises BadInput where no form can show it."""
-        self.replace(draft_from_payload(payload))
+    def load_payload(self, payload: dict[str, Any], source: str = "") -> None:
+        """`source` is the id of the run that it comes from. Raises BadInput where no form can show it."""
+        self.replace(replace(draft_from_payload(payload), source=source))
 
     def save(self) -> None:
         self._save_timer.stop()
@@ -92,8 +94,12 @@ class Training(QObject):
     def preset_names(self) -> list[str]:
         return self._presets.names()
 
-    def save_preset(self, name: str) -> None:
-        self._presets.save(name, self.draft)
+    def get_preset(self, name: str) -> Draft | None:
+        return self._presets.get(name)
+
+    def save_preset(self, name: str, draft: Draft) -> None:
+        """A preset does not come from a run, even if the form was filled from one."""
+        self._presets.save(name, replace(draft, source=""))
 
     def delete_preset(self, name: str) -> None:
         self._presets.delete(name)
@@ -120,14 +126,20 @@ def _draft_if_available(draft: Draft | None) -> Draft | None:
     return draft if draft is not None and draft.algorithm in trainable_by_worker().get(draft.worker, ()) else None
 
 
-def submit_all(payloads: list[dict[str, Any]], trainer: TrainerClient, is_trusted: bool = False) -> list[RunView]:
-    """Submit the runs of a group; raises PartlySubmitted if not the first one was refused."""
-    views: list[RunView] = []
-    for payload in payloads:
-        try:
-            views.append(trainer.submit(payload, program_environment(payload), is_trusted))
-        except MosaicError as error:
-            if not views:
-                raise
-            raise PartlySubmitted(views, len(payloads), error) from error
-    return views
+class RunsSubmission:
+    """Submits the runs of a group. It can be called again where the connection broke: no run is created twice."""
+
+    def __init__(self, payloads: list[dict[str, Any]]) -> None:
+        self._payloads = [(payload, new_submission_key()) for payload in payloads]
+
+    def __call__(self, trainer: TrainerClient, is_trusted: bool = False) -> list[RunView]:
+        """Raise PartlySubmitted if not the first one was refused."""
+        views: list[RunView] = []
+        for payload, key in self._payloads:
+            try:
+                views.append(trainer.submit(payload, program_environment(payload), is_trusted, key))
+            except MosaicError as error:
+                if not views:
+                    raise
+                raise PartlySubmitted(views, len(self._payloads), error) from error
+        return views

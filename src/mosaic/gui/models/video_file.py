@@ -30,16 +30,26 @@ class VideoFile(NamedTuple):
     episode_id: str = ""
     episode_return: float | None = None
     episode_length: int | None = None
+    local_path: Path | None = None
+    """Of a video that was recorded in the window: it is on this machine, wherever the trainer is."""
 
 
-def list_videos(trainer: TrainerClient, view: RunView) -> list[VideoFile]:
-    """List the videos of a run, newest first; a video that is still being written has another suffix."""
+def list_videos(trainer: TrainerClient, view: RunView, exports: Path) -> list[VideoFile]:
+    """List the videos of a run and those that were recorded in the window, newest first.
+
+    A video that is still being written has another suffix.
+    """
     files = trainer.files(view.run_id, "videos/*")
     names = {file.name for file in files}
     videos = [
         _read_video_file(trainer, view, file, names)
         for file in files
         if file.name.endswith(".mp4") and not PurePath(file.name).name.startswith(".")
+    ]
+    videos += [
+        VideoFile(view.run_id, path.name, path, path.stat().st_size, path.stat().st_mtime, local_path=path)
+        for path in exports.glob("*.mp4")
+        if not path.name.startswith(".")
     ]
     return sorted(videos, key=lambda video: video.written_at, reverse=True)
 
@@ -83,7 +93,7 @@ class VideoReader:
         try:
             import av
         except ImportError:
-            raise MissingExtra("Playing videos here needs PyAV: pip install 'mosaic-rl[train]'.") from None
+            raise MissingExtra("Playing videos here needs PyAV: pip install 'mosaic-rl[video]'.") from None
         try:
             self._container = av.open(str(self.path))
             stream = self._container.streams.video[0]

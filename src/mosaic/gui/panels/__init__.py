@@ -6,6 +6,7 @@ from mosaic.gui.panels.analytics_panel import AnalyticsTab
 from mosaic.gui.panels.compare_panel import ComparePage
 from mosaic.gui.panels.config_panel import ConfigTab
 from mosaic.gui.panels.docks import ControlPanel, LogPanel, NotesPanel
+from mosaic.gui.panels.experiments_panel import ExperimentsPage
 from mosaic.gui.panels.fastlane_panel import FastLaneTab
 from mosaic.gui.panels.leaderboard_panel import LeaderboardPage
 from mosaic.gui.panels.logs_panel import LogsTab
@@ -15,9 +16,11 @@ from mosaic.gui.panels.policy_panel import PolicyPage
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.runs_panel import RunsPanel
 from mosaic.gui.panels.settings_panel import SettingsPage
+from mosaic.gui.panels.sweeps_panel import SweepsPage
 from mosaic.gui.panels.tensorboard_panel import TensorBoardTab
 from mosaic.gui.panels.train_panel import TrainPage
 from mosaic.gui.panels.trainer_panel import TrainerPage
+from mosaic.gui.panels.trash_page import TrashPage
 from mosaic.gui.panels.videos import VideosTab
 from mosaic.gui.panels.wandb_panel import WandbTab
 from mosaic.gui.panels.welcome import WelcomePage
@@ -41,10 +44,13 @@ PAGES: tuple[Page, ...] = (
     Page("train", "Train", "mdi6.school-outline", TrainPage),
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
     Page("compare", "Compare", "mdi6.compare", ComparePage),
+    Page("experiments", "Experiments", "mdi6.flask-outline", ExperimentsPage),
+    Page("sweeps", "Sweeps", "mdi6.tune-vertical", SweepsPage),
     Page("policy", "Evaluate", "mdi6.folder-open-outline", PolicyPage),
     Page("play", "Play", "mdi6.gamepad-variant-outline", PlayPage),
     Page("leaderboard", "Leaderboard", "mdi6.trophy-outline", LeaderboardPage),
     Page("trainer", "Trainer", "mdi6.server", TrainerPage, has_nav_button=False),
+    Page("trash", "Trash", "mdi6.trash-can-outline", TrashPage, has_nav_button=False),
     Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, has_nav_button=False),
 )
 

@@ -5,57 +5,55 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QHideEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QHBoxLayout, QLabel, QSizePolicy, QWidget
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.views import RunView
-from mosaic.formatting import run_title
+from mosaic.formatting import count_noun
+from mosaic.gui import run_action_handlers as handlers
 from mosaic.gui import theme
-from mosaic.gui.models.curve_model import X_KINDS, ChartCurve, CurveFeed
-from mosaic.gui.models.series import GrowingPoints, RunSeries
+from mosaic.gui.models.curve_model import X_KINDS
+from mosaic.gui.models.run_comparison import (
+    MAX_DISTINCT,
+    ComparedRuns,
+    ComparisonChoice,
+    RunSnapshot,
+    compare_snapshots,
+    needed_tags,
+)
+from mosaic.gui.models.series import RunSeries
+from mosaic.gui.models.ticks import short_labels
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.chart import Chart, SmoothingSlider
+from mosaic.gui.views.group_curves import group_styles, show_groups
 from mosaic.gui.views.replay_pair import ReplayPair
 from mosaic.gui.views.run_chips import RunChips
-from mosaic.gui.views.tables import ReadOnlyTable, show_probabilities, show_results, show_settings
+from mosaic.gui.views.tables import (
+    MIN_ROWS,
+    ReadOnlyTable,
+    RowsTable,
+    show_probabilities,
+    show_results,
+    show_settings,
+)
 from mosaic.gui.views.video_player import VideoPair
+from mosaic.gui.views.wrapping_row import WrappingRow
 from mosaic.gui.workbench import Workbench
 from mosaic.statistics.comparison import (
     NO_GROUPING,
-    ComparedRun,
-    Comparison,
-    compare,
     differing_settings,
     grouping_keys,
-    strip_common_parts,
     suggest_grouping_key,
 )
 from mosaic.submission.run_payloads import comparison_settings, grouping_fields
 
-MAX_RUNS = 50
-"""Fewer than the runs whose points the workbench keeps."""
 REFRESH_MS = 1000
+MIN_CHART_HEIGHT = 160
 LOADING = "Loading the points…"
 DEFAULT_WEIGHT = 0.9
 GROUP_KEY_TITLES = {NO_GROUPING: "each run", "algo": "algorithm", "env_id": "environment"}
-
-
-class WrappingRow(QWidget):
-    """Two rows next to each other, or one below the other where the page is narrow."""
-
-    def __init__(self, first: QHBoxLayout, second: QHBoxLayout) -> None:
-        super().__init__()
-        self._rows = (first, second)
-        self._layout = ui.row(first, (second, 1), parent=self)
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        is_narrow = self.width() < theme.GAP + sum(row.minimumSize().width() for row in self._rows)
-        self._layout.setDirection(QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight)
 
 
 class ComparePage(QWidget):
@@ -65,6 +63,7 @@ class ComparePage(QWidget):
         self._series: dict[str, RunSeries] = {}
         """The runs of the comparison, in order, with their points."""
         self._settings: dict[str, dict[str, Any]] = {}
+        self._compared: ComparedRuns | None = None
         self._needs_refresh = False
         self._is_busy = False
         self._build()
@@ -72,8 +71,10 @@ class ComparePage(QWidget):
         workbench.comparison_requested.connect(self._on_comparison_requested)
         workbench.runs.reset.connect(self._restore_runs)
         workbench.runs.removed.connect(self._on_runs_removed)
+        workbench.runs.changed.connect(self._on_runs_changed)
         workbench.marks_changed.connect(lambda _: self._update_buttons())
         workbench.selection_changed.connect(lambda _: self._update_buttons())
+        workbench.ticks.changed.connect(self._update_buttons)
         self._refresh_runs()
 
     # --- building
@@ -82,18 +83,22 @@ class ComparePage(QWidget):
         self.add_button = ui.button(
             "Add chosen runs",
             "compare.add",
-            self.add_target_runs,
-            "Put the runs that are marked in the list into the comparison",
+            self.add_chosen_runs,
+            "Put the runs that are marked or ticked in the list into the comparison",
         )
-        self.clear_button = ui.button("Clear", "compare.clear", lambda: self.show_runs([]))
+        self.clear_button = ui.button("Clear", "compare.clear", lambda: self._remove_runs(self.run_ids()))
         self.chips = RunChips("compare.runs")
-        self.chips.removed.connect(lambda run_id: self._on_runs_removed({run_id}))
+        self.chips.removed.connect(lambda run_id: self._remove_runs([run_id]))
         self.chart = Chart("", "compare.chart", has_legend=True)
         self.chart.set_empty_text(LOADING)
-        self.chart.setMinimumHeight(160)
-        self.results = ReadOnlyTable("compare.results")
-        self.better = ReadOnlyTable("compare.better")
-        self.diff = ReadOnlyTable("compare.settings")
+        self.chart.setMinimumHeight(MIN_CHART_HEIGHT)
+        self.results = RowsTable("compare.results", min_rows=MIN_ROWS)
+        self.results.setToolTip("A double click marks the runs of a row in the list of runs")
+        self.results.opened.connect(lambda number: handlers.show_runs(self._workbench, self._row_views(number)))
+        self.results.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+        self.results.addAction(theme.icon("mdi6.close"), "Remove from the comparison", self._remove_selected_row)
+        self.better = ReadOnlyTable("compare.better", min_rows=MIN_ROWS)
+        self.diff = ReadOnlyTable("compare.settings", min_rows=MIN_ROWS)
         self.videos = VideoPair(self._workbench)
         self.replays = ReplayPair(self._workbench)
         self.tables = ui.tabs(
@@ -104,19 +109,25 @@ class ComparePage(QWidget):
             ("Videos", self.videos),
             ("Replays", self.replays),
         )
-        self.tables.setMinimumHeight(110)
-        split = ui.splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
+        self.notice = ui.NoteLabel("compare.notice")
+        below = ui.widget_column(self.notice, (self.tables, 1), spacing=theme.GAP // 2)
+        split = ui.splitter(
+            Qt.Orientation.Vertical, self.chart, below, sizes=[600, 300], stretch=1, name="compare.split"
+        )
         split.setStretchFactor(0, 2)
-        self._start = ui.accent_button("Compare chosen runs", "compare.start", self.add_target_runs)
+        ui.remember_splitter(split, self._workbench.settings)
+        self._start = ui.accent_button("Compare chosen runs", "compare.start", self.add_chosen_runs)
         empty = ui.EmptyState(
             "No runs to compare yet",
-            "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
+            "Tick some in the list of runs, or mark them (Ctrl or Shift and a click), then compare them here.",
             self._start,
         )
         toolbar = self._build_toolbar()
         self.tables.currentChanged.connect(lambda _: self._show_chart(toolbar))
         self._stack = ui.stack(empty, ui.widget_column(self.chips, toolbar, (split, 1)))
-        head = ui.row(ui.heading_label("Compare"), ui.Stretch(), self.add_button, self.clear_button)
+        self.count = ui.with_object_name(QLabel(), "compare.count")
+        self.count.setProperty("muted", True)
+        head = ui.row(ui.heading_label("Compare"), self.count, ui.Stretch(), self.add_button, self.clear_button)
         ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
 
     def _show_chart(self, toolbar: QWidget) -> None:
@@ -134,14 +145,34 @@ class ComparePage(QWidget):
         self.x_axis = self._create_choice("compare.x", 0)
         for kind in ("step", "relative", "episode"):
             self.x_axis.addItem(X_KINDS[kind], kind)
-        weight = self._workbench.settings.get("compare_smoothing", DEFAULT_WEIGHT)
-        self.smoothing = SmoothingSlider("compare.smoothing", weight)
+        settings = self._workbench.settings
+        self.smoothing = SmoothingSlider("compare.smoothing", settings.get("compare_smoothing", DEFAULT_WEIGHT))
         self.smoothing.changed.connect(self._smooth)
         self.log_scale = ui.check_box("Log y", "compare.log", self.chart.set_log)
-        return WrappingRow(
-            ui.row(QLabel("Tag"), self.tag, theme.GAP, QLabel("Group by"), self.key, theme.GAP, ui.Stretch()),
-            ui.row(self.x_axis, theme.GAP, self.smoothing, theme.GAP, self.log_scale, ui.Stretch()),
+        self.common_step = self._create_option(
+            "Common step",
+            "compare.common_step",
+            "Compare all runs at the largest step that all of an environment have reached; later points are left out",
         )
+        self.run_lines = self._create_option(
+            "Individual runs", "compare.run_lines", "Draw each run as a thin line behind the mean of its group"
+        )
+        shape = ui.row(self.x_axis, theme.GAP, self.smoothing, theme.GAP, self.log_scale, theme.GAP, ui.Stretch())
+        options = ui.row(self.common_step, theme.GAP, self.run_lines, ui.Stretch())
+        return WrappingRow(
+            [
+                ui.row(QLabel("Tag"), self.tag, theme.GAP, QLabel("Group by"), self.key, theme.GAP, ui.Stretch()),
+                (WrappingRow([shape, (options, 1)]), 1),
+            ]
+        )
+
+    def _create_option(self, text: str, name: str, tip: str) -> QCheckBox:
+        """A box whose state is remembered."""
+        settings, key = self._workbench.settings, name.replace(".", "_")
+        box = ui.check_box(text, name, lambda is_on: settings.put(key, is_on), tip)
+        box.setChecked(bool(settings.get(key, False)))
+        box.toggled.connect(lambda _: self._schedule_refresh())
+        return box
 
     def _create_choice(self, name: str, width: int) -> QComboBox:
         choice = ui.combo_box(name)
@@ -155,20 +186,20 @@ class ComparePage(QWidget):
 
     def _on_comparison_requested(self, run_ids: list[str]) -> None:
         self.show_runs(run_ids)
+        if self.tables.currentWidget() is self.replays and not any(view.has_recording for view in self._views()):
+            self.tables.setCurrentIndex(0)  # the tab of an earlier comparison, which would hide the curves
         self._workbench.page_requested.emit("compare")
 
     def show_runs(self, run_ids: list[str]) -> None:
         """Compares these, in this order."""
-        if len(run_ids) > MAX_RUNS:
-            self._workbench.show_message(
-                f"{len(run_ids)} runs are too many to compare; the first {MAX_RUNS} are shown.", "warning"
-            )
-            run_ids = run_ids[:MAX_RUNS]
         for run_id in set(self._series) - set(run_ids):
             self._series[run_id].remove_viewer(self)
-        self._series = {run_id: self._workbench.series(run_id) for run_id in run_ids}
-        for series in self._series.values():
-            series.add_viewer(self, self._on_points_changed)
+        self._series = {}
+        for run_id in run_ids:
+            self._series[run_id] = self._workbench.series(run_id)
+            # Before the next one is created: series without viewers are removed where there are too many.
+            self._series[run_id].add_viewer(self, self._on_points_changed)
+        self._workbench.separate_colors(run_ids)
         missing = [run_id for run_id in run_ids if run_id not in self._settings]
         if missing:
             self._workbench.ask(partial(_read_settings, missing), self._on_settings_loaded, self)
@@ -178,14 +209,14 @@ class ComparePage(QWidget):
     def run_ids(self) -> list[str]:
         return list(self._series)
 
-    def add_target_runs(self) -> None:
-        """Adds the marked runs, else the selected one."""
-        self.show_runs(list(dict.fromkeys([*self._series, *(view.run_id for view in self._workbench.target_runs())])))
+    def add_chosen_runs(self) -> None:
+        chosen = (view.run_id for view in self._workbench.runs_to_compare())
+        self.show_runs(list(dict.fromkeys([*self._series, *chosen])))
 
     def _update_buttons(self) -> None:
-        targets = {view.run_id for view in self._workbench.target_runs()}
-        self.add_button.setEnabled(bool(targets - set(self._series)))
-        self._start.setEnabled(bool(targets))
+        chosen = {view.run_id for view in self._workbench.runs_to_compare()}
+        self.add_button.setEnabled(bool(chosen - set(self._series)))
+        self._start.setEnabled(bool(chosen))
 
     def _restore_runs(self) -> None:
         """Compares the runs of the last session again, once the list of runs is known."""
@@ -195,6 +226,32 @@ class ComparePage(QWidget):
     def _on_runs_removed(self, run_ids: set[str]) -> None:
         if run_ids.intersection(self._series):
             self.show_runs([run_id for run_id in self._series if run_id not in run_ids])
+
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
+        """One may have ended, without new points."""
+        if not run_ids.isdisjoint(self._series):
+            self._refresh_later()
+
+    def _row_views(self, number: int) -> list[RunView]:
+        """The runs of a row of the results."""
+        run_ids = self._compared.comparison.groups[number].run_ids if self._compared is not None else []
+        return [self._workbench.runs.get_or_placeholder(run_id) for run_id in run_ids]
+
+    def _remove_selected_row(self) -> None:
+        if (number := self.results.selected_row()) is not None:
+            self._remove_runs([view.run_id for view in self._row_views(number)])
+
+    def _remove_runs(self, run_ids: list[str]) -> None:
+        """Take runs out of the comparison, on request."""
+        before = self.run_ids()
+        self._on_runs_removed(set(run_ids))
+        count = count_noun(len(run_ids), "run")
+        text, title = f"Took {count} out of the comparison.", f"remove {count} from the comparison"
+        self._workbench.offer_undo(text, title, partial(self._put_back, before))
+
+    def _put_back(self, run_ids: list[str]) -> None:
+        known = [run_id for run_id in run_ids if self._workbench.runs.get(run_id) is not None]
+        self.show_runs(list(dict.fromkeys([*known, *self._series])))
 
     def _on_settings_loaded(self, settings: dict[str, dict[str, Any]]) -> None:
         self._settings |= settings
@@ -208,7 +265,12 @@ class ComparePage(QWidget):
     def _refresh_runs(self) -> None:
         self._stack.setCurrentIndex(1 if self._series else 0)
         self.clear_button.setEnabled(bool(self._series))
-        self.chips.show_runs(self._views())
+        number = len(self._series)
+        self.count.setText(count_noun(number, "run") if number else "")
+        # Many are removed in the menu of the table.
+        views = self._views() if number <= MAX_DISTINCT else []
+        self.chips.show_runs(views, short_labels(views))
+        self.chips.setVisible(number <= MAX_DISTINCT)
         self.videos.show_runs(self._views())
         self.replays.show_runs(self._views())
         self._update_buttons()
@@ -224,7 +286,7 @@ class ComparePage(QWidget):
     def _list_keys(self) -> None:
         settings = [self._settings_of(run_id) for run_id in self._series]
         titles = {key: GROUP_KEY_TITLES.get(key, key) for key in (NO_GROUPING, *grouping_keys(settings))}
-        _refill_choices(self.key, titles, suggest_grouping_key(settings))
+        _refill_choices(self.key, titles, suggest_grouping_key(settings, MAX_DISTINCT))
 
     def _settings_of(self, run_id: str) -> dict[str, Any]:
         view = self._workbench.runs.get_or_placeholder(run_id)
@@ -240,6 +302,9 @@ class ComparePage(QWidget):
         known = {self.tag.itemData(number) for number in range(self.tag.count())}
         if any(tag not in known for series in self._series.values() for tag in series.tags):
             self._list_tags()
+        self._refresh_later()
+
+    def _refresh_later(self) -> None:
         self._needs_refresh = True
         if self.isVisible() and not self._timer.isActive():
             self._timer.start(REFRESH_MS if self.chart.curves() else 0)
@@ -267,67 +332,64 @@ class ComparePage(QWidget):
         if not self._needs_refresh or self._is_busy or not self._series:
             return
         self._needs_refresh, self._is_busy = False, True
-        tag, key = str(self.tag.currentData() or RETURN_TAG), self.key.currentData() or NO_GROUPING
-        axis, weight = str(self.x_axis.currentData()), self.smoothing.weight
+        choice = ComparisonChoice(
+            str(self.tag.currentData() or RETURN_TAG),
+            self.key.currentData() or NO_GROUPING,
+            str(self.x_axis.currentData()),
+            self.smoothing.weight,
+            self.common_step.isChecked(),
+        )
         snapshots = [
-            (
+            RunSnapshot(
                 self._workbench.runs.get_or_placeholder(run_id),
                 self._settings_of(run_id),
-                {name: points.snapshot() for name, points in series.tags.items()},
+                needed_tags(choice, series.tags),
             )
             for run_id, series in self._series.items()
         ]
-
-        def work() -> Comparison:
-            return compare([_comparison_entry(*snapshot, tag, axis) for snapshot in snapshots], key, weight)
-
+        loaded = sum(series.is_loaded for series in self._series.values())
         self._workbench.bridge.run_in_background(
-            work, partial(self._show_comparison, tag, key), self._on_comparison_failed, self
+            partial(compare_snapshots, snapshots, choice),
+            partial(self._show_comparison, loaded, len(snapshots)),
+            self._on_comparison_failed,
+            self,
         )
 
     def _on_comparison_failed(self, error: Exception) -> None:
         self._is_busy = False
         self._workbench.show_error(error)
 
-    def _show_comparison(self, tag: str, key: str, comparison: Comparison) -> None:
-        is_loading = not all(series.is_loaded for series in self._series.values())
+    def _show_comparison(self, loaded: int, number: int, compared: ComparedRuns) -> None:
+        """`loaded` of its `number` runs had their points when the comparison began."""
+        is_loading = loaded < number
         self.chart.set_empty_text(LOADING if is_loading else "None of these runs has points of this tag")
         self._is_busy = False
-        self.chart.set_title(tag)
-        self.chart.set_x_kind(str(self.x_axis.currentData()))
-        colors = _group_colors(comparison, key)
-        short = strip_common_parts([group.name for group in comparison.groups])
-        for name in set(self.chart.curves()) - set(colors):
-            self.chart.remove_curve(name)
-        for group in comparison.groups:
-            color, is_dashed = colors[group.name]
-            label = short[group.name] if key == NO_GROUPING else f"{group.name} ({count_label(len(group.run_ids))})"
-            curve = self.chart.ensure_curve(group.name, label, color, is_dashed)
-            curve.replace(comparison.grid, group.curve.mean, group.curve.low, group.curve.high)
-        self.chart.order_curves([group.name for group in comparison.groups])
-        self.chart.schedule_redraw()
-        show_results(self.results, comparison, {name: color for name, (color, _) in colors.items()})
+        self._compared = compared
+        choice, comparison = compared.choice, compared.comparison
+        self.chart.set_title(choice.tag)
+        self.chart.set_x_kind(choice.x_kind)
+        self.run_lines.setEnabled(choice.key != NO_GROUPING)
+        styles = group_styles(comparison, choice.key)
+        show_groups(
+            self.chart,
+            comparison.grid,
+            compared.named_groups,
+            styles,
+            compared.labels(),
+            compared.other_groups,
+            self.run_lines.isChecked(),
+        )
+        progress = f"The points of {loaded:,} of {number:,} runs are loaded."
+        notes = [progress] if is_loading else compared.notes(self.chart.format_x)
+        self.notice.show_text(" ".join(notes))
+        show_results(self.results, comparison, {name: color for name, (color, _) in styles.items()})
         show_probabilities(self.better, comparison)
         if self._needs_refresh:
-            self._timer.start(REFRESH_MS)
-
-
-def _comparison_entry(
-    view: RunView, settings: dict[str, Any], tags: dict[str, GrowingPoints], tag: str, axis: str
-) -> ComparedRun:
-    curve = ChartCurve()
-    CurveFeed(tags, tag, curve).update(axis)
-    returns = tags.get(RETURN_TAG)
-    values = returns.value if returns is not None else np.empty(0)
-    return ComparedRun(view.run_id, run_title(view), settings, curve.x, curve.y, values)
+            self._timer.start(0 if is_loading else REFRESH_MS)
 
 
 def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, dict[str, Any]]:
     return {run_id: comparison_settings(None, trainer.config(run_id)) for run_id in run_ids}
-
-
-def count_label(runs: int) -> str:
-    return "1 run" if runs == 1 else f"{runs} runs"
 
 
 def _refill_choices(choice: QComboBox, titles: dict[str, str], default: str) -> None:
@@ -337,16 +399,3 @@ def _refill_choices(choice: QComboBox, titles: dict[str, str], default: str) -> 
     chosen = choice.property("chosen")
     selected = next((value for value in (chosen, default, *titles) if value in titles), None)
     ui.set_choices(choice, ((title, value) for value, title in titles.items()), selected)
-
-
-def _group_colors(comparison: Comparison, key: str) -> dict[str, tuple[QColor, bool]]:
-    """A run keeps its own color, dashed where another has it already; groups take the cycle's in turn."""
-    colors: dict[str, tuple[QColor, bool]] = {}
-    names = sorted(group.name for group in comparison.groups)
-    for group in comparison.groups:
-        if key == NO_GROUPING:
-            color = theme.run_color(group.run_ids[0])
-        else:
-            color = QColor(theme.RUN_COLORS[names.index(group.name) % len(theme.RUN_COLORS)])
-        colors[group.name] = color, color in [other for other, _ in colors.values()]
-    return colors

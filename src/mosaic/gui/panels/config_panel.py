@@ -1,64 +1,40 @@
-"""The Config tab: the whole config of a run, or what differs from the defaults; to copy, and to edit and resubmit."""
+"""The Config tab: every setting of a run and what it was started with; to copy, and to edit and resubmit."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from textwrap import shorten
 from typing import Any
 
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QMenu, QToolButton, QWidget
 
 from mosaic.client import TrainerClient
-from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.options import OPTIONS
-from mosaic.gui.models.draft import draft_from_payload, to_command_line
-from mosaic.gui.models.form_layout import get_layout
+from mosaic.contracts.run_settings import RunSettings
+from mosaic.gui.models.config_text import to_command, to_python
+from mosaic.gui.models.settings_rows import packages_text, setting_rows, surroundings_rows
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.tables import ReadOnlyTable
+from mosaic.gui.views.settings_table import SettingsTable
 from mosaic.gui.views.text_views import JsonView
 from mosaic.gui.workbench import Workbench
-from mosaic.statistics.comparison import format_value
-from mosaic.submission.algorithm_schema import load_algorithms
-from mosaic.submission.run_payloads import FORM_STATE_PREFIX, flatten_settings
 
 
 @dataclass(frozen=True)
 class ConfigDetails:
-    """A payload, with its description by the schema."""
-
     payload: dict[str, Any]
-    changed_settings: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """By setting: what it is, and what it would be by default (None where it is unknown)."""
-    command: str = ""
+    settings: RunSettings
+    command: str
     """The same run as a command; empty where no command can express it."""
+    python: str
+    """The same as a call of the Python API; empty where none can."""
 
 
 def read_config(trainer: TrainerClient, run_id: str) -> ConfigDetails:
     payload = trainer.config(run_id)
-    return ConfigDetails(payload, changed_settings(payload), _build_command(payload))
-
-
-def changed_settings(payload: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ from the algorithm's defaults. Reads the workers' schemas."""
-    algorithm = load_algorithms().get(str(payload["metadata"]["worker"]["config"].get("algo", "")))
-    defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
-    option_defaults = {name: option.default for name, option in OPTIONS.items()}
-    option_defaults["metadata.worker.id"] = payload["metadata"]["worker"]["id"]
-    changed = {}
-    for name, value in flatten_settings(payload).items():
-        default = defaults.get(name, option_defaults.get(name))
-        if value != default and not name.startswith(FORM_STATE_PREFIX):
-            changed[name] = (value, default)
-    return changed
-
-
-def _build_command(payload: dict[str, Any]) -> str:
-    try:
-        draft = draft_from_payload(payload)
-        return to_command_line(get_layout(draft.worker, draft.algorithm), draft)
-    except MosaicError:
-        return ""
+    return ConfigDetails(payload, trainer.settings(run_id), to_command(payload), to_python(payload))
 
 
 class ConfigTab(QWidget):
@@ -66,71 +42,99 @@ class ConfigTab(QWidget):
         super().__init__()
         self._workbench = workbench
         self._run_id = ""
-        self._total: Any = None
+        self._loaded_state: tuple[Any, ...] = ()
+        """What of the run a new config or new facts would follow from."""
         self._details: ConfigDetails | None = None
         self._json = ui.with_object_name(JsonView(), "config.json")
-        self._table = ReadOnlyTable("config.changed", text_columns=(0, 1, 2))
-        self._same = ui.EmptyState("Nothing differs from the defaults", "Every setting has the algorithm's default.")
-        self._unreadable = ui.EmptyState("The config cannot be read")
+        self._table = SettingsTable("config.settings")
+        self._nothing = ui.EmptyState("")
+        self._filter = ui.search_field("config.filter", "Filter", "Filter by name or value (Ctrl+F)", 200)
+        self._filter.textChanged.connect(self._update_page)
         self._only_changed = ui.check_box(
-            "Only what differs from the defaults", "config.only", self._on_only_changed_toggled
+            "Only what differs", "config.only", self._on_only_changed_toggled, "Only settings without their default"
         )
         self._only_changed.setChecked(bool(workbench.settings.get("config.only", False)))
-        self._copy_json = ui.button("Copy as JSON", "config.copy_json", self._copy_as_json)
-        self._copy_command = ui.button(
-            "Copy as command",
-            "config.copy_command",
-            self._copy_as_command,
-            "The command that starts the same run from a terminal",
+        self._as_json = ui.tool_button(
+            "config.as_json", "mdi6.code-json", "Show what was submitted, as JSON", is_checkable=True
         )
+        self._as_json.toggled.connect(self._update_page)
+        self._copy = ui.tool_button("config.copy", "mdi6.content-copy", "Copy", text="Copy", is_flat=False)
+        self._copy.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self._copy.setMenu(self._build_menu())
         self._edit = ui.button(
             "Edit and resubmit…", "config.edit", self._open_form, "Open the train form, filled from this run"
         )
-        buttons = (self._copy_json, self._copy_command, self._edit)
-        for widget in buttons:
-            widget.setEnabled(False)
-        self._stack = ui.stack(self._json, self._table, self._same, self._unreadable)
-        ui.column(
-            ui.row(self._only_changed, ui.Stretch(), *buttons), (self._stack, 1), parent=self, margins=ui.TAB_MARGINS
-        )
+        self._buttons = (self._copy, self._edit)
+        self._stack = ui.stack(self._table, self._json, self._nothing)
+        toolbar = ui.row((self._filter, 1), self._only_changed, ui.Stretch(), self._as_json, *self._buttons)
+        ui.column(toolbar, (self._stack, 1), parent=self, margins=ui.TAB_MARGINS)
+        self._set_details(None)
         workbench.runs.changed.connect(self._on_runs_changed)
+        workbench.theme_changed.connect(self._table.update_theme)
+
+    def _build_menu(self) -> QMenu:
+        menu = ui.with_object_name(QMenu(self), "config.copy.menu")
+        copies: dict[str, Callable[[ConfigDetails], str]] = {
+            "As a command": lambda details: details.command,
+            "As Python": lambda details: details.python,
+            "As JSON": lambda details: json.dumps(details.payload, indent=2, ensure_ascii=False) + "\n",
+            "As a table": lambda _: self._table.to_tsv(),
+            "List of packages": lambda details: packages_text(details.settings),
+        }
+        self._copies = {menu.addAction(title, partial(self._copy_text, text)): text for title, text in copies.items()}
+        return menu
+
+    def start_search(self) -> None:
+        self._as_json.setChecked(False)
+        self._filter.setFocus()
+        self._filter.selectAll()
 
     # --- what is shown
 
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
             self._run_id = run_id
+            self._set_details(None)
+            self._load_config()
+        elif self._state() != self._loaded_state:
             self._load_config()
 
     def _on_runs_changed(self, run_ids: set[str]) -> None:
-        """A run that was extended has another config."""
-        view = self._workbench.runs.get(self._run_id)
-        if self._run_id in run_ids and view is not None and view.total_timesteps != self._total:
+        if self._run_id in run_ids and self.isVisible() and self._state() != self._loaded_state:
             self._load_config()
+
+    def _state(self) -> tuple[Any, ...]:
+        """A run that was extended has another config; one that runs has reported its settings, packages and machine."""
+        view = self._workbench.runs.get_or_placeholder(self._run_id)
+        return view.total_timesteps, view.stage, view.started_at, view.global_step is None, view.hardware is None
 
     def _load_config(self) -> None:
         run_id = self._run_id
-        self._total = self._workbench.runs.get_or_placeholder(run_id).total_timesteps
+        self._loaded_state = self._state()
 
         def then(details: ConfigDetails) -> None:
             if run_id == self._run_id:
-                self._show(details)
+                self._set_details(details)
 
         def failed(error: Exception) -> None:
             if run_id == self._run_id:
-                self._unreadable.set_text("The config cannot be read", str(error))
-                self._stack.setCurrentWidget(self._unreadable)
+                self._nothing.set_text("The config cannot be read", str(error))
+                self._stack.setCurrentWidget(self._nothing)
 
         self._workbench.bridge.ask(lambda trainer: read_config(trainer, run_id), then, failed, self)
 
-    def _show(self, details: ConfigDetails) -> None:
+    def _set_details(self, details: ConfigDetails | None) -> None:
+        """None: they are loading."""
         self._details = details
+        for widget in self._buttons:
+            widget.setEnabled(details is not None)
+        if details is None:
+            self._nothing.set_text("Loading…")
+            self._stack.setCurrentWidget(self._nothing)
+            return
+        for action, text in self._copies.items():
+            action.setEnabled(bool(text(details)))
         self._json.show_json(details.payload)
-        rows = [(name, *map(format_value, values)) for name, values in details.changed_settings.items()]
-        self._table.show_rows(("Setting", "Value", "Default"), rows)
-        self._copy_json.setEnabled(True)
-        self._edit.setEnabled(True)
-        self._copy_command.setEnabled(bool(details.command))
         self._update_page()
 
     def _on_only_changed_toggled(self, is_on: bool) -> None:
@@ -138,25 +142,40 @@ class ConfigTab(QWidget):
         self._update_page()
 
     def _update_page(self) -> None:
-        if self._details is None:
+        details = self._details
+        is_json = self._as_json.isChecked()
+        self._filter.setEnabled(not is_json)
+        self._only_changed.setEnabled(not is_json)
+        if details is None:
             return
-        page: QWidget = self._json
+        if is_json:
+            self._stack.setCurrentWidget(self._json)
+            return
+        rows = setting_rows(details.settings)
         if self._only_changed.isChecked():
-            page = self._table if self._details.changed_settings else self._same
-        self._stack.setCurrentWidget(page)
+            rows = [row for row in rows if row.is_changed]
+        else:
+            rows += surroundings_rows(details.settings)
+        text = self._filter.text().strip()
+        shown = [row for row in rows if row.contains(text)]
+        if shown:
+            self._table.show_settings(shown)
+            self._stack.setCurrentWidget(self._table)
+            return
+        if rows:
+            self._nothing.set_text("No setting matches", f"None contains “{text}” in its name or value.")
+        else:
+            self._nothing.set_text("Nothing differs from the defaults", "Every setting has its default.")
+        self._stack.setCurrentWidget(self._nothing)
 
     # --- actions
 
-    def _copy_as_json(self) -> None:
+    def _copy_text(self, get_text: Callable[[ConfigDetails], str]) -> None:
         if self._details is not None:
-            QGuiApplication.clipboard().setText(json.dumps(self._details.payload, indent=2, ensure_ascii=False))
-            self._workbench.show_message("Copied the config as JSON. Start it: mosaic submit FILE")
-
-    def _copy_as_command(self) -> None:
-        if self._details is not None:
-            QGuiApplication.clipboard().setText(self._details.command)
-            self._workbench.show_message(f"Copied: {self._details.command[:200]}")
+            text = get_text(self._details)
+            QGuiApplication.clipboard().setText(text)
+            self._workbench.show_message(f"Copied: {shorten(' '.join(text.split()), 120, placeholder=' …')}")
 
     def _open_form(self) -> None:
         if self._details is not None:
-            self._workbench.form_requested.emit(self._details.payload)
+            self._workbench.edit_requested.emit(self._run_id, self._details.payload)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QSignalBlocker, QSize, Qt, QTimer
-from PySide6.QtGui import QHideEvent
+from PySide6.QtGui import QHideEvent, QShowEvent, QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QSizePolicy, QWidget
 
 from mosaic.contracts import semconv
 from mosaic.contracts.errors import BadInput
-from mosaic.formatting import run_title
+from mosaic.formatting import run_title, short_id
 from mosaic.gui import theme
 from mosaic.gui.actions import find_action
 from mosaic.gui.models.draft import summary_line
@@ -38,9 +40,8 @@ class ControlPanel(QWidget):
         buttons = {name: self._create_button(name) for name in ("configure", "train", "policy")}
         self._train, self._policy = buttons["train"], buttons["policy"]
         self._policy.setVisible(False)
-        self._last = ui.muted_label("", "control.last")
-        self._last.setWordWrap(False)
-        self._last.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._last = ui.status_label("control.last")
+        self._last.setProperty("muted", True)
         train_row = ui.row((buttons["configure"], 1), (self._train, 1))
         ui.column(train_row, self._policy, self._last, parent=self, margins=(theme.MARGIN, 4, theme.MARGIN, theme.GAP))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
@@ -79,6 +80,8 @@ class NotesPanel(QWidget):
         self._workbench = workbench
         self._run_id = ""
         self._saved = ""
+        self._edit_number = 0
+        """Counts how often a run was chosen."""
         self._note = ui.with_object_name(QPlainTextEdit(), "notes.run")
         self._scratch = ui.with_object_name(QPlainTextEdit(), "notes.scratch")
         self._scratch.setPlaceholderText(SCRATCH_PLACEHOLDER)
@@ -104,6 +107,7 @@ class NotesPanel(QWidget):
 
     def _show(self, run_id: str | None) -> None:
         self.save()
+        self._edit_number += 1
         view = self._workbench.runs.get(run_id) if run_id else None
         self._run_id = run_id if run_id and view is not None else ""
         self._note.setEnabled(view is not None)
@@ -130,8 +134,19 @@ class NotesPanel(QWidget):
         self._save_timer.stop()
         text = self._note.toPlainText()
         if self._run_id and text != self._saved:
-            self._saved = text
+            before, self._saved = self._saved, text
             self._workbench.notes.save(self._run_id, text)
+            # Without a message, as it is saved while it is typed; everything since the run was chosen is one change.
+            title = f"edit the note of run {short_id(self._run_id)}"
+            undo = partial(self._put_back, self._run_id, before)
+            self._workbench.undo.push(title, undo, f"note {self._run_id} {self._edit_number}")
+
+    def _put_back(self, run_id: str, text: str) -> None:
+        """Restore the note that a run had before."""
+        if run_id == self._run_id:
+            self._set_note(text)
+        self._workbench.notes.save(run_id, text)
+        self._workbench.show_message(f"Run {short_id(run_id)} has its earlier note again.", "good")
 
     # --- the scratch page
 
@@ -146,8 +161,20 @@ class NotesPanel(QWidget):
         with QSignalBlocker(self._scratch):
             self._scratch.setPlainText(text)
         self._workbench.settings.put_for_workspace("scratch", text)
-        self._scratch.verticalScrollBar().setValue(self._scratch.verticalScrollBar().maximum())
+        self._show_last_entry()
         self._tabs.setCurrentWidget(self._scratch)
+
+    def _show_last_entry(self) -> None:
+        """Scroll to the first line of the newest entry, which says what it is about."""
+        self._scratch.moveCursor(QTextCursor.MoveOperation.End)
+        cursor = self._scratch.textCursor()
+        cursor.setPosition(self._scratch.toPlainText().rfind("\n[") + 1)
+        self._scratch.setTextCursor(cursor)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if not self._scratch.hasFocus():
+            self._show_last_entry()
 
     def sizeHint(self) -> QSize:
         return QSize(360, 150)
@@ -177,9 +204,8 @@ class LogPanel(QWidget):
         self._table = RowTable(self._model, "log.table")
         self._table.setItemDelegate(CellDelegate(self._table))
         self._table.horizontalHeader().setStretchLastSection(True)
-        for number, sample in enumerate(COLUMN_SAMPLES):
-            width = self.fontMetrics().horizontalAdvance(sample) + CellDelegate.EXTRA_WIDTH + 4
-            self._table.setColumnWidth(number, width)
+        self._fit_columns()
+        workbench.theme_changed.connect(self._fit_columns)
         self._is_at_end = True
         ui.column(
             ui.row((self._search, 1), self._kind, self._only_selected_run, spacing=4),
@@ -201,6 +227,11 @@ class LogPanel(QWidget):
 
     def sizeHint(self) -> QSize:
         return QSize(560, 150)
+
+    def _fit_columns(self) -> None:
+        for number, sample in enumerate(COLUMN_SAMPLES):
+            width = self._table.fontMetrics().horizontalAdvance(sample) + CellDelegate.EXTRA_WIDTH + 4
+            self._table.setColumnWidth(number, width)
 
     def start_search(self) -> None:
         self._search.setFocus(Qt.FocusReason.ShortcutFocusReason)

@@ -15,10 +15,11 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.events import EvalSummaryUpdate, Event
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import EvaluationBatch, RunView
-from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
+from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING, FrameRequest
 from mosaic.formatting import format_duration, format_eval_line
 from mosaic.gui import theme
-from mosaic.gui.models.recording import Recording, save_image
+from mosaic.gui.models.recording import RATE_HZ, Recording, save_image
+from mosaic.gui.models.run_states import RunPhase, empty_text, run_phase
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.workbench import Workbench
@@ -28,12 +29,13 @@ VIEWER_STATUS_ICONS = {
     WAITING: ("mdi6.timer-sand", "warning"),
     UNAVAILABLE: ("mdi6.access-point-off", "muted"),
 }
-RENDER_BUDGETS = (
-    ("1.5 % of training", None),
-    ("5 % of training", 0.05),
-    ("10 % of training", 0.1),
-    ("25 % of training", 0.25),
-)
+REQUEST = FrameRequest(rate_hz=30.0, budget=0.05)
+"""While somebody looks at the tab: fluent frames, unless they cost more of the run's time than this."""
+MORE_REQUEST = FrameRequest(rate_hz=30.0, budget=0.25)
+MORE_HINT = f"“More frames” allows {100 * (MORE_REQUEST.budget or 0):.0f} %"
+
+WIDEST_ZOOM = "8888 %"
+WIDEST_TIME = "● 88:88"
 
 
 class FastLaneTab(QWidget):
@@ -58,8 +60,12 @@ class FastLaneTab(QWidget):
         self.frames.frames_received.connect(self._show_zoom)
         workbench.bridge.events_received.connect(self._on_events)
         workbench.runs.changed.connect(self._on_runs_changed)
+        workbench.theme_changed.connect(self._fit_to_text)
         workbench.theme_changed.connect(self._show_recording)
         workbench.closing.connect(self._on_closing)
+        workbench.recordings.saved.connect(self._on_recording_saved)
+        workbench.recordings.failed.connect(self._on_recording_failed)
+        self._ask_for_frames()
         self._refresh()
         self._show_recording()
 
@@ -89,25 +95,26 @@ class FastLaneTab(QWidget):
         self._pixels = ui.tool_button(
             "fastlane.pixels", "mdi6.numeric-1-box-outline", "Pixel by pixel (1)", self.frames.grid.show_actual_pixels
         )
-        self._zoom = self._create_fixed_label("fastlane.zoom", "8888 %")
+        self._zoom = self._create_fixed_label("fastlane.zoom", WIDEST_ZOOM)
         self._zoom.setProperty("muted", True)
         self._zoom.setToolTip("Zoom with the wheel or + and -, move by dragging")
-        self._budget = ui.combo_box(
-            "fastlane.budget",
-            RENDER_BUDGETS,
-            "How much of the training's time drawing may take: more gives more frames a second",
+        self._more = ui.tool_button(
+            "fastlane.more",
+            "mdi6.speedometer",
+            "",
+            self._ask_for_frames,
+            "More frames",
+            is_flat=False,
+            is_checkable=True,
         )
-        self._budget.activated.connect(lambda at: self.frames.lanes.set_rate(None, self._budget.itemData(at)))
-        drawing = ui.muted_label("Drawing")
-        drawing.setWordWrap(False)
-        self._time = self._create_fixed_label("fastlane.time", "● 88:88")
+        self._time = self._create_fixed_label("fastlane.time", WIDEST_TIME)
         policy = self._time.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # the widgets next to it do not move
         self._time.setSizePolicy(policy)
         self._record = ui.tool_button(
             "fastlane.record", "mdi6.record-circle-outline", "Record a video (MP4)", self._toggle_recording, "Record"
         )
-        self._record.setMinimumWidth(self.fontMetrics().horizontalAdvance("Record") + 48)
+        self._record.setMinimumWidth(self._record.sizeHint().width())  # it does not move when its text changes
         self._snapshot = ui.tool_button(
             "fastlane.snapshot",
             "mdi6.camera-outline",
@@ -117,10 +124,19 @@ class FastLaneTab(QWidget):
         return ui.row(
             *(self._icon, (self._status_label, 1), self._all, self._one, self._env, theme.GAP),
             *(self._fit, self._pixels, self._zoom, theme.GAP),
-            *(drawing, self._budget, theme.GAP),
+            *(self._more, theme.GAP),
             *(self._time, self._record, self._snapshot),
             spacing=4,
         )
+
+    def _fit_to_text(self) -> None:
+        """Set the widths that depend on the size of the text."""
+        for widget, widest in ((self._record, "Record"), (self._time, WIDEST_TIME), (self._zoom, WIDEST_ZOOM)):
+            shown = widget.text()
+            widget.setMinimumWidth(0)
+            widget.setText(widest)
+            widget.setMinimumWidth(widget.sizeHint().width())
+            widget.setText(shown)
 
     def _create_toggle(self, name: str, icon: str, tip: str, on_click: Callable[[], None]) -> QToolButton:
         return ui.tool_button(name, icon, tip, on_click, is_flat=False, is_checkable=True)
@@ -140,6 +156,8 @@ class FastLaneTab(QWidget):
         self.stop_recording()
         self._run_id = run_id
         self._eval.hide()
+        self._more.setChecked(False)
+        self._ask_for_frames()
         self.frames.show_run(run_id)
         self._on_runs_changed({run_id})
         self._refresh()
@@ -154,12 +172,11 @@ class FastLaneTab(QWidget):
             return
         is_over = view.stage == "finished" and not self.frames.grid.has_image
         if is_over:
-            self._ended_page.set_text(
-                f"The run has ended: {view.outcome}", "Frames are live: they are shown while it runs."
-            )
+            self._ended_page.set_text(*empty_text("fastlane", view))
             is_evaluation = view.kind == RunKind.POLICY_EVAL
             show_text = "Show its results" if is_evaluation else "Show its videos"
             self._next.setText("Evaluate its policy" if self._has_policy(view) else show_text)
+            self._next.setVisible(run_phase(view) is not RunPhase.NEVER_STARTED)
         self._stack.setCurrentWidget(self._ended_page if is_over else self.frames)
 
     def _has_policy(self, view: RunView) -> bool:
@@ -189,7 +206,7 @@ class FastLaneTab(QWidget):
         for widget in (self._snapshot, self._fit, self._pixels):
             widget.setEnabled(has_image)
         self._record.setEnabled(self._recording is not None or (has_image and state != UNAVAILABLE))
-        self._budget.setEnabled(state != UNAVAILABLE)
+        self._more.setEnabled(state != UNAVAILABLE)
         self._show_zoom()
 
     def _fill_envs(self, env: int | None) -> None:
@@ -201,6 +218,18 @@ class FastLaneTab(QWidget):
         ui.set_choices(self._env, ((f"Environment {each}", each) for each in known), env)
         for widget in (self._all, self._one, self._env):
             widget.setVisible(len(known) > 1)
+
+    def _ask_for_frames(self) -> None:
+        has_more = self._more.isChecked()
+        request = MORE_REQUEST if has_more else REQUEST
+        other = REQUEST if has_more else MORE_REQUEST
+        shares = [f"{100 * (each.budget or 0):.0f} %" for each in (request, other)]
+        self._more.setToolTip(
+            f"Frames take up to {shares[0]} of the run's time. "
+            + (f"Click to go back to {shares[1]}." if has_more else f"Click to allow {shares[1]}.")
+        )
+        self.frames.limit_hint = "" if has_more else MORE_HINT
+        self.frames.lanes.ask(request)
 
     def _show_single_env(self) -> None:
         cells = self.frames.lanes.cells
@@ -234,7 +263,7 @@ class FastLaneTab(QWidget):
         """Where exports of the run go, with the time in the name."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         env = "" if self.frames.env is None else f"-env{self.frames.env}"
-        return self._workbench.workspace.root / "exports" / self._run_id / f"frames{env}-{stamp}.{suffix}"
+        return self._workbench.workspace.exports(self._run_id) / f"frames{env}-{stamp}.{suffix}"
 
     def _ask_snapshot_path(self) -> None:
         cells = list(self.frames.lanes.cells)  # as they were at the click
@@ -256,9 +285,7 @@ class FastLaneTab(QWidget):
         if self._recording is not None:
             self.stop_recording()
             return
-        recording = Recording(self._workbench.bridge, self._export_path("mp4"), self)
-        recording.saved.connect(lambda path, frames: self._on_recording_saved(recording, path, frames))
-        recording.failed.connect(lambda why: self._on_recording_failed(recording, why))
+        recording = self._workbench.recordings.start(self._run_id, self._export_path("mp4"))
         self._recording = recording
         recording.add(self.frames.lanes.cells)
         self.frames.keep_active(True)
@@ -267,7 +294,8 @@ class FastLaneTab(QWidget):
 
     def stop_recording(self) -> None:
         if self._recording is not None:
-            self._recording.stop()
+            self._workbench.recordings.stop(self._recording)
+            self._workbench.show_message("The video is being written…")
             self._recording = None
             self._recording_timer.stop()
             self.frames.keep_active(False)
@@ -282,15 +310,19 @@ class FastLaneTab(QWidget):
         if self._recording is not None:
             self._recording.add(self.frames.lanes.cells)
 
-    def _on_recording_saved(self, recording: Recording, path: str, frames: int) -> None:
-        self._workbench.show_message(f"Saved a video of {format_duration(frames / 30)} to {path}", "good")
-        recording.deleteLater()
+    def _on_recording_saved(self, run_id: str, path: Path, frames: int) -> None:
+        where = f" on this machine, in {path.parent}" if self._workbench.is_remote else ""
+        text = f"Saved a video of {format_duration(frames / RATE_HZ)}{where}."
+        self._workbench.offer_action(text, "Show", partial(self._show_video, run_id, path))
 
-    def _on_recording_failed(self, recording: Recording, reason: str) -> None:
-        if self._recording is recording:
+    def _show_video(self, run_id: str, path: Path) -> None:
+        self._workbench.recordings.requested_path = path
+        self._workbench.select(run_id, "videos")
+
+    def _on_recording_failed(self, reason: str) -> None:
+        if self._recording is not None and self._recording.is_stopped:
             self.stop_recording()
         self._workbench.show_message(reason, "bad")
-        recording.deleteLater()
 
     def _show_recording(self) -> None:
         is_on = self._recording is not None

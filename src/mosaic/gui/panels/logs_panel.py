@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt
@@ -14,28 +11,33 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QWidget
 
 from mosaic.client import TrainerClient
-from mosaic.contracts.errors import NotAllowed
+from mosaic.client.log_parts import LogMatches
+from mosaic.contracts.options import OPTIONS, value_at
+from mosaic.contracts.views import RunView
+from mosaic.formatting import BAD_OUTCOMES
 from mosaic.gui import theme
-from mosaic.gui.models.log_text import LogDecoder, format_daemon_line, visible_text
+from mosaic.gui.models.log_matches import MatchCursor
+from mosaic.gui.models.log_source import LogSlice, LogSource, LogStream
+from mosaic.gui.models.log_text import LogLines
+from mosaic.gui.models.run_states import empty_text
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.text_views import LogView
+from mosaic.gui.views.log_view import LogView
 from mosaic.gui.workbench import Workbench
 
 PAGE_BYTES = 256 * 1024
 """Read from the end of a log at first, and more with each click."""
-MAX_READ_BYTES = 1024 * 1024
-"""The most that is read at once, so that a run with much output does not delay the others."""
+CONTEXT_BYTES = 64 * 1024
+"""Read before and after a line that is jumped to."""
 POLL_INTERVAL_MS = 500
-STREAMS = (("stdout", "stdout"), ("stderr", "stderr"), ("daemon", "Daemon"))
-
-
-@dataclass(frozen=True)
-class LogSlice:
-    """Some bytes of a log."""
-
-    data: bytes
-    start: int
-    end: int
+SEARCH_DELAY_MS = 150
+"""After the last key."""
+STREAMS = (
+    (LogStream.BOTH, "All", "What the run wrote to stdout and, in another color, to stderr, in this order"),
+    (LogStream.STDOUT, "stdout", "What the run wrote to stdout"),
+    (LogStream.STDERR, "stderr", "What the run wrote to stderr"),
+    (LogStream.DAEMON, "", "What the daemon logged about the run"),
+)
+STREAM_NAMES = {LogStream.BOTH: "stdout or stderr", LogStream.STDOUT: "stdout", LogStream.STDERR: "stderr"}
 
 
 class LogsTab(QWidget):
@@ -43,183 +45,251 @@ class LogsTab(QWidget):
         super().__init__()
         self._workbench = workbench
         self._run_id = ""
-        self._stream = str(workbench.settings.get("logs.stream", "stdout"))
+        self._stream = _read_stream(workbench.settings.get("logs.stream", LogStream.BOTH))
         self._request_id = 0
         """Counts what is shown: answers to earlier requests are skipped."""
         self._is_loading = False
-        self._text = LogDecoder()
-        self._partial_first_line = ""
-        self._start = self._end = 0
+        self._lines = LogLines()
+        self._start = 0
+        """Where the first line that is shown begins."""
         self._is_complete = False
         """Whether there is nothing more to read."""
+        self._is_at_end = True
+        """Whether the part that is shown ends where the log does."""
+        self._matches = MatchCursor()
         self._view = ui.with_object_name(LogView(), "logs.text")
         self._search = ui.search_field(
             "logs.search",
-            "Search the log",
+            "Search the whole log",
             "Search (Ctrl+F); Enter: next match, Shift+Enter: previous match",
             max_width=240,
         )
-        self._search.textChanged.connect(lambda text: self._view.search(text, from_selection_start=True))
+        self._search.setMinimumWidth(110)
+        self._search_timer = ui.create_timer(self, SEARCH_DELAY_MS, self._start_text_search, is_single_shot=True)
+        self._search.textChanged.connect(self._search_timer.start)
         self._earlier = ui.button("Load earlier lines", "logs.earlier", self._read_earlier)
         self._earlier.hide()
-        self._missing = ui.muted_label("", "logs.missing")
-        self._missing.setWordWrap(False)
+        self._later = ui.button("Load later lines", "logs.later", self._read_later)
+        self._later.hide()
+        self._found = ui.muted_label("", "logs.found")
+        self._found.setWordWrap(False)
         self._empty = ui.EmptyState("")
-        self._stack = ui.stack(self._view, self._empty)
+        earlier, later = (ui.row(widget, ui.Stretch()) for widget in (self._earlier, self._later))
+        content = ui.widget_column(earlier, (self._view, 1), later, spacing=4)
+        self._stack = ui.stack(content, self._empty)
         self._follow = ui.tool_button("logs.follow", "mdi6.arrow-collapse-down", "Stay at the end", is_checkable=True)
         self._follow.setChecked(True)
-        self._follow.toggled.connect(self._view.follow)
+        self._follow.clicked.connect(self._on_follow_clicked)
         ui.column(self._build_toolbar(), (self._stack, 1), parent=self, margins=ui.TAB_MARGINS)
         self._poll_timer = ui.VisibleTimer(self, POLL_INTERVAL_MS, self._poll)
         self._view.following_changed.connect(self._follow.setChecked)
-        self._view.search_finished.connect(lambda has_match: self._missing.setText("" if has_match else "not found"))
+        self._view.bottom_reached.connect(self._read_later)
         workbench.theme_changed.connect(self._reload)
 
     def _build_toolbar(self) -> QHBoxLayout:
         group = QButtonGroup(self)
-        streams = []
-        for stream, title in STREAMS:
-            tip = f"What the run wrote to {stream}" if stream != "daemon" else "What the daemon logged about the run"
+        self._stream_buttons = {}
+        for stream, title, tip in STREAMS:
             choice = ui.tool_button(
-                f"logs.{stream}", "", tip, partial(self._show_stream, stream), title, is_flat=False, is_checkable=True
+                f"logs.{stream}",
+                "" if title else "mdi6.server",
+                tip,
+                partial(self._choose_stream, stream),
+                title,
+                is_flat=False,
+                is_checkable=True,
             )
-            choice.setChecked(stream == self._stream)
             group.addButton(choice)
-            streams.append(choice)
-        previous = ui.tool_button(
-            "logs.previous", "mdi6.chevron-up", "Previous match (Shift+Enter)", lambda: self._find(True)
+            self._stream_buttons[stream] = choice
+        self._stream_buttons[self._stream].setChecked(True)
+        errors = ui.tool_button(
+            "logs.errors",
+            "mdi6.alert-circle-outline",
+            "Jump to the first error",
+            self._find_errors,
         )
-        following = ui.tool_button("logs.next", "mdi6.chevron-down", "Next match (Enter)", lambda: self._find(False))
+        previous = ui.tool_button(
+            "logs.previous", "mdi6.chevron-up", "Previous match (Shift+Enter)", lambda: self._step(-1)
+        )
+        following = ui.tool_button("logs.next", "mdi6.chevron-down", "Next match (Enter)", lambda: self._step(1))
         wrap = ui.tool_button("logs.wrap", "mdi6.wrap", "Break long lines", is_checkable=True)
         wrap.toggled.connect(self._set_wrap)
         return ui.row(
-            *streams,
+            *self._stream_buttons.values(),
             theme.GAP,
-            self._earlier,
             ui.Stretch(),
-            self._missing,
-            self._search,
+            self._found,
+            (self._search, 1),
             previous,
             following,
+            errors,
             wrap,
             self._follow,
             spacing=4,
         )
 
-    # --- what is shown
+    # --- which log
 
     def show_run(self, run_id: str) -> None:
-        if run_id != self._run_id:
-            self._run_id = run_id
-            self._reload()
-
-    def _show_stream(self, stream: str) -> None:
-        self._stream = stream
-        self._workbench.settings.put("logs.stream", stream)
+        if run_id == self._run_id:
+            return
+        self._run_id = run_id
+        view = self._workbench.runs.get(run_id)
+        has_failed = view is not None and view.outcome in BAD_OUTCOMES
+        stream = _read_stream(self._workbench.settings.get("logs.stream", LogStream.BOTH))
+        # The reason of a failure may be on either stream.
+        self._stream = LogStream.BOTH if has_failed else stream
+        self._stream_buttons[self._stream].setChecked(True)
         self._reload()
+        if has_failed and not self._search.text():
+            self._find_errors(is_automatic=True)
+        elif self._search.text():
+            self._start_text_search()
+
+    def _choose_stream(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._workbench.settings.put("logs.stream", str(stream))
+        self._reload()
+        if self._search.text():
+            self._start_text_search()
+
+    @property
+    def _source(self) -> LogSource:
+        return LogSource(self._run_id, self._stream, self._workbench.workspace.daemon_log, self._workbench.is_remote)
 
     def _reload(self) -> None:
-        if not self._run_id:
-            return
+        """Show the end of the log."""
+        if self._run_id:
+            self._matches = MatchCursor()
+            self._found.setText("")
+            self._show_part(-PAGE_BYTES, None)
+
+    # --- the part that is shown
+
+    def _show_part(self, offset: int, until: int | None) -> None:
+        """Replace what is shown by the part from `offset` on, to the end or up to `until`."""
         self._request_id += 1
         self._is_loading = False
         self._is_complete = False
-        self._start = self._end = 0
-        self._text = LogDecoder()
-        self._partial_first_line = ""
-        self._view.reset()
+        self._is_at_end = until is None
+        self._view.reset(self._is_at_end)
         self._earlier.hide()
-        self._stack.setCurrentWidget(self._view)
-        self._request_slice(-PAGE_BYTES, None, self._on_first_slice)
+        self._later.setVisible(not self._is_at_end)
+        self._stack.setCurrentIndex(0)
+        self._request_slice(offset, until, partial(self._on_first_slice, until))
         if self.isVisible():
             self._poll_timer.start()
 
     def _request_slice(self, offset: int, until: int | None, then: Callable[[LogSlice], None]) -> None:
-        request_id, stream, run_id = self._request_id, self._stream, self._run_id
+        source = self._source
         self._is_loading = True
 
         def answered(part: LogSlice) -> None:
-            if request_id == self._request_id:
-                self._is_loading = False
-                then(part)
+            self._is_loading = False
+            then(part)
 
         def failed(error: Exception) -> None:
-            if request_id == self._request_id:
-                self._is_loading = False
-                self._is_complete = True
-                self._empty.set_text("The log cannot be read", str(error))
-                self._stack.setCurrentWidget(self._empty)
+            self._is_loading = False
+            self._is_complete = True
+            self._empty.set_text("The log cannot be read", str(error))
+            self._stack.setCurrentWidget(self._empty)
 
-        if stream == "daemon":
-            path, is_remote = self._workbench.workspace.daemon_log, self._workbench.is_remote
-            self._workbench.bridge.run_in_background(
-                lambda: _read_daemon_log(path, offset, until, is_remote), answered, failed, self
-            )
-        else:
-            self._workbench.bridge.ask(
-                lambda trainer: _read_run_log(trainer, run_id, stream == "stderr", offset, until),
-                answered,
-                failed,
-                self,
-            )
+        self._ask(lambda trainer: source.read(trainer, offset, until), answered, failed)
 
-    def _on_first_slice(self, part: LogSlice) -> None:
-        self._start = self._end = part.start
-        self._text = LogDecoder(starts_mid_line=part.start > 0)
-        self._earlier.setVisible(part.start > 0)
+    def _ask(
+        self, call: Callable[[TrainerClient], Any], then: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Like `bridge.ask`, but without answers about what is no longer shown."""
+        request_id = self._request_id
+
+        def is_current() -> bool:
+            return request_id == self._request_id
+
+        self._workbench.bridge.ask(
+            call,
+            lambda answer: then(answer) if is_current() else None,
+            lambda error: failed(error) if is_current() else None,
+            self,
+        )
+
+    def _on_first_slice(self, until: int | None, part: LogSlice) -> None:
+        if until is not None and part.end < until:
+            self._set_at_end()
+        self._lines = LogLines(part.start, starts_mid_line=part.start > 0)
         self._append_slice(part)
+        self._start = self._lines.first_offset
+        self._earlier.setVisible(self._start > 0)
 
     def _append_slice(self, part: LogSlice) -> None:
-        self._end = part.end
-        lines = self._text.decode(part.data)
-        self._partial_first_line = self._partial_first_line or self._text.skipped_prefix
-        self._view.append_lines(
-            self._visible_lines(lines), "" if self._stream == "daemon" else visible_text(self._text.partial_line)
-        )
+        source = self._source
+        lines = [line for chunk in part.parts for line in self._lines.add(*chunk)]
         view = self._workbench.runs.get(self._run_id)
         is_ended = view is not None and view.stage == "finished"
-        if is_ended and not part.data and self._stream != "daemon":
+        if is_ended and self._is_at_end and not part.parts and self._stream is not LogStream.DAEMON:
             # This read began after the run's end and returned nothing: the log is complete.
+            lines += self._lines.take_partial_lines()
             self._is_complete = True
             self._poll_timer.stop()
-        if self._end == 0:
-            self._show_empty(is_ended)
+        incomplete = self._lines.partial_line if self._stream is not LogStream.DAEMON else None
+        self._view.append_lines(source.visible_lines(lines), incomplete if self._is_at_end else None)
+        if self._lines.end == 0 and view is not None:
+            self._show_empty(view)
         else:
-            self._stack.setCurrentWidget(self._view)
+            self._stack.setCurrentIndex(0)
 
-    def _visible_lines(self, lines: list[str]) -> list[str]:
-        if self._stream != "daemon":
-            return lines
-        return [format_daemon_line(line) for line in lines if self._run_id in line]
-
-    def _show_empty(self, is_ended: bool) -> None:
-        if is_ended:
-            title, text = f"It wrote nothing to {self._stream}", "See its other stream."
-        else:
-            title, text = f"Nothing on {self._stream} yet", "Lines appear here as the run writes them."
-        self._empty.set_text(title, text)
+    def _show_empty(self, view: RunView) -> None:
+        stream = "the daemon's log" if self._stream is LogStream.DAEMON else STREAM_NAMES[self._stream]
+        self._empty.set_text(*empty_text("logs", view, stream))
         self._stack.setCurrentWidget(self._empty)
+        if view.outcome == "succeeded" and self._stream is not LogStream.DAEMON:
+            run_id = view.run_id
+            self._ask(lambda trainer: trainer.config(run_id), self._on_config, lambda _: None)
+
+    def _on_config(self, payload: dict[str, Any]) -> None:
+        if value_at(payload, OPTIONS["persist_logs"].path) is False:
+            self._empty.set_text("The logs were not kept", "The run has persist_logs off, and it has succeeded.")
 
     def _read_earlier(self) -> None:
+        first = self._view.first_offset  # the oldest lines of a log that grows are removed
+        self._start = self._start if first is None else max(self._start, first)
         if self._is_loading or self._start == 0:
             return
         self._earlier.setEnabled(False)
-        until = self._start
-        self._request_slice(max(0, until - PAGE_BYTES), until, self._prepend_slice)
+        self._request_slice(max(0, self._start - PAGE_BYTES), self._start, self._prepend_slice)
 
     def _prepend_slice(self, part: LogSlice) -> None:
-        text = LogDecoder(starts_mid_line=part.start > 0)
-        lines = text.decode(part.data)
-        # The line that this part ends within was skipped when its second half was read.
-        between = text.partial_line + self._partial_first_line
-        self._view.prepend_lines(self._visible_lines([*lines, visible_text(between)] if between else lines))
-        self._start, self._partial_first_line = part.start, text.skipped_prefix
+        lines = LogLines(part.start, starts_mid_line=part.start > 0)
+        found = [line for chunk in part.parts for line in lines.add(*chunk)]
+        self._view.prepend_lines(self._source.visible_lines(found + lines.take_partial_lines()))
+        self._start = lines.first_offset
         self._earlier.setEnabled(True)
-        self._earlier.setVisible(part.start > 0)
+        self._earlier.setVisible(self._start > 0)
+
+    def _read_later(self) -> None:
+        if not self._is_loading and not self._is_at_end:
+            end = self._lines.end
+            self._request_slice(end, end + PAGE_BYTES, lambda part: self._append_later(part, end + PAGE_BYTES))
+
+    def _append_later(self, part: LogSlice, until: int) -> None:
+        if part.end < until:
+            self._set_at_end()
+        self._append_slice(part)
+
+    def _set_at_end(self) -> None:
+        """What is shown includes the end of the log, which may be growing."""
+        self._is_at_end = True
+        self._later.hide()
+        self._view.set_at_end()
 
     def _poll(self) -> None:
-        if not self._is_loading and not self._is_complete:
-            self._request_slice(self._end, None, self._append_slice)
+        if not self._is_loading and not self._is_complete and self._is_at_end:
+            self._request_slice(self._lines.end, None, self._append_slice)
+
+    def _on_follow_clicked(self, is_on: bool) -> None:
+        if is_on and not self._is_at_end:
+            self._show_part(-PAGE_BYTES, None)
+        else:
+            self._view.follow(is_on)
 
     # --- searching
 
@@ -227,9 +297,57 @@ class LogsTab(QWidget):
         self._search.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self._search.selectAll()
 
-    def _find(self, is_backwards: bool) -> None:
-        self._view.follow(False)
-        self._view.search(self._search.text(), is_backwards)
+    def _start_text_search(self) -> None:
+        text = self._search.text()
+        if text:
+            source, after = self._source, self._view.visible_offset
+            self._find(lambda trainer: source.search(trainer, text), MatchCursor(text, after=after))
+        else:
+            self._matches = MatchCursor()
+            self._found.setText("")
+
+    def _find_errors(self, is_automatic: bool = False) -> None:
+        """`is_automatic`: nobody has asked, so that it is not worth a word where there is none."""
+        self._find(self._source.find_errors, MatchCursor(is_errors=True, is_silent=is_automatic))
+
+    def _find(self, call: Callable[[TrainerClient], LogMatches], cursor: MatchCursor) -> None:
+        self._matches = cursor
+        self._found.setText("searching…")
+
+        def then(found: LogMatches) -> None:
+            if cursor is self._matches:
+                cursor.set_matches(found)
+                self._show_match()
+
+        def failed(error: Exception) -> None:
+            if cursor is self._matches:
+                self._found.setText("")
+                self._workbench.show_error(error)
+
+        # Not by `_ask`: what is shown may be replaced meanwhile.
+        run_id, stream = self._run_id, self._stream
+        self._workbench.bridge.ask(
+            call, lambda found: then(found) if (run_id, stream) == (self._run_id, self._stream) else None, failed, self
+        )
+
+    def _step(self, direction: int) -> None:
+        """Go to the next or the previous match; the search is repeated where the log has grown since."""
+        if self._search_timer.isActive():
+            self._search_timer.stop()
+            self._start_text_search()
+        elif self._matches.step(direction):
+            self._show_match()
+        elif self._search.text() and not self._matches.is_errors:
+            self._start_text_search()
+
+    def _show_match(self) -> None:
+        self._found.setText(self._matches.describe())
+        match = self._matches.current
+        if match is None:
+            return
+        if not self._view.has_line_at(match.offset):
+            self._show_part(max(0, match.offset - CONTEXT_BYTES), match.offset + CONTEXT_BYTES)
+        self._view.jump_to(match.offset, self._matches.text)
 
     def _set_wrap(self, is_wrapped: bool) -> None:
         mode = LogView.LineWrapMode.WidgetWidth if is_wrapped else LogView.LineWrapMode.NoWrap
@@ -239,7 +357,7 @@ class LogsTab(QWidget):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if self._search.hasFocus() and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-            self._find(bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier))
+            self._step(-1 if event.modifiers() & Qt.KeyboardModifier.ShiftModifier else 1)
         elif self._search.hasFocus() and event.key() == Qt.Key.Key_Escape:
             self._search.clear()
             self._view.setFocus()
@@ -247,33 +365,6 @@ class LogsTab(QWidget):
             super().keyPressEvent(event)
 
 
-def _read_run_log(trainer: TrainerClient, run_id: str, is_stderr: bool, offset: int, until: int | None) -> LogSlice:
-    """Read from `offset`, or from `-offset` bytes before the end, up to `until` or to the end."""
-    parts: list[bytes] = []
-    size, end = 0, max(0, offset)
-    chunks: Any = trainer.log(run_id, is_stderr, offset)
-    for chunk in chunks:
-        data = chunk.data
-        if until is not None and chunk.offset > until:
-            data = data[: len(data) - (chunk.offset - until)]
-        parts.append(data)
-        size += len(data)
-        end = chunk.offset if until is None else min(until, chunk.offset)
-        if size >= MAX_READ_BYTES or end == until:
-            chunks.close()
-            break
-    return LogSlice(b"".join(parts), end - size, end)
-
-
-def _read_daemon_log(path: Path, offset: int, until: int | None, is_remote: bool) -> LogSlice:
-    if is_remote:
-        raise NotAllowed("The daemon's log is on the trainer's machine: logs/trainer.log in its workspace.")
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            start = max(0, size + offset) if offset < 0 else min(offset, size)
-            file.seek(start)
-            data = file.read(MAX_READ_BYTES if until is None else until - start)
-    except FileNotFoundError:
-        return LogSlice(b"", 0, 0)
-    return LogSlice(data, start, start + len(data))
+def _read_stream(value: object) -> LogStream:
+    """A stream as the settings have it."""
+    return next((stream for stream in LogStream if stream == value), LogStream.BOTH)

@@ -11,10 +11,15 @@ from PySide6.QtWidgets import QFrame, QProgressBar, QScrollArea, QSplitter, QWid
 
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
+from mosaic.fastlane import FrameRequest
 from mosaic.formatting import (
+    BAD_OUTCOMES,
+    count_noun,
+    describe_place,
     describe_worker,
     format_ago,
     format_duration,
+    format_megabytes,
     format_si_number,
     format_timestamp,
     progress_fraction,
@@ -31,8 +36,10 @@ from mosaic.gui.workbench import Workbench
 
 REFRESH_INTERVAL_MS = 10_000
 """How often ages are updated."""
+MIN_ELAPSED_S = 5.0
+"""Of a run whose time left is shown."""
 FRAME_RATE_HZ = 15.0
-"""Enough for small frames next to a curve; FastLane requests more."""
+"""Enough for small frames next to a curve; the FastLane tab requests more, and more of the run's time."""
 TILES = (
     ("return", "Return"),
     ("steps", "Steps"),
@@ -61,7 +68,7 @@ class OverviewTab(QWidget):
         self._history = HistoryView()
         self._chart = ReturnChart(workbench, "overview.chart")
         self._frames = ui.with_object_name(FramesView(workbench, is_small=True), "overview.frames")
-        self._frames.lanes.set_rate(FRAME_RATE_HZ, None)
+        self._frames.lanes.ask(FrameRequest(FRAME_RATE_HZ))
         self._evaluation = EvaluationView()
         self._evaluations = Evaluations(workbench.bridge, self)
         self._main_stack = ui.stack(self._chart, self._evaluation)
@@ -102,6 +109,10 @@ class OverviewTab(QWidget):
         ui.row((self._reason, 1), self._logs_button, parent=self._reason_banner, margins=margins)
         self._reason_banner.hide()
         return self._reason_banner
+
+    def hasHeightForWidth(self) -> bool:
+        """Banner and curve share the height that there is; else the page would scroll to the curve's preferred one."""
+        return False
 
     # --- which run
 
@@ -159,8 +170,9 @@ class OverviewTab(QWidget):
     def _show_tiles(self, view: RunView) -> None:
         tiles, is_over = self._tiles, view.stage == "finished"
         episodes = view.episodes or 0
-        last = f"last {min(100, episodes)} episodes" if episodes else "no episode yet"
-        mean = f"Mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
+        recent = count_noun(min(100, episodes), "episode")
+        last = f"last {recent}" if episodes else "no episode" if is_over else "no episode yet"
+        mean = f"Mean of the last {min(100, episodes)} of {count_noun(episodes, 'episode')}" if episodes else ""
         tiles["return"].set_value(format_si_number(view.episodic_return), last, mean)
         step, total, part = view.global_step, view.total_timesteps, progress_fraction(view)
         of = f"of {format_si_number(total)}" if total else ""
@@ -174,13 +186,16 @@ class OverviewTab(QWidget):
         if is_over:
             tiles["time"].set_value(elapsed, f"ended {format_ago(view.finished_at)}")
         else:
+            elapsed_s = _elapsed_s(view)
+            # The speed of the first seconds, in which everything is loaded, says little about the rest.
+            seconds_left = view.seconds_left if elapsed_s is not None and elapsed_s >= MIN_ELAPSED_S else None
             tiles["time"].set_value(
-                format_duration(view.seconds_left), f"for {elapsed} now" if view.started_at is not None else ""
+                format_duration(seconds_left), f"for {elapsed} now" if elapsed_s is not None else ""
             )
         hardware = view.hardware
         when = ("at its end" if is_over else "now") if hardware else ""
         tiles["cpu"].set_value(f"{hardware.cpu_percent:.0f} %" if hardware else "–", when)
-        tiles["memory"].set_value(_format_megabytes(hardware.rss_mb) if hardware else "–", when)
+        tiles["memory"].set_value(format_megabytes(hardware.rss_mb) if hardware else "–", when)
         self._bar.setVisible(part is not None and not is_over)
         self._bar.setValue(round(PROGRESS_STEPS * (part or 0)))
 
@@ -188,9 +203,9 @@ class OverviewTab(QWidget):
         tiles, is_over = self._tiles, view.stage == "finished"
         evaluation = self._evaluations.evaluations[0] if self._evaluations.evaluations else None
         if evaluation is not None or self._evaluations.is_loaded:
-            self._evaluation.show_evaluation(evaluation, theme.run_color(self._run_id), is_over)
+            self._evaluation.show_evaluation(evaluation, view, theme.run_color(self._run_id))
         batches = evaluation.summary.batches if evaluation is not None else ()
-        of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
+        of = count_noun(len(batches), "batch", "batches")
         # Single episodes are reported by the clock, batches when they end: either may be ahead.
         episodes = max(view.episodes or 0, sum(batch.episodes for batch in batches))
         tiles["steps"].caption.setText("Episodes")
@@ -205,9 +220,10 @@ class OverviewTab(QWidget):
             tiles["return"].set_value(format_si_number(mean.point), interval, "Mean return of all its episodes")
 
     def _show_reason(self, view: RunView) -> None:
-        is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
+        is_bad = view.outcome in BAD_OUTCOMES or view.is_stalled
         reason = view.reason or ("Running, but without progress for a while." if is_bad else "")
-        waiting = f"Queued: {view.wait_reason}." if view.wait_reason else ""
+        reason = reason.partition(" Full log: ")[0]  # the button opens it
+        waiting = f"{view.status.capitalize()}: {view.wait_reason}." if view.wait_reason else ""
         text = "\n".join(filter(None, (reason if is_bad else "", view.problem, waiting)))
         self._reason.setText(text)
         self._reason_banner.setVisible(bool(text))
@@ -233,8 +249,10 @@ def _narrow_scroll_area(widget: QWidget) -> QScrollArea:
 
 def run_details(view: RunView) -> list[Detail]:
     """The details of a run in groups, without those that it does not have."""
+    elapsed_s = _elapsed_s(view)
     is_train = view.kind == RunKind.TRAIN
-    checkpoint = "none yet" if view.checkpoint_step is None else f"step {view.checkpoint_step:,}"
+    no_checkpoint = "none" if view.stage == "finished" else "none yet"
+    checkpoint = no_checkpoint if view.checkpoint_step is None else f"step {view.checkpoint_step:,}"
     groups = {
         "Run": [
             Detail("Id", short_id(view.run_id), view.run_id),
@@ -250,6 +268,7 @@ def run_details(view: RunView) -> list[Detail]:
             Detail("Tags", ", ".join(view.tags or ())),
             Detail("Last checkpoint", checkpoint if is_train else ""),
             Detail("Attempts", str(len(view.attempts)) if len(view.attempts or ()) > 1 else ""),
+            Detail("Runs on", describe_place(view)),
             Detail("Resources", f"{view.cpus} CPU, {view.gpus} GPU, priority {view.priority}"),
             Detail("Folder", view.run_dir),
         ],
@@ -257,7 +276,9 @@ def run_details(view: RunView) -> list[Detail]:
             _time_detail("Submitted", view.submitted_at),
             _time_detail("Started", view.started_at),
             _time_detail("Ended", view.finished_at),
-            Detail("Took" if view.finished_at else "Runs for", format_duration(_elapsed_s(view))),
+            Detail(
+                "Took" if view.finished_at else "Runs for", format_duration(elapsed_s) if elapsed_s is not None else ""
+            ),
         ],
         "Hardware at its end" if view.stage == "finished" else "Hardware now": _hardware_details(view),
     }
@@ -285,15 +306,11 @@ def _hardware_details(view: RunView) -> list[Detail]:
         return []
     details = [
         Detail("CPU", f"{hardware.cpu_percent:.0f} %", "100 % is one core"),
-        Detail("Memory", _format_megabytes(hardware.rss_mb)),
+        Detail("Memory", format_megabytes(hardware.rss_mb)),
         Detail("Processes", str(hardware.processes)),
     ]
     for number, gpu in enumerate(hardware.gpus):
-        used, total = _format_megabytes(gpu.memory_used_mb), _format_megabytes(gpu.memory_total_mb)
+        used, total = format_megabytes(gpu.memory_used_mb), format_megabytes(gpu.memory_total_mb)
         memory = f", {used} of {total}" if gpu.memory_total_mb else ""
         details.append(Detail(f"GPU {number}", f"{gpu.util_percent:.0f} %{memory}"))
     return details
-
-
-def _format_megabytes(value: float) -> str:
-    return f"{value / 1024:.1f} GB" if value >= 1024 else f"{value:.0f} MB"

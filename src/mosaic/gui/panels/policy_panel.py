@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QLabel, QScrollArea, QWidget
 
 from mosaic.contracts.views import CheckpointInfo
 from mosaic.gui import theme
-from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, form_combo
+from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, align_labels, form_combo
 from mosaic.gui.forms.policy_source import PolicySourceFields
 from mosaic.gui.forms.submit_controller import SubmitController
 from mosaic.gui.models.draft import find_field_error, is_default
@@ -26,8 +26,10 @@ from mosaic.gui.models.policy_form import (
     policy_payload,
     policy_problems,
     policy_workers,
+    runs_with_policy,
     with_checkpoint_info,
 )
+from mosaic.gui.panels.batch_evaluation import BatchEvaluation
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
@@ -36,33 +38,75 @@ OBJECT_NAME_PREFIX = "policy"
 
 
 class PolicyPage(QWidget):
+    """The form for one policy, or for those of several runs that are chosen."""
+
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
         self._view: PolicyView | None = None
+        self._batch: BatchEvaluation | None = None
         self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
+        workbench.evaluation_requested.connect(self._on_evaluation_requested)
+        workbench.marks_changed.connect(lambda _: self._follow_marks())
+        workbench.edit_requested.connect(lambda _, payload: self._on_form_requested(payload))
 
     def _on_form_requested(self, payload: dict[str, Any] | None) -> None:
         if payload is not None and is_evaluation(payload):
             self._workbench.page_requested.emit("policy")
             self._create_view()
             if self._view is not None:
+                self._show(self._view)
                 self._view.fill(draft_from_evaluation(payload))
+
+    def _on_evaluation_requested(self, run_ids: list[str]) -> None:
+        self._create_view()
+        views = [view for view in map(self._workbench.runs.get, run_ids) if view is not None]
+        if self._view is not None and self._batch is not None:
+            if len(views) > 1:
+                self._batch.show_runs(views)
+                self._show(self._batch)
+            elif views:
+                self._show(self._view)
+                self._view.choose_run(views[0].run_id)
+        self._workbench.page_requested.emit("policy")
+
+    def _follow_marks(self) -> None:
+        """Offer all runs that are chosen now, unless results of others are shown."""
+        views = runs_with_policy(self._workbench.target_runs())
+        if self.isVisible() and self._batch is not None and len(views) > 1 and not self._batch.has_results:
+            self._batch.show_runs(views)
+            self._show(self._batch)
 
     def showEvent(self, event: QShowEvent) -> None:
         self._create_view()
         super().showEvent(event)
+        self._follow_marks()
 
     def _create_view(self) -> None:
-        """Creates the form when it is first needed, so that the window opens without waiting for it."""
+        """Creates the forms when they are first needed, so that the window opens without waiting for them."""
         if self._column.count() > 0:
             return
         workers = policy_workers()
-        if workers:
-            self._view = PolicyView(self._workbench, workers[0])
-        text = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
-        self._column.addWidget(self._view or ui.EmptyState("Nothing to load policies with", text))
+        if not workers:
+            text = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
+            self._column.addWidget(ui.EmptyState("Nothing to load policies with", text))
+            return
+        self._view = PolicyView(self._workbench, workers[0])
+        self._batch = BatchEvaluation(self._workbench, workers[0])
+        self._batch.left.connect(self._leave_batch)
+        self._batch.hide()
+        self._column.addWidget(self._view)
+        self._column.addWidget(self._batch)
+
+    def _leave_batch(self) -> None:
+        if self._view is not None and self._batch is not None:
+            self._batch.show_runs([])
+            self._show(self._view)
+
+    def _show(self, form: QWidget) -> None:
+        for widget in filter(None, (self._view, self._batch)):
+            widget.setVisible(widget is form)
 
 
 class PolicyView(QWidget):
@@ -102,9 +146,8 @@ class PolicyView(QWidget):
     def _build_form(self) -> QScrollArea:
         about, how = self._build_policy_rows(), self._build_evaluation_rows()
         rows: list[LabelledRow | FieldRow] = [*self._source.rows, *about, *how]
-        width = max(each.label.sizeHint().width() for each in rows) + theme.GAP
-        for each in rows:
-            each.label.setFixedWidth(width)
+        align_labels(rows)
+        self._workbench.theme_changed.connect(lambda: align_labels(rows))
         body = ui.widget_column(
             ui.section_label("Policy"),
             *self._source.rows,
@@ -226,6 +269,10 @@ class PolicyView(QWidget):
 
     def _show_environments(self) -> None:
         self._environment.show_choices(self._workbench.environments.for_worker(self._draft.worker))
+
+    def choose_run(self, run_id: str) -> None:
+        """Take the policy of this run."""
+        self._source.choose_run(run_id)
 
     # --- doing
 

@@ -9,16 +9,17 @@ from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
 
 from mosaic.contracts.views import RunView
-from mosaic.formatting import explain_state, run_title
+from mosaic.formatting import explain_state, run_title, short_state
 from mosaic.gui import theme
 from mosaic.gui.actions import find_action, is_resumable, run_menu
-from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
+from mosaic.gui.models.groups import STOPPABLE_STAGES
 from mosaic.gui.ui_specs import RunTab
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 HEADER = ("run.cancel", "run.pause", "run.resume", "run.resubmit")
 """The actions with a button next to the run's name."""
+MAX_GROUP_WIDTH = 180
 
 
 class RunPage(QWidget):
@@ -52,9 +53,13 @@ class RunPage(QWidget):
         self._title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._state = ui.with_object_name(ui.ElidedLabel(), "run.state")
         self._state.setProperty("muted", True)
+        self._group = ui.tool_button(
+            "run.group", "mdi6.folder-multiple-outline", "Show all runs of this group", self._open_group, "–"
+        )
+        self._group.setMaximumWidth(MAX_GROUP_WIDTH)
         self._buttons = {name: self._create_button(name) for name in HEADER}
         self._more = ui.tool_button("run.more", "mdi6.dots-horizontal", "More actions for this run", self._open_menu)
-        return ui.row(self._icon, self._title, (self._state, 1), *self._buttons.values(), self._more)
+        return ui.row(self._icon, self._title, (self._state, 1), self._group, *self._buttons.values(), self._more)
 
     def _create_button(self, name: str) -> QToolButton:
         action = find_action(name)
@@ -70,6 +75,11 @@ class RunPage(QWidget):
         if self._workbench.marks != [self._workbench.selection]:
             self._workbench.mark([self._workbench.selection] if self._workbench.selection else [])
         return self._workbench
+
+    def _open_group(self) -> None:
+        view = self._workbench.runs.get(self._workbench.selection or "")
+        if view is not None and view.group:
+            self._workbench.group_requested.emit(view.group)
 
     def _open_menu(self) -> None:
         menu = run_menu(self._mark_only_selection(), "run.menu", self)
@@ -89,9 +99,15 @@ class RunPage(QWidget):
         self._title.setText(run_title(view))
         self._title.setToolTip(f"{run_title(view)}\n{view.run_id}")
         explanation = explain_state(view)
-        self._state.setText(": ".join(filter(None, (view.status, explanation.partition("\n")[0]))))
+        self._state.setText(short_state(view))
         self._state.setToolTip("\n".join(filter(None, (view.status, explanation))))
         self._state.setMinimumWidth(self._state.fontMetrics().horizontalAdvance(f"{view.status}…"))
+        group = view.group or ""
+        self._group.setText(
+            self._group.fontMetrics().elidedText(group, Qt.TextElideMode.ElideMiddle, MAX_GROUP_WIDTH - 40)
+        )
+        self._group.setToolTip(f"Show all runs of the group {group}")
+        self._group.setVisible(bool(group))
         stage = view.stage
         is_paused = stage == "paused"
         pause = self._buttons["run.pause"]

@@ -1,29 +1,38 @@
-"""The list of runs: search, sorting, marks, and the selection that the rest of the window shows."""
+"""The list of runs: search, filters, folding, marks, and the selection that the rest of the window shows."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QItemSelection, QItemSelectionModel, QPoint, QSignalBlocker, QSize, Qt
-from PySide6.QtGui import QGuiApplication, QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QHeaderView, QMenu, QTableView, QWidget
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 
+from PySide6.QtCore import QItemSelection, QItemSelectionModel, QPoint, QSignalBlocker, QSize, Qt
+from PySide6.QtGui import QGuiApplication, QKeyEvent
+from PySide6.QtWidgets import QWidget
+
+from mosaic.contracts.views import RunView
+from mosaic.formatting import count_noun, short_id
 from mosaic.gui import theme
 from mosaic.gui.actions import run_menu
-from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.runs_table import COLUMN_IDS, COLUMNS, RunsTableModel
-from mosaic.gui.models.search import parse_query
+from mosaic.gui.models.run_values import RunValues
+from mosaic.gui.models.runs_table import RunsTableModel
+from mosaic.gui.models.search import parse_query, with_chips
 from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.delegates import PADDING, ProgressDelegate, RowTable, RunDelegate, StateDelegate
+from mosaic.gui.views.columns_dialog import MAX_VALUE_COLUMNS, ColumnsDialog
+from mosaic.gui.views.filter_chips import FilterChips
+from mosaic.gui.views.runs_view import RunsTableView
 from mosaic.gui.workbench import Workbench
+from mosaic.submission.caller_environment import submitter
 
 SEARCH_MS = 120
 KEY_SELECTION_DELAY_MS = 80
 """Time after the last arrow key until a run is shown, so that scrolling loads nothing."""
+VALUES_DELAY_MS = 100
+"""Time after the last change of the visible rows until their values are read."""
 AGE_REFRESH_INTERVAL_MS = 20_000
-MAX_EXTRA_ALGO_WIDTH = 120
-"""The part of the free width that a long name of an algorithm gets."""
 SEARCH_PLACEHOLDER = "Search: words, algo:ppo env:CartPole tag:x status:failed"
 SEARCH_TIP = (
-    "Words, or algo: env: tag: status: group: seed: id: note:\n"
+    "Words, or name: algo: env: tag: status: group: seed: user: id: note:\n"
     "status:failed,lost takes either, -tag:old leaves out, seed:1-5 is a span"
 )
 _ROWS = QItemSelectionModel.SelectionFlag.Rows
@@ -34,14 +43,31 @@ class RunsPanel(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
+        settings = workbench.settings
         self._model = RunsTableModel(workbench.runs, self)
+        self._model.set_folding(
+            bool(settings.get_for_workspace("runs.fold", True)),
+            map(str, settings.get_for_workspace("runs.expanded", [])),
+        )
+        self._values = RunValues(workbench.bridge, workbench.runs, self)
+        self._value_columns = [str(name) for name in settings.get_for_workspace("runs.values", [])][:MAX_VALUE_COLUMNS]
+        self._model.set_value_columns(self._values.create_columns(self._value_columns))
         self._has_run_list = False
+        self._is_searching = False
+        self._is_marking = False
+        """While the rows that the user has selected are marked."""
         self._search = ui.search_field("runs.search", SEARCH_PLACEHOLDER, f"Search runs (Ctrl+F)\n{SEARCH_TIP}")
+        self._fold = ui.tool_button(
+            "runs.fold", "mdi6.file-tree-outline", "Fold runs by group", is_flat=False, is_checkable=True
+        )
+        self._fold.setChecked(self._model.is_folding)
         self._archived = ui.tool_button(
             "runs.archived", "mdi6.archive-outline", "Also show archived runs", is_flat=False, is_checkable=True
         )
+        columns = ui.tool_button("runs.choose_columns", "mdi6.view-column-outline", "Columns", is_flat=False)
+        self._chips = FilterChips()
         self._count = ui.muted_label("", "runs.count")
-        self.table = RunsTableView(self._model, workbench.settings)
+        self.table = RunsTableView(self._model, settings, workbench.ticks)
         start = ui.accent_button("Train an agent", "runs.start", lambda: workbench.form_requested.emit(None))
         clear = ui.button("Show all runs", "runs.clear", self._show_all)
         self._waiting = ui.EmptyState(
@@ -50,10 +76,11 @@ class RunsPanel(QWidget):
         self._none = ui.EmptyState(
             "No runs yet", "Choose an algorithm and an environment; the run appears here.", start
         )
-        self._no_match = ui.EmptyState("No run matches the search", "Remove a word, or show all.", clear)
+        self._no_match = ui.EmptyState("No run matches the search", "Remove a word or a filter, or show all.", clear)
         self._stack = ui.stack(self.table, self._waiting, self._none, self._no_match)
         ui.column(
-            ui.row((self._search, 1), self._archived, spacing=4),
+            ui.row((self._search, 1), self._fold, self._archived, columns, spacing=4),
+            self._chips,
             (self._stack, 1),
             self._count,
             parent=self,
@@ -64,20 +91,43 @@ class RunsPanel(QWidget):
 
         self._search_timer = ui.create_timer(self, SEARCH_MS, self._apply_search, is_single_shot=True)
         self._selection_timer = ui.create_timer(self, 0, self._select_single_mark, is_single_shot=True)
+        self._values_timer = ui.create_timer(self, VALUES_DELAY_MS, self._read_values, is_single_shot=True)
         ui.VisibleTimer(self, AGE_REFRESH_INTERVAL_MS, self._model.refresh_ages)
         self._search.textChanged.connect(lambda _: self._search_timer.start())
         self._archived.toggled.connect(lambda _: self._apply_search())
-        self.table.selectionModel().selectionChanged.connect(self._on_selection_changed)
-        self.table.customContextMenuRequested.connect(self._open_menu)
-        self._model.modelReset.connect(self._restore_selection)
-        self._model.count_changed.connect(self._on_count_changed)
+        self._chips.changed.connect(self._apply_search)
+        self._fold.toggled.connect(self._set_folding)
+        columns.clicked.connect(lambda: self.table.open_columns_menu(QPoint(0, 0)))
+        self._connect_table()
         workbench.selection_changed.connect(self._select_run)
         workbench.marks_changed.connect(self._on_marks_changed)
         workbench.runs.reset.connect(self._on_runs_reset)
+        workbench.runs_submitted.connect(self._on_runs_submitted)
+        workbench.rename_requested.connect(self._edit_name)
+        workbench.ticks.changed.connect(self._on_ticks_changed)
+        workbench.run_colors_changed.connect(self._model.refresh_marks)
         self._update_count()
 
+    def _connect_table(self) -> None:
+        table, model = self.table, self._model
+        table.selectionModel().selectionChanged.connect(self._on_selection_changed)
+        table.customContextMenuRequested.connect(self._open_menu)
+        table.tick_toggled.connect(self._workbench.toggle_ticks)
+        table.group_opened.connect(self._workbench.group_requested)
+        table.expansion_changed.connect(self._on_expansion_changed)
+        table.column_choice_requested.connect(self._choose_columns)
+        table.columns_removed.connect(self._offer_columns)
+        model.modelReset.connect(self._on_model_reset)
+        model.count_changed.connect(self._on_count_changed)
+        model.rename_requested.connect(self._rename)
+        self._values.changed.connect(model.refresh_values)
+        for signal in (model.rowsInserted, model.rowsRemoved, model.rowsMoved, model.layoutChanged, model.modelReset):
+            signal.connect(self._read_values_later)
+        table.verticalScrollBar().valueChanged.connect(self._read_values_later)
+        table.verticalScrollBar().rangeChanged.connect(self._read_values_later)
+
     def sizeHint(self) -> QSize:
-        return QSize(440, 480)
+        return QSize(464, 480)
 
     # --- what is shown
 
@@ -86,33 +136,150 @@ class RunsPanel(QWidget):
         self._search.selectAll()
 
     def _apply_search(self) -> None:
-        self._model.set_query(parse_query(self._search.text()), self._archived.isChecked())
+        midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+        self._is_searching = True
+        user = submitter(is_local=not self._workbench.is_remote)
+        query = with_chips(parse_query(self._search.text()), self._chips.checked(), midnight, user)
+        self._model.set_query(query, self._archived.isChecked())
+        self._is_searching = False
 
     def _show_all(self) -> None:
         self._search.clear()
+        self._chips.clear()
         self._archived.setChecked(True)
 
     def _on_runs_reset(self) -> None:
         self._has_run_list = True
         self._update_count()
 
+    def _on_runs_submitted(self, run_ids: list[str]) -> None:
+        self._model.pin(run_ids)
+        self._update_count()
+
     def _on_count_changed(self, *_: object) -> None:
         """Unmark runs that have left the list, so that actions apply to what is visible."""
         listed = [run_id for run_id in self._workbench.marks if self._model.is_listed(run_id)]
-        if len(listed) < len(self._workbench.marks):
+        if self._workbench.marked_groups and set(self._selected_runs()) != set(self._workbench.marks):
+            self._mark_selected_rows()
+        elif len(listed) < len(self._workbench.marks):
             self._workbench.mark(listed)
         self._update_count()
 
     def _update_count(self) -> None:
-        shown, known, marked = self._model.rowCount(), len(self._workbench.runs), len(self._workbench.marks)
-        count = f"{known:,} run{'s' * (known != 1)}"
-        selected = f", {marked:,} selected" if marked > 1 else ""
-        self._count.setText((count if shown == known else f"{shown:,} of {count}") + selected)
+        workbench = self._workbench
+        shown, known, marked = self._model.match_count, len(workbench.runs), len(workbench.marks)
+        archived = 0 if self._archived.isChecked() else workbench.runs.archived_count
+        total = known - archived
+        count = count_noun(total, "run")
+        parts = [count if shown == total else f"{shown:,} of {count}"]
+        if archived:
+            parts.append(f"{archived:,} archived")
+        if extra := self._model.hidden_matches:
+            parts.append(f"{extra:,} of them new, outside of the filter")
+        if marked > 1:
+            parts.append(f"{marked:,} selected")
+        if ticked := len(workbench.ticks.ids):
+            parts.append(f"{ticked:,} ticked")
+        self._count.setText(", ".join(parts))
+        if self._chips.offer_mine(workbench.runs.has_several_users):
+            self.table.fit_columns()
         self._count.setVisible(known > 0)
         page: QWidget = self.table
         if not shown:
             page = self._no_match if known else self._none if self._has_run_list else self._waiting
         self._stack.setCurrentWidget(page)
+
+    def _on_ticks_changed(self) -> None:
+        self._model.refresh_marks()
+        self._update_count()
+
+    # --- folding
+
+    def _set_folding(self, is_folding: bool) -> None:
+        self._workbench.settings.put_for_workspace("runs.fold", is_folding)
+        if len(self._workbench.marks) > 1:
+            self._workbench.mark([])  # not all of them would be visible
+        self._model.set_folding(is_folding, self._model.expanded_groups)
+        self.table.fit_columns()
+
+    def _on_expansion_changed(self) -> None:
+        """What is hidden now is not selected any more."""
+        self._save_expanded()
+        if set(self._selected_runs()) != set(self._workbench.marks):
+            self._mark_selected_rows()
+
+    def _expand(self, group: str) -> None:
+        self._model.set_expanded(group, True)
+        self._save_expanded()
+
+    def _save_expanded(self) -> None:
+        self._workbench.settings.put_for_workspace("runs.expanded", sorted(self._model.expanded_groups))
+
+    # --- hyper-parameters and metrics
+
+    def _choose_columns(self) -> None:
+        dialog = ColumnsDialog(self._value_columns, self._workbench.window)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.columns_chosen.connect(self._change_value_columns)
+        self._values.ask_for_names(dialog.show_names, dialog.show_error, dialog)
+        dialog.open()
+
+    def _change_value_columns(self, column_ids: list[str]) -> None:
+        before = self._value_columns
+        self.show_value_columns(column_ids)
+        if removed := [name for name in before if name not in column_ids]:
+            names = ", ".join(name.partition(":")[2] for name in removed)
+            self._workbench.offer_undo(
+                f"Removed from the columns: {names}.", "remove columns", partial(self.show_value_columns, before)
+            )
+
+    def _offer_columns(self, text: str, put_back: Callable[[], None]) -> None:
+        self._workbench.offer_undo(text, "change the columns", put_back)
+
+    def show_value_columns(self, column_ids: list[str]) -> None:
+        self._value_columns = column_ids
+        self._workbench.settings.put_for_workspace("runs.values", column_ids)
+        self._model.set_value_columns(self._values.create_columns(column_ids))
+        self.table.restore_sort_indicator()
+        self.table.fit_columns()
+
+    def _read_values_later(self, *_: object) -> None:
+        if self._value_columns and not self._values_timer.isActive():
+            self._values_timer.start()
+
+    def _read_values(self) -> None:
+        """Of the visible rows; of all, after them, where the list is sorted by such a value."""
+        run_ids = self.table.visible_run_ids()
+        if self._model.sort_column is not None and self._model.sort_column.shows_value:
+            run_ids = list(dict.fromkeys((*run_ids, *self._model.listed_ids())))
+        self._values.show_runs(run_ids)
+
+    # --- renaming
+
+    def _edit_name(self, run_id: str) -> None:
+        if not self._model.is_listed(run_id):
+            self._model.pin([run_id])
+        rows = self._rows_of([run_id])
+        if rows:
+            self.table.setFocus()
+            self.table.edit_name(rows[0])
+
+    def _rename(self, run_id: str, name: str, is_undo: bool = False) -> None:
+        known = self._workbench.runs.get(run_id)
+        before = (known and known.run_name) or ""
+
+        def then(view: RunView) -> None:
+            self._workbench.runs.update([view])
+            named = f"is named {view.run_name}" if view.run_name else "has no name now"
+            text = f"Run {short_id(run_id)} {named}."
+            if is_undo:
+                self._workbench.show_message(text, "good")
+            else:
+                self._workbench.offer_undo(
+                    text, f"rename run {short_id(run_id)}", partial(self._rename, run_id, before, is_undo=True)
+                )
+
+        self._workbench.ask(lambda trainer: trainer.annotate(run_id, run_name=name), then, self)
 
     # --- selection
 
@@ -128,49 +295,76 @@ class RunsPanel(QWidget):
         ranges = self.table.selectionModel().selection().toList()
         return sorted({number for each in ranges for number in range(each.top(), each.bottom() + 1)})
 
+    def _selected_runs(self) -> list[str]:
+        return self._model.runs_in(self._selected_rows())
+
     def _mark_selected_rows(self) -> None:
         """Mark them at once: an action by the next key applies to the rows that are visibly selected."""
-        ids = [self._model.run_id(number) for number in self._selected_rows()]
-        self._workbench.mark(sorted(ids, reverse=True))
+        rows = self._selected_rows()
+        groups = [group for row in rows if (group := self._model.group_at(row)) is not None]
+        self._is_marking = True
+        self._workbench.mark(sorted(self._model.runs_in(rows), reverse=True), groups)
+        self._is_marking = False
 
     def _select_single_mark(self) -> None:
-        if len(self._workbench.marks) == 1:
+        if len(self._workbench.marks) == 1 and not self._workbench.marked_groups:
             self._workbench.select(self._workbench.marks[0])
 
     def _select_run(self, run_id: str | None) -> None:
         """Called when another part of the window selects a run."""
-        number = self._model.row_of(run_id) if run_id else None
-        if number is None:
+        rows = self._rows_of([run_id]) if run_id else []
+        if not rows:
             self.table.selectionModel().clear()
             self._workbench.mark([])
-        elif number not in self._selected_rows():
-            self._select_rows([number])
-            self._workbench.mark([self._model.run_id(number)])
+        elif rows[0] not in self._selected_rows():
+            self._select_rows(rows)
+            self._workbench.mark([self._model.run_id(rows[0])])
+
+    def _rows_of(self, run_ids: Iterable[str]) -> list[int]:
+        """The rows of these runs; a collapsed group that holds one of them is expanded."""
+        wanted = [run_id for run_id in run_ids if self._model.is_listed(run_id)]
+        for run_id in wanted:
+            group = self._model.group_of(run_id)
+            if group is not None and not self._model.is_expanded(group):
+                self._expand(group)
+        return sorted(number for number in map(self._model.row_of, wanted) if number is not None)
+
+    def _marked_rows(self) -> list[int]:
+        """The rows of the marked groups, and of the marked runs that are not in them."""
+        workbench, model = self._workbench, self._model
+        rows = [row for row in map(model.row_of_group, workbench.marked_groups) if row is not None]
+        others = [run_id for run_id in workbench.marks if model.group_of(run_id) not in workbench.marked_groups]
+        return sorted((*rows, *self._rows_of(others)))
 
     def _on_marks_changed(self, run_ids: list[str]) -> None:
         """Show the marked runs of the workbench as selected rows."""
         self._update_count()
-        rows = sorted(number for number in map(self._model.row_of, run_ids) if number is not None)
-        if rows != self._selected_rows():
-            self._select_rows(rows)
+        if not self._is_marking and set(run_ids) != set(self._selected_runs()):
+            self._select_rows(self._marked_rows())
 
-    def _restore_selection(self) -> None:
-        """The rows have been reset: restore the selection as far as its runs are listed."""
+    def _on_model_reset(self) -> None:
+        """The rows have been reset: restore the selection as far as its runs are listed.
+
+        Only a search scrolls to it: when the trainer comes back, the list stays where it was.
+        """
         workbench = self._workbench
-        run_ids = [run_id for run_id in workbench.marks if self._model.row_of(run_id) is not None]
-        rows = map(self._model.row_of, run_ids or [workbench.selection or ""])
-        self._select_rows([number for number in rows if number is not None])
+        rows = self._marked_rows()
+        if not rows and workbench.selection and (row := self._model.row_of(workbench.selection)) is not None:
+            rows = [row]
+        self.table.fit_columns()
+        self._select_rows(rows, is_scrolling=self._is_searching)
 
-    def _select_rows(self, rows: list[int]) -> None:
+    def _select_rows(self, rows: list[int], is_scrolling: bool = True) -> None:
         selection = self.table.selectionModel()
         selected = QItemSelection()
+        last = self._model.columnCount() - 1
         for number in rows:
-            selected.select(self._model.index(number, 0), self._model.index(number, len(COLUMNS) - 1))
+            selected.select(self._model.index(number, 0), self._model.index(number, last))
         with QSignalBlocker(selection):
             if rows:
                 selection.setCurrentIndex(self._model.index(rows[0], 0), QItemSelectionModel.SelectionFlag.NoUpdate)
             selection.select(selected, _REPLACE_SELECTION)
-        if len(rows) == 1:
+        if len(rows) == 1 and is_scrolling:
             self.table.scrollTo(self._model.index(rows[0], 0))
         self.table.viewport().update()
 
@@ -192,114 +386,3 @@ class RunsPanel(QWidget):
                 self.table.selectRow(0)
         else:
             super().keyPressEvent(event)
-
-
-class RunsTableView(RowTable):
-    """As many columns as there is room for, of those that the user wants."""
-
-    def __init__(self, model: RunsTableModel, settings: GuiSettings) -> None:
-        super().__init__(model, "runs.table")
-        self._settings = settings
-        self._hidden: set[str] = set(settings.get("runs.hidden", []))
-        self._widths: dict[str, int] = settings.get("runs.widths", {})
-        self._is_fitting = False
-        self._delegates: dict[str, RunDelegate] = {
-            "state": StateDelegate(model, self),
-            "progress": ProgressDelegate(model, self),
-        }
-        self.setItemDelegate(RunDelegate(model, self))
-        for name, delegate in self._delegates.items():
-            self.setItemDelegateForColumn(COLUMN_IDS.index(name), delegate)
-        self.setSelectionMode(QTableView.SelectionMode.ExtendedSelection)
-        self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._apply_settings()
-
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if event.type() is QEvent.Type.FontChange:
-            self.fit_columns()
-
-    def _apply_settings(self) -> None:
-        """Sets up the widths, the order and the header."""
-        header = self.horizontalHeader()
-        header.setMinimumSectionSize(32)
-        header.setSectionsMovable(False)
-        header.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        header.customContextMenuRequested.connect(self._open_header_menu)
-        header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
-        header.setSectionResizeMode(COLUMN_IDS.index("env"), QHeaderView.ResizeMode.Stretch)
-        column, is_descending = self._settings.get("runs.sort", ["age", False])
-        if column not in COLUMN_IDS:
-            column = "age"
-        order = Qt.SortOrder.DescendingOrder if is_descending else Qt.SortOrder.AscendingOrder
-        header.setSortIndicator(COLUMN_IDS.index(column), order)
-        self.setSortingEnabled(True)
-        header.sortIndicatorChanged.connect(self._on_sort_changed)
-        header.sectionResized.connect(self._on_column_resized)
-        self.fit_columns()
-
-    def fit_columns(self) -> None:
-        """Shows the wanted columns, the first ones first, as far as they have room."""
-        self._is_fitting = True
-        left = self.viewport().width()
-        for number, spec in enumerate(COLUMNS):
-            width = self._width(number)
-            is_wanted = spec.id not in self._hidden
-            is_shown = is_wanted and (number == 0 or left >= width)
-            self.setColumnHidden(number, not is_shown)
-            if is_wanted:
-                left = left - width if is_shown else 0  # columns after one that has no room have none either
-            if is_shown and spec.id != "env":
-                self.setColumnWidth(number, width)
-        if left > 0 and "algo" not in self._widths:
-            number = COLUMN_IDS.index("algo")
-            self.setColumnWidth(number, self._width(number) + min(left // 2, MAX_EXTRA_ALGO_WIDTH))
-        self._is_fitting = False
-
-    def _width(self, number: int) -> int:
-        spec = COLUMNS[number]
-        if spec.id in self._widths and spec.id != "env":
-            return int(self._widths[spec.id])
-        measure = self.fontMetrics().horizontalAdvance
-        delegate = self._delegates.get(spec.id)
-        extra = delegate.EXTRA_WIDTH if delegate is not None else RunDelegate.EXTRA_WIDTH
-        return max(measure(spec.width_sample) + extra + 2, measure(spec.title) + 2 * PADDING)
-
-    def _open_header_menu(self, position: QPoint) -> None:
-        menu = ui.with_object_name(QMenu(self), "runs.columns")
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        for number, spec in enumerate(COLUMNS[1:], start=1):
-            is_wanted = spec.id not in self._hidden
-            has_no_room = is_wanted and self.isColumnHidden(number)
-            action = menu.addAction(f"{spec.title} (widen the list to see it)" if has_no_room else spec.title)
-            action.setCheckable(True)
-            action.setChecked(is_wanted)
-            action.toggled.connect(lambda is_on, column_id=spec.id: self._set_column_visible(column_id, is_on))
-        menu.addSeparator()
-        menu.addAction("Reset columns").triggered.connect(self._reset_columns)
-        menu.popup(self.horizontalHeader().mapToGlobal(position))
-
-    def _set_column_visible(self, column_id: str, is_visible: bool) -> None:
-        (self._hidden.discard if is_visible else self._hidden.add)(column_id)
-        self._settings.put("runs.hidden", sorted(self._hidden))
-        self.fit_columns()
-
-    def _reset_columns(self) -> None:
-        self._hidden.clear()
-        self._widths.clear()
-        self._settings.put("runs.hidden", [])
-        self._settings.put("runs.widths", {})
-        self.fit_columns()
-
-    def _on_sort_changed(self, column: int, order: Qt.SortOrder) -> None:
-        self._settings.put("runs.sort", [COLUMN_IDS[column], order is Qt.SortOrder.DescendingOrder])
-
-    def _on_column_resized(self, column: int, _: int, width: int) -> None:
-        if not self._is_fitting and COLUMN_IDS[column] != "env" and width > 0:
-            self._widths[COLUMN_IDS[column]] = width
-            self._settings.put("runs.widths", self._widths)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        self.fit_columns()
-        super().resizeEvent(event)

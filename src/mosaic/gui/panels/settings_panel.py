@@ -19,8 +19,11 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.contracts.play import LLM_KEY_NAME
+from mosaic.gui import theme
+from mosaic.gui.file_action_handlers import ask_workspace
 from mosaic.gui.forms.actor_box import LLM_KEY_COMMAND
 from mosaic.gui.forms.secret_field import SecretField
+from mosaic.gui.models.run_ends import NOTIFY_SETTING, NOTIFY_TITLES, notify_mode
 from mosaic.gui.panels.wandb_settings import WandbSettingsForm
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from mosaic.gui.ui_specs import Action
 
 THEMES = ("system", "light", "dark")
-SMALLEST_PT, LARGEST_PT = 8.0, 16.0
+FIELD_WIDTH = 160
 
 
 class ShortcutWindow(Protocol):
@@ -50,16 +53,20 @@ class SettingsPage(QWidget):
         super().__init__()
         self._workbench = workbench
         root = workbench.workspace.root
-        path = ui.selectable_label("settings.workspace", str(root))
+        path = ui.path_label("settings.workspace", str(root))
         path.setProperty("monospace", True)
         open_folder = ui.button("Open folder", "settings.open_folder", lambda: workbench.open_path(root))
+        other = ui.button("Open another…", "settings.open_workspace", lambda: ask_workspace(workbench))
         inside = ui.widget_column(
             ui.heading_label("Workspace"),
-            ui.row((path, 1), open_folder),
-            ui.muted_label("All runs are kept there. For another one, start the workbench with: mosaic gui --var DIR"),
+            ui.row((path, 1), open_folder, other),
+            ui.muted_label("All runs are kept there. A window starts on another one with: mosaic gui --var DIR"),
             16,
             ui.heading_label("Appearance"),
             self._build_appearance(),
+            16,
+            ui.heading_label("Notifications"),
+            self._build_notifications(),
             16,
             ui.heading_label("Weights & Biases"),
             WandbSettingsForm(workbench),
@@ -74,7 +81,7 @@ class SettingsPage(QWidget):
             margins=ui.PAGE_MARGINS,
         )
         inside.setMaximumWidth(880)
-        ui.column(ui.scroll_area(inside), parent=self)
+        ui.column(ui.scroll_area(inside, "settings.scroll"), parent=self)
         workbench.theme_changed.connect(self._show_current_settings)
         self._show_current_settings()
 
@@ -84,15 +91,24 @@ class SettingsPage(QWidget):
         self._theme = ui.combo_box("settings.theme", [(name.capitalize(), name) for name in THEMES])
         self._theme.activated.connect(self._set_theme)
         self._font_size = ui.with_object_name(QDoubleSpinBox(), "settings.font")
-        self._font_size.setRange(SMALLEST_PT, LARGEST_PT)
+        self._font_size.setRange(theme.SMALLEST_PT, theme.LARGEST_PT)
         self._font_size.setSingleStep(0.5)
         self._font_size.setDecimals(1)
         self._font_size.setSuffix(" pt")
         self._font_size.setKeyboardTracking(False)
         self._font_size.valueChanged.connect(self._set_font_size)
-        for widget in (self._theme, self._font_size):
-            widget.setFixedWidth(140)
         return ui.form(("Theme", self._theme), ("Size of the text", self._font_size))
+
+    def _build_notifications(self) -> QFormLayout:
+        self._notify = ui.combo_box(
+            "settings.notify",
+            [(title, mode.value) for mode, title in NOTIFY_TITLES.items()],
+            "A notification of the desktop, while this window is not active",
+        )
+        self._notify.activated.connect(
+            lambda _: self._workbench.settings.put(NOTIFY_SETTING, self._notify.currentData())
+        )
+        return ui.form(("Notify me when a run ends", self._notify))
 
     def _set_theme(self, index: int) -> None:
         self._workbench.settings.put("theme", THEMES[index])
@@ -103,11 +119,14 @@ class SettingsPage(QWidget):
         self._workbench.apply_theme()
 
     def _show_current_settings(self) -> None:
-        """Update the widgets from the settings."""
+        """Update the widgets from the settings, and their widths for the size of the text."""
+        for widget in (self._theme, self._font_size, self._notify):
+            widget.setFixedWidth(theme.scale(FIELD_WIDTH))
+        self._notify.setCurrentIndex(list(NOTIFY_TITLES).index(notify_mode(self._workbench.settings)))
         settings = self._workbench.settings
         self._theme.setCurrentIndex(THEMES.index(settings.get("theme", "system")))
         with QSignalBlocker(self._font_size):
-            self._font_size.setValue(settings.get("font_pt", 10.0))
+            self._font_size.setValue(settings.get("font_pt", theme.DEFAULT_PT))
 
     # --- keys
 
@@ -180,8 +199,14 @@ class SettingsPage(QWidget):
 
     def _reset_shortcut(self) -> None:
         action = self._selected_action()
-        changed = {name: keys for name, keys in self._workbench.settings.get("keys", {}).items() if name != action.id}
+        before = self._workbench.settings.get("keys", {})
+        changed = {name: keys for name, keys in before.items() if name != action.id}
         self._apply_shortcut(action, changed, action.shortcut)
+        self._workbench.offer_undo(
+            f"'{action.title}' has its keys of the start again: {action.shortcut or 'none'}.",
+            f"reset the keys of '{action.title}'",
+            lambda: self._apply_shortcut(action, before, before[action.id]),
+        )
 
     def _apply_shortcut(self, action: Action, changed: dict[str, str], keys: str) -> None:
         """Saves the changed keys of all actions, and uses `keys` for this one."""

@@ -134,7 +134,7 @@ class TensorBoardTab(WebTab):
             return
         if not self._is_installed():
             self._show_text(
-                "TensorBoard is not installed: pip install 'mosaic-rl[train]'. The same curves are in Analytics."
+                "TensorBoard is not installed: pip install 'mosaic-rl[tensorboard]'. The same curves are in Analytics."
             )
         elif self._workbench.is_remote:
             self._show_text("Copying the event files from the trainer…", is_busy=True)

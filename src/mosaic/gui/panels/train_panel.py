@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.views import RunView
+from mosaic.formatting import count_noun, run_title, short_id
 from mosaic.gui.actions import find_action
 from mosaic.gui.forms.help_panel import HelpPanel
 from mosaic.gui.forms.presets_menu import PresetsMenu
-from mosaic.gui.forms.submit_controller import SubmitController
+from mosaic.gui.forms.submit_controller import Expectation, SubmitController
 from mosaic.gui.forms.train_form import TrainForm
-from mosaic.gui.models.draft import find_field_error, summary_line, to_command_line
+from mosaic.gui.models.draft import (
+    changed_fields,
+    field_text,
+    find_field_error,
+    parse_value,
+    summary_line,
+    to_command_line,
+)
 from mosaic.gui.models.form_layout import field_label
 from mosaic.gui.models.policy_form import is_evaluation
 from mosaic.gui.models.training import PartlySubmitted
 from mosaic.gui.views import widgets as ui
+from mosaic.gui.views.wrapping_row import WrappingRow
 from mosaic.gui.workbench import Workbench
+from mosaic.submission.run_estimate import earlier_runs, estimate_run
 
-HELP_WIDTH = 380
+HELP_WIDTH = 330  # the form needs the rest of a page of a window of 1366 pixels
 MIN_WIDTH_WITH_HELP = 1100
 """Wide enough for the help to be open unless it was closed."""
+WARNING_DELAY_MS = 300
+"""After the last key."""
 
 
 class TrainPage(QWidget):
@@ -35,17 +52,25 @@ class TrainPage(QWidget):
         self._workbench = workbench
         self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
+        workbench.edit_requested.connect(lambda run_id, payload: self._on_form_requested(payload, run_id))
 
-    def _on_form_requested(self, payload: dict[str, Any] | None) -> None:
+    def _on_form_requested(self, payload: dict[str, Any] | None, run_id: str = "") -> None:
+        """`run_id`: the run whose payload it is."""
         if payload is not None:
             if is_evaluation(payload):
                 return  # the policy form takes it
             try:
-                self._workbench.training.load_payload(payload)
+                self._workbench.replace_form(
+                    "The form shows the settings of a run.",
+                    "fill the form from a run",
+                    partial(self._workbench.training.load_payload, payload, run_id),
+                )
             except BadInput as error:
                 self._workbench.show_error(error)
                 return
         self._workbench.page_requested.emit("train")
+        if (view := self.findChild(TrainView)) is not None:
+            view.columns.begin()
 
     def showEvent(self, event: QShowEvent) -> None:
         if self._column.count() == 0:
@@ -72,6 +97,7 @@ class TrainView(QWidget):
         self._split.setCollapsible(1, True)
         ui.column(
             self._build_header(),
+            self._build_source_line(),
             (self._split, 1),
             self._inquiry.line,
             self._build_bottom_bar(),
@@ -85,11 +111,12 @@ class TrainView(QWidget):
         self._training.draft_replaced.connect(self._on_draft_replaced)
         workbench.theme_changed.connect(self.columns.refresh)
         workbench.theme_changed.connect(self.help.restyle)
+        self._warning_timer = ui.create_timer(self, WARNING_DELAY_MS, self._warn_of_steps, is_single_shot=True)
         self._on_draft_replaced()
 
     # --- building
 
-    def _build_header(self) -> QHBoxLayout:
+    def _build_header(self) -> QWidget:
         action = find_action("agent.script")
         script = ui.tool_button(
             "train.script",
@@ -107,7 +134,7 @@ class TrainView(QWidget):
             "train.reset",
             "mdi6.backup-restore",
             "Reset every setting to its default",
-            self._training.reset,
+            self._reset,
             "Reset all",
         )
         self._help_button = ui.tool_button(
@@ -118,32 +145,71 @@ class TrainView(QWidget):
             is_checkable=True,
         )
         self._help_button.clicked.connect(self._set_help_visible)
-        return ui.row(ui.heading_label("Train an agent"), ui.Stretch(), script, presets, reset, self._help_button)
+        tools = ui.row(script, presets, reset, self._help_button)
+        return WrappingRow([ui.heading_label("Train an agent"), ui.Stretch(), tools])
 
-    def _build_bottom_bar(self) -> QHBoxLayout:
+    def _build_source_line(self) -> QWidget:
+        """The run that the settings come from, with a button that shows it."""
+        self._source_label = ui.ElidedLabel("")
+        self._source_label.setObjectName("train.source")
+        ui.set_properties(self._source_label, muted=True)
+        self._source_button = ui.flat_button("Show", "train.source.show", self._show_source, icon="mdi6.arrow-right")
+        self._source_line = QWidget()
+        ui.row(self._source_label, self._source_button, ui.Stretch(), parent=self._source_line)
+        return self._source_line
+
+    def _show_source(self) -> None:
+        self._workbench.select(self._training.draft.source)
+        self._workbench.page_requested.emit("run")
+
+    def _show_source_line(self) -> None:
+        source = self._training.draft.source
+        view = self._workbench.runs.get(source)
+        self._source_label.setText(f"From {run_title(view) if view else f'run {short_id(source)}'}")
+        self._source_button.setEnabled(view is not None)
+        self._source_line.setVisible(bool(source))
+
+    def _build_bottom_bar(self) -> QWidget:
         copy_command = ui.button("Copy as CLI command", "train.copy_cli", self._copy_command)
         copy_json = ui.button("Copy as JSON", "train.copy_json", self._copy_json)
         self._count = ui.muted_label("", "train.count")
         self._count.setWordWrap(False)
         submit = (self._inquiry.dry_run_button, self._inquiry.submit_button)
-        return ui.row(copy_command, copy_json, ui.Stretch(), self._count, *submit)
+        return WrappingRow([ui.row(copy_command, copy_json), ui.Stretch(), ui.row(ui.Stretch(), self._count, *submit)])
+
+    def _reset(self) -> None:
+        self._workbench.replace_form("Every setting has its default again.", "reset the form", self._training.reset)
 
     # --- following the draft
 
     def _on_draft_edited(self) -> None:
         self._inquiry.line.clear()
         self._update_count()
+        self._warning_timer.start()
+
+    def _warn_of_steps(self) -> None:
+        """Say at once that a run would hardly end, not only in the dry run."""
+        draft, fields = self._training.draft, self._training.layout.fields
+        if self._inquiry.line.isVisible() or "total_timesteps" not in draft.texts:
+            return
+        with suppress(BadInput):
+            steps = parse_value(fields["total_timesteps"], draft.texts["total_timesteps"])
+            env_id = field_text(draft, fields["env_id"]).strip()
+            runs = earlier_runs(self._workbench.runs.all(), draft.algorithm, env_id)
+            if warning := estimate_run(runs, env_id, int(steps or 0)).warning:
+                self._inquiry.line.show_text(warning, "warning")
 
     def _on_draft_replaced(self) -> None:
         self._inquiry.line.clear()
         self.help.show_algorithm(self._training.layout.algorithm)
+        self._show_source_line()
         self._update_count()
 
     def _update_count(self) -> None:
         problems = len(self.columns.problems())
-        changed = len(self._training.draft.texts)
+        changed = len(changed_fields(self._training.layout, self._training.draft))
         if problems:
-            text = f"{problems} setting{'s' if problems > 1 else ''} to correct"
+            text = f"{count_noun(problems, 'setting')} to correct"
         else:
             text = f"{changed} changed" if changed else "all defaults"
         self._count.setText(text)
@@ -190,7 +256,16 @@ class TrainView(QWidget):
     def dry_run(self) -> None:
         if self._validate():
             title = summary_line(self._training.draft, self._training.layout)
-            self._inquiry.dry_run(title, self._training.payloads()[0], self._training.layout.algorithm)
+            payloads = self._training.payloads()
+            config = payloads[0]["metadata"]["worker"]["config"]
+            env_id, steps = str(config.get("env_id", "")), int(config.get("total_timesteps") or 0)
+            runs = earlier_runs(self._workbench.runs.all(), self._training.draft.algorithm, env_id)
+
+            def estimate(trainer: TrainerClient) -> Expectation:
+                found = estimate_run(runs, env_id, steps, _mean_size(trainer, runs))
+                return Expectation(found.format(len(payloads)), found.warning)
+
+            self._inquiry.dry_run(title, payloads[0], self._training.layout.algorithm, estimate if steps else None)
 
     def submit(self) -> None:
         if self._validate():
@@ -201,8 +276,12 @@ class TrainView(QWidget):
         if isinstance(error, PartlySubmitted):
             self._workbench.runs.update(error.views)
         field_error = find_field_error(error, self._training.layout.fields, self._training.draft.texts)
-        if field_error is not None:
-            self.columns.show_field_error(*field_error)
+        if field_error is None:
+            return
+        self.columns.show_field_error(*field_error)
+        if not isinstance(error, PartlySubmitted):  # the reason is at the field: it is not repeated
+            label = field_label(self._training.layout.fields[field_error[0]])
+            self._inquiry.line.show_text(f"Refused. See {label}.", "bad")
 
     def _copy_command(self) -> None:
         if self._validate():
@@ -225,3 +304,11 @@ class TrainView(QWidget):
     def hideEvent(self, event: QHideEvent) -> None:
         self._training.save()
         super().hideEvent(event)
+
+
+def _mean_size(trainer: TrainerClient, runs: Sequence[RunView]) -> float | None:
+    """Of these runs on the disk, in bytes."""
+    if not runs:
+        return None
+    *_, usage = trainer.disk_usage([view.run_id for view in runs])  # the last one covers all of them
+    return usage.total_bytes / usage.run_count if usage.run_count else None

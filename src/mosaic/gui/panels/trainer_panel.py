@@ -1,8 +1,9 @@
-"""The trainer page: the daemon's state, its queue, and how to drain it."""
+"""The trainer page: the daemon's state, what runs use of its machine, its queue, and how to drain it."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSignalBlocker, Qt
+from PySide6.QtCore import QSignalBlocker, QSize, Qt
+from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import (
     QFormLayout,
     QHBoxLayout,
@@ -16,16 +17,26 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
-from mosaic.formatting import format_ago, format_timestamp, run_title
+from mosaic.formatting import describe_executor, format_age, format_ago, format_timestamp, run_title
 from mosaic.gui import theme
+from mosaic.gui.models.resource_rows import build_resource_rows
 from mosaic.gui.models.runs_model import sort_queue
 from mosaic.gui.views import widgets as ui
+from mosaic.gui.views.resource_table import ResourceTable
 from mosaic.gui.workbench import Workbench
 
-DETAIL_NAMES = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
-QUEUE_COLUMNS = ("", "Run", "State", "Priority", "Waiting since")
+STATE_NAMES = ("State", "Runs")
+"""The details that are read first; the others are at the end of the page."""
+DETAIL_NAMES = (*STATE_NAMES, "Address", "Started", "Clusters", "Workspace", "Log")
+QUEUE_COLUMNS = ("", "Run", "State", "CPUs", "GPUs", "Priority", "Waiting")
+NUMBER_COLUMNS = [QUEUE_COLUMNS.index(name) for name in ("CPUs", "GPUs", "Priority")]
 PRIORITY_COLUMN = QUEUE_COLUMNS.index("Priority")
 REFRESH_INTERVAL_MS = 1000
+ICON_SIZE_PX = 14
+MIN_QUEUE_HEIGHT_PX = 160
+"""Lower, the page scrolls instead."""
+
+NO_GPUS_TEXT = "There is no NVIDIA GPU that runs could use, so they train on the CPU."
 
 
 class TrainerPage(QWidget):
@@ -33,30 +44,44 @@ class TrainerPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._queue_run_ids: list[str] = []
-        ui.column(
+        self._detail_labels: dict[str, QLabel] = {}
+        self._machine_heading = ui.with_object_name(ui.heading_label("This machine"), "trainer.machine")
+        self._resources = ResourceTable("trainer.resources")
+        self._no_gpus = ui.muted_label(NO_GPUS_TEXT, "trainer.no_gpus")
+        content = ui.widget_column(
             ui.heading_label("Trainer"),
             ui.muted_label("The program in the background that starts runs and follows them. It starts automatically."),
             4,
-            self._build_details(),
+            self._build_details(*STATE_NAMES),
+            4,
             self._build_buttons(),
-            16,
+            2 * theme.GAP,
+            self._machine_heading,
+            self._resources,
+            self._no_gpus,
+            2 * theme.GAP,
             ui.heading_label("Running and queued"),
             ui.muted_label(
                 "Higher priority starts first; at the same priority, the group with the fewest running runs first. "
                 "A waiting run's priority can be edited: click it twice, or press F2."
             ),
             (self._build_queue(), 1),
-            parent=self,
+            2 * theme.GAP,
+            ui.heading_label("Details"),
+            self._build_details(*DETAIL_NAMES[len(STATE_NAMES) :]),
             margins=ui.PAGE_MARGINS,
         )
+        ui.column((ui.scroll_area(content, "trainer.scroll", is_vertical_only=True), 1), parent=self)
         ui.VisibleTimer(self, REFRESH_INTERVAL_MS, self.refresh, calls_on_show=True)
 
-    def _build_details(self) -> QFormLayout:
-        self._detail_labels = {name: ui.selectable_label(f"trainer.{name.lower()}", "–") for name in DETAIL_NAMES}
-        for name in ("Address", "Workspace", "Log"):
-            self._detail_labels[name].setProperty("monospace", True)
-            self._detail_labels[name].setMinimumWidth(200)  # a long path would widen the window
-        return ui.form(*((ui.muted_label(name), label) for name, label in self._detail_labels.items()))
+    def _build_details(self, *names: str) -> QFormLayout:
+        labels: dict[str, QLabel] = {}
+        for name in names:
+            is_path = name in ("Address", "Workspace", "Log")
+            labels[name] = (ui.path_label if is_path else ui.selectable_label)(f"trainer.{name.lower()}", "–")
+            labels[name].setProperty("monospace", is_path)
+        self._detail_labels |= labels
+        return ui.form(*((ui.muted_label(name), label) for name, label in labels.items()))
 
     def _build_buttons(self) -> QHBoxLayout:
         self._drain = ui.button(
@@ -87,7 +112,9 @@ class TrainerPage(QWidget):
         table.itemChanged.connect(self._on_priority_edited)
         table.activated.connect(lambda index: self._workbench.select(self._queue_run_ids[index.row()]))
         table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        table.horizontalHeader().setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
+        table.horizontalHeader().setStretchLastSection(True)
+        table.setIconSize(QSize(ICON_SIZE_PX, ICON_SIZE_PX))
+        table.setMinimumHeight(MIN_QUEUE_HEIGHT_PX)
         self._stack = ui.stack(table, ui.EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
         return self._stack
 
@@ -107,7 +134,20 @@ class TrainerPage(QWidget):
                 self._max_running.setValue(status.slots.runs)
         self._resume_button.setVisible(not status and self._workbench.bridge.is_suspended)
         self._log.setEnabled(not self._workbench.is_remote)
+        self._show_resources(status)
         self._fill_queue(sort_queue(self._workbench.runs.all()))
+
+    def _show_resources(self, status: DaemonStatus | None) -> None:
+        """Of the trainer's machine, which may be another one than the window's."""
+        name = self._workbench.trainer_name
+        self._machine_heading.setText(
+            f"The machine of {name or 'the trainer'}" if self._workbench.is_remote else "This machine"
+        )
+        for part in (self._machine_heading, self._resources):
+            part.setVisible(status is not None)
+        self._no_gpus.setVisible(status is not None and not status.slots.gpus)
+        if status is not None:
+            self._resources.show_rows(build_resource_rows(status.slots, self._workbench.runs.get_or_placeholder))
 
     def _fill_queue(self, views: list[RunView]) -> None:
         if self._queue_table.state() is QTableWidget.State.EditingState:
@@ -124,13 +164,23 @@ class TrainerPage(QWidget):
         texts = (
             f"{view.queue_position}." if view.queue_position else "",
             run_title(view),
-            f"{view.status} ({view.wait_reason})" if view.wait_reason else view.status,
+            view.status,
+            str(view.cpus),
+            f"{view.gpus:g}" if view.gpus else "–",
             str(view.priority),
-            format_ago(view.queued_at) if is_queued else "",
+            _describe_waiting(view) if is_queued else "",
         )
         cells = [self._set_cell(number, place, text) for place, text in enumerate(texts)]
+        cells[1].setIcon(QIcon() if is_queued else ui.dot_icon(theme.run_color(view.run_id)))
         cells[2].setIcon(theme.state_icon(view.status))
-        cells[4].setToolTip(format_timestamp(view.queued_at) if is_queued else "")
+        for cell in cells:
+            cell.setToolTip(cell.text())
+        if is_queued:
+            waiting = f"Waiting {cells[-1].text()}\nqueued {format_timestamp(view.queued_at)}"
+            cells[2].setToolTip(waiting)
+            cells[-1].setToolTip(waiting)
+        for place in NUMBER_COLUMNS:
+            cells[place].setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         for place, cell in enumerate(cells):
             flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
             cell.setFlags(flags | Qt.ItemFlag.ItemIsEditable if place == PRIORITY_COLUMN and is_queued else flags)
@@ -203,6 +253,10 @@ class TrainerPage(QWidget):
         )
 
 
+def _describe_waiting(view: RunView) -> str:
+    return ", ".join(filter(None, (f"for {format_age(view.queued_at)}", view.wait_reason)))
+
+
 def _trainer_details(status: DaemonStatus | None, workbench: Workbench) -> dict[str, str]:
     log = str(workbench.workspace.daemon_log)
     if status is None:
@@ -213,9 +267,7 @@ def _trainer_details(status: DaemonStatus | None, workbench: Workbench) -> dict[
             "Workspace": str(workbench.workspace.root),
             "Log": log,
         }
-    slots = status.slots
     runs = ", ".join(f"{number} {stage}" for stage, number in status.runs.items() if number)
-    room = f"{slots.busy} of {slots.runs} at once; {slots.queued} waiting; {slots.cpus} CPUs"
     state = "connected"
     if status.paused:
         state = "paused: the last runs failed right after their start"
@@ -225,7 +277,7 @@ def _trainer_details(status: DaemonStatus | None, workbench: Workbench) -> dict[
         "State": state,
         "Address": f"{status.address}, pid {status.pid}, version {status.version}",
         "Started": f"{format_ago(status.started_at)} ({format_timestamp(status.started_at)})",
-        "Room": room + (f", {slots.gpus} GPUs" if slots.gpus else ""),
+        "Clusters": "\n".join(f"{one.name}: {describe_executor(one)}" for one in status.executors) or "none in use",
         "Runs": runs or "none yet",
         "Workspace": status.workspace,
         "Log": status.log or log,

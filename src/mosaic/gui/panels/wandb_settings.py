@@ -26,7 +26,7 @@ from mosaic.sidecar.wandb_environment import (
 
 API_KEY_NAME = "wandb_api_key"
 KEY_SOURCE_TEXTS = {
-    None: "None is stored.",
+    None: "No key is stored.",
     "environment": "Set in the environment (WANDB_API_KEY).",
     "keyring": "Stored in the system keyring.",
     "file": "Stored in {path}, which only you can read.",
@@ -70,7 +70,7 @@ class WandbSettingsForm(QWidget):
         )
         self._check_button = ui.button("Test the connection", "settings.wandb.probe", lambda: self._start_check({}))
         self._vpn_check_button = ui.button(
-            "Through the proxy",
+            "Test through the proxy",
             "settings.wandb.probe_vpn",
             lambda: self._start_check({"use_vpn_proxy": True}),
             "As a run with “VPN proxy” on would reach W&B",
@@ -99,7 +99,7 @@ class WandbSettingsForm(QWidget):
         remove = self._remove_buttons[name] = ui.button(
             "Remove",
             f"settings.wandb.forget{suffix}",
-            lambda: self._run_change(lambda: secrets.delete_secret(secret), removed_message),
+            lambda: self._ask_removal(name, secret, removed_message),
         )
         return ui.row(field, store_button, remove, ui.Stretch())
 
@@ -172,6 +172,19 @@ class WandbSettingsForm(QWidget):
             return
         field.clear()
         self._run_change(lambda: secrets.put_secret(secret, address), "Stored the proxy.")
+
+    def _ask_removal(self, name: str, secret: str, removed_message: str) -> None:
+        what = "API key" if name == "key" else "proxy"
+        ui.confirm(
+            self.window(),
+            "secret.question",
+            f"Remove {what}",
+            f"Remove the stored {what} of W&B?",
+            f"It cannot be restored: have a copy of it. Runs do not use the {what} any more.",
+            f"Remove {what}",
+            lambda: self._run_change(lambda: secrets.delete_secret(secret), removed_message),
+            "Keep",
+        )
 
     def _run_change(self, call: Callable[[], object], success_message: str) -> None:
         def then(_: object) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.views import RunView
 from mosaic.gui.forms.submit_controller import show_submitted_runs
+from mosaic.gui.models.training import RunsSubmission
 from mosaic.gui.views import widgets as ui
+from mosaic.gui.views.wrapping_row import WrappingRow
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_payloads import build_train_payload, with_seed
 
@@ -73,9 +74,9 @@ class WelcomePage(QWidget):
             ),
             16,
             ui.heading_label("Begin with an example"),
-            ui.row(*((self._create_card(example), 1) for example in EXAMPLES), spacing=16),
+            WrappingRow([(self._create_card(example), 1) for example in EXAMPLES], spacing=16),
             16,
-            ui.row(own, guide, ui.Stretch()),
+            WrappingRow([own, guide, ui.Stretch()]),
             ui.Stretch(),
             margins=(48, 40, 48, 24),
         )
@@ -85,7 +86,6 @@ class WelcomePage(QWidget):
         card = ui.with_object_name(QFrame(), "card")
         card.setProperty("card", True)
         card.setAccessibleName(example.title)
-        card.setMinimumWidth(220)
         title = QLabel(f"<b>{example.title}</b>")
         title.setWordWrap(True)
         start = ui.button("Train now", f"welcome.train.{example.id}", lambda: self._submit(example))
@@ -102,12 +102,10 @@ class WelcomePage(QWidget):
         self._workbench.form_requested.emit(payload)
 
     def _submit(self, example: Example) -> None:
-        def submit(trainer: TrainerClient) -> list[RunView]:
-            return [trainer.submit(payload) for payload in example.payloads()]
-
         self._enable_buttons(False)
         self._workbench.show_message(f"Starting: {example.title}…")
-        self._workbench.bridge.ask(submit, self._on_submitted, self._on_rejected, self)
+        submit = RunsSubmission(example.payloads())
+        self._workbench.bridge.ask(submit, self._on_submitted, self._on_rejected, self, is_repeatable=True)
 
     def _on_submitted(self, views: list[RunView]) -> None:
         self._enable_buttons(True)

@@ -5,79 +5,45 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyqtgraph as pg
 from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QGuiApplication, QImage, QPainter, QPaintEvent, QPalette
+from PySide6.QtGui import QColor, QGuiApplication, QImage, QPainter, QPaintEvent, QPalette, QResizeEvent, QShowEvent
 from PySide6.QtSvg import QSvgGenerator
-from PySide6.QtWidgets import QFileDialog, QLabel, QSizePolicy, QSlider, QWidget
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QLabel, QSizePolicy, QSlider, QWidget
 
 from mosaic.formatting import format_duration, format_si_number, format_timestamp
 from mosaic.gui import theme
-from mosaic.gui.models.curve_model import ChartCurve, ReducedCurve, finite_range, round_range, to_log_scale
-from mosaic.gui.views.plot import Band, Crosshair, Legend, LegendRow, Plot
-from mosaic.gui.views.widgets import column, create_timer, muted_label, row, tool_button, with_object_name
+from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.models.curve_model import ChartCurve, finite_range, round_range
+from mosaic.gui.views.curve_items import CurveItems
+from mosaic.gui.views.plot import Legend, LegendRow, Plot, SharedAxis, XRange
+from mosaic.gui.views.widgets import (
+    ElidedLabel,
+    column,
+    create_timer,
+    muted_label,
+    row,
+    tool_button,
+    with_object_name,
+)
 
 REDRAW_MS = 100
-LINE_WIDTH = 1.5
-BAND_OPACITY, RAW_OPACITY = 0.18, 0.35
-OVERLAPPING_BAND_OPACITY = 0.07
-"""Of the bands of several runs, which lie over one another."""
 Y_PADDING = 0.03
 """Above and below the data, as a share of its range: a line at the very edge would be cut in half."""
+MIN_LEGEND_CHART_WIDTH = 560
+"""Of a chart whose legend is shown; in a narrower one, the values are in the title line."""
 IMAGE_SCALE = 2
 """Pixels of a saved image for one on the screen."""
 DEFAULT_SMOOTHING, MAX_SMOOTHING = 0.6, 0.99
-
-
-@dataclass
-class _CurveItems:
-    """A curve and the graphics items that show it."""
-
-    row: LegendRow
-    curve: ChartCurve
-    line: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
-    raw: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
-    dots: Any = field(default_factory=lambda: pg.ScatterPlotItem(size=6, pen=None))
-    band: Band = field(default_factory=Band)
-
-    def apply_style(self, has_other_curves: bool) -> None:
-        color, is_dashed = self.row.color, self.row.is_dashed
-        faint, fill = QColor(color), QColor(color)
-        faint.setAlphaF(RAW_OPACITY)
-        fill.setAlphaF(OVERLAPPING_BAND_OPACITY if has_other_curves and not self.curve.has_band else BAND_OPACITY)
-        style = Qt.PenStyle.DashLine if is_dashed else Qt.PenStyle.SolidLine
-        self.line.setPen(pg.mkPen(color, width=LINE_WIDTH, style=style))
-        # Piece by piece Qt draws a line of this width many times faster than as one path; dashes need the path.
-        self.line.setSegmentedLineMode("off" if is_dashed else "on")
-        self.raw.setPen(pg.mkPen(faint, width=1))
-        self.dots.setBrush(pg.mkBrush(color))
-        self.band.set_brush(pg.mkBrush(fill))
-
-    def items(self) -> tuple[Any, ...]:
-        return self.band, self.raw, self.line, self.dots
-
-    def set_data(self, reduced: ReducedCurve) -> None:
-        is_smooth = self.curve.weight > 0
-        self.line.setData(reduced.x, reduced.smooth if is_smooth else reduced.raw)
-        self.raw.setData(reduced.x, reduced.raw) if is_smooth else self.raw.setData([], [])
-        self.band.set_data(reduced.x, reduced.low, reduced.high)
-        self.dots.setVisible(len(reduced.x) == 1)
-        if self.dots.isVisible():
-            self.dots.setData(reduced.x, reduced.raw)
 
 
 class Chart(QWidget):
     expand_requested = Signal()
     """The button `expand` was pressed, which is hidden by default."""
 
-    def __init__(
-        self, title: str, name: str = "", crosshair: Crosshair | None = None, has_legend: bool = False
-    ) -> None:
+    def __init__(self, title: str, name: str = "", axis: SharedAxis | None = None, has_legend: bool = False) -> None:
         super().__init__()
         self.setObjectName(name or f"chart.{title}")
         self.title = title
@@ -86,20 +52,21 @@ class Chart(QWidget):
         """Whether zero is always in sight, as for what is measured in percent or megabytes."""
         self.x_kind = "step"
         self._weight = 0.0
-        self._zoom: tuple[float, float] | None = None
+        self.axis = axis or SharedAxis(self)
+        self._zoom: XRange | None = self.axis.range
         self._needs_redraw = False
         self._redrawn_at = 0.0
-        self._items: dict[str, _CurveItems] = {}
-        self.crosshair = crosshair or Crosshair(self)
+        self._items: dict[str, CurveItems] = {}
         self.plot = with_object_name(Plot(), f"{self.objectName()}.plot")
         self.legend = Legend() if has_legend else None
         self._build()
         self._timer = create_timer(self, 0, self._redraw_if_visible, is_single_shot=True)
         self.plot.zoom_requested.connect(self.zoom)
         self.plot.reset_requested.connect(self.reset_zoom)
-        self.plot.hover_changed.connect(self.crosshair.move_to)
+        self.plot.hover_changed.connect(self.axis.move_to)
         self.plot.resized.connect(self.schedule_redraw)
-        self.crosshair.moved.connect(self._show_crosshair)
+        self.axis.moved.connect(self._show_crosshair)
+        self.axis.range_changed.connect(self._on_range_changed)
         self.plot.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         for title, icon, call in (
             ("Reset zoom", "mdi6.magnify-remove-outline", self.reset_zoom),
@@ -115,8 +82,8 @@ class Chart(QWidget):
         self.setBackgroundRole(QPalette.ColorRole.Base)
         self.setAutoFillBackground(True)
         self._title = QLabel(self.title)
-        self._values = muted_label("", f"{self.objectName()}.values")
-        self._values.setWordWrap(False)
+        self._values = with_object_name(ElidedLabel(mode=Qt.TextElideMode.ElideLeft), f"{self.objectName()}.values")
+        self._values.setProperty("muted", True)
         self._values.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._values.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.expand = tool_button(
@@ -146,7 +113,7 @@ class Chart(QWidget):
         legend_row = LegendRow(key, label, color, is_dashed)
         drawn = self._items.get(key)
         if drawn is None:
-            drawn = self._items[key] = _CurveItems(legend_row, ChartCurve(self._weight))
+            drawn = self._items[key] = CurveItems(legend_row, ChartCurve(self._weight))
             for item in drawn.items():
                 self.plot.view.addItem(item, ignoreBounds=True)
         drawn.row = legend_row
@@ -193,21 +160,31 @@ class Chart(QWidget):
 
     def set_x_kind(self, kind: str) -> None:
         """Set what the x of the curves is; the owner fills them accordingly."""
+        self.axis.set_kind(kind)
         if kind != self.x_kind:
             self.x_kind = kind
-            self._zoom = None
+            self._zoom = self.axis.range
             self.schedule_redraw()
 
     # --- zoom
 
     def zoom(self, begin: float, end: float) -> None:
+        """Show this range of x, also in the charts that are linked with this one."""
         if end > begin:
-            self._zoom = (begin, end)
-            self.redraw()
+            self._set_zoom((begin, end))
 
     def reset_zoom(self) -> None:
-        self._zoom = None
+        self._set_zoom(None)
+
+    def _set_zoom(self, x_range: XRange | None) -> None:
+        self._zoom = x_range
         self.redraw()
+        self.axis.set_range(x_range)
+
+    def _on_range_changed(self) -> None:
+        if self._zoom != self.axis.range:
+            self._zoom = self.axis.range
+            self.schedule_redraw()
 
     # --- drawing
 
@@ -232,20 +209,21 @@ class Chart(QWidget):
         if self._needs_redraw:
             self._start_timer()  # it has just become visible
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self.legend is not None:
+            self.legend.setVisible(self.width() >= MIN_LEGEND_CHART_WIDTH)
+
     def redraw(self) -> None:
         self._needs_redraw = False
         curves = [drawn.curve for drawn in self._items.values() if len(drawn.curve)]
         self._empty_label.setVisible(not curves)
         self._empty_label.setGeometry(self.plot.view.sceneBoundingRect().toRect())
+        for axis in (self.plot.left, self.plot.bottom):
+            axis.setOpacity(1.0 if curves else 0.0)  # numbers that stand for nothing; hidden axes would move the plot
         across = self._zoom or self._full_x_range(curves)
         bins = max(50, int(self.plot.view.width() / 2))
-        parts = []
-        for drawn in self._items.values():
-            reduced = drawn.curve.reduce(*across, bins)
-            reduced = to_log_scale(reduced) if self.is_log else reduced
-            drawn.set_data(reduced)
-            inside = (reduced.x >= across[0]) & (reduced.x <= across[1])
-            parts += [part[inside] for part in (reduced.low, reduced.high, reduced.smooth)]
+        parts = [part for drawn in self._items.values() for part in drawn.draw(*across, bins, self.is_log)]
         up = finite_range(*parts, *([np.zeros(1)] if self.includes_zero and not self.is_log else []))
         # What the axes count changes with their range: a range of 500 is not one of 500 powers of ten.
         self.plot.left.set_kind("log" if self.is_log else "number")
@@ -272,14 +250,14 @@ class Chart(QWidget):
 
     def _show_values(self) -> None:
         """Show the values of all curves: those under the crosshair, or the newest where there is none."""
-        x = self.crosshair.x
+        x = self.axis.x
         values = {}
         for key, curve in self.curves().items():
             point = curve.last_point() if x is None else curve.value_at(x)
             if point is not None and math.isfinite(point[2]):
                 values[key] = point
         text = "" if x is None else self.format_x(x)
-        if self.legend is not None:
+        if self.legend is not None and not self.legend.isHidden():
             self.legend.show_values({key: format_si_number(smooth) for key, (_, _, smooth) in values.items()})
         elif len(values) == 1:
             [(at, raw, smooth)] = values.values()
@@ -362,7 +340,6 @@ class SmoothingSlider(QWidget):
         self.slider.setFixedWidth(120)
         self.slider.setToolTip("How strongly the line is smoothed; the faint line shows the measured values")
         self._number = QLabel()
-        self._number.setFixedWidth(self._number.fontMetrics().horizontalAdvance("0.00"))
         label = QLabel("Smoothing")
         label.setBuddy(self.slider)
         row(label, self.slider, self._number, parent=self)
@@ -379,3 +356,25 @@ class SmoothingSlider(QWidget):
         self._number.setText(f"{self.weight:.2f}")
         if not self._timer.isActive():
             self._timer.start()
+
+
+class LinkBox(QCheckBox):
+    """Chooses whether charts with the same x axis are zoomed together; remembered for the workspace."""
+
+    def __init__(self, name: str, settings: GuiSettings, set_linked: Callable[[bool], None]) -> None:
+        super().__init__("Link x")
+        self.setObjectName(name)
+        self.setToolTip("Zooming or panning one chart does the same in all charts with the same horizontal axis")
+        self._settings = settings
+        self.setChecked(self._saved())
+        set_linked(self.isChecked())
+        self.toggled.connect(set_linked)
+        self.toggled.connect(lambda is_linked: settings.put_for_workspace("link_x", is_linked))
+
+    def _saved(self) -> bool:
+        return bool(self._settings.get_for_workspace("link_x", True))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Other pages have one, too."""
+        super().showEvent(event)
+        self.setChecked(self._saved())

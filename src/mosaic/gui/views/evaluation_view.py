@@ -11,9 +11,10 @@ from PySide6.QtCore import QSize
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
-from mosaic.contracts.views import Evaluation, EvaluationBatch
-from mosaic.formatting import describe_unfinished_training, format_duration, format_si_number
+from mosaic.contracts.views import Evaluation, EvaluationBatch, RunView
+from mosaic.formatting import count_noun, describe_unfinished_training, format_duration, format_si_number
 from mosaic.gui import theme
+from mosaic.gui.models.run_states import empty_text
 from mosaic.gui.models.series import Floats
 from mosaic.gui.views.plot import Plot
 from mosaic.gui.views.tables import Cell, ReadOnlyTable, format_interval
@@ -83,8 +84,7 @@ class Histogram(Plot):
         if len(counts):
             self.view.setXRange(edges[0], edges[-1], padding=0.04)
             self.view.setYRange(0, counts.max(), padding=0)
-        counted = "1 episode" if len(values) == 1 else f"{len(values):,} episodes"
-        self.setAccessibleName(f"Returns of {counted}: mean {format_interval(mean)}")
+        self.setAccessibleName(f"Returns of {count_noun(len(values), 'episode')}: mean {format_interval(mean)}")
 
 
 def batch_cells(batch: EvaluationBatch) -> Sequence[str | Cell]:
@@ -111,18 +111,18 @@ class EvaluationView(QStackedWidget):
         self.batches = ReadOnlyTable("evaluation.batches")
         self.batches.setMinimumHeight(84)
         self._title = muted_label("Returns", "evaluation.title")
-        self._empty = EmptyState("No batch has finished yet")
+        self._empty = EmptyState("")
         self.addWidget(self._empty)
         content = QWidget()
         self._column = column(self._title, (self.batches, 2), parent=content, margins=(theme.GAP, 0, 0, 0))
         self.addWidget(content)
 
-    def show_evaluation(self, evaluation: Evaluation | None, color: QColor, has_ended: bool) -> None:
+    def show_evaluation(self, evaluation: Evaluation | None, view: RunView, color: QColor) -> None:
         """None: no batch has been finished."""
         if evaluation is None:
             self.mean = None
             self.setCurrentIndex(0)
-            self._empty.set_text("No batch was finished" if has_ended else "No batch has finished yet")
+            self._empty.set_text(*empty_text("evaluation", view))
             return
         if self.histogram is None:
             self.histogram = Histogram("evaluation.histogram")
@@ -131,9 +131,9 @@ class EvaluationView(QStackedWidget):
         self.histogram.show_values(evaluation_returns(evaluation), color)
         self.mean = self.histogram.mean
         batches = evaluation.summary.batches
-        of = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
+        of = count_noun(len(batches), "batch", "batches")
         episodes = sum(batch.episodes for batch in batches)
         mean = format_interval(self.mean)
-        title = f"Returns of {episodes:,} episodes in {of}: mean {mean} (line and shade)"
+        title = f"Returns of {count_noun(episodes, 'episode')} in {of}: mean {mean} (line and shade)"
         self._title.setText("\n".join(filter(None, (title, describe_unfinished_training(evaluation)))))
         self.batches.show_rows(COLUMN_TITLES, [batch_cells(batch) for batch in batches[: -MAX_ROWS - 1 : -1]])

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
-from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
+from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING, describe_cost
 from mosaic.formatting import format_si_number
 from mosaic.gui.models.lanes import FrameCell, Lanes
 from mosaic.gui.views.frame_grid import FrameGrid
@@ -43,8 +43,13 @@ def format_short_hud(cells: Sequence[FrameCell]) -> str:
     return SEPARATOR.join((f"episode {huds[0].episode:,}", f"return {mean}"))
 
 
-def format_hud(cells: Sequence[FrameCell], frame_rate_hz: float, hovered_env: int | None = None) -> str:
-    """Return the status of one environment, of the one under the pointer, or the range of several."""
+def format_hud(
+    cells: Sequence[FrameCell], frame_rate_hz: float, hovered_env: int | None = None, limit_hint: str = ""
+) -> str:
+    """Return the status of one environment, of the one under the pointer, or the range of several.
+
+    `limit_hint`: how to have more frames, where their cost limits them.
+    """
     huds = [cell.hud for cell in cells if cell.hud]
     if not huds:
         return ""
@@ -58,8 +63,8 @@ def format_hud(cells: Sequence[FrameCell], frame_rate_hz: float, hovered_env: in
         episodes = _format_range([hud.episode for hud in huds])
         mean = format_si_number(sum(returns) / len(returns))
         parts = [f"{len(cells)} environments", f"episode {episodes}", f"return {_format_range(returns)}, mean {mean}"]
-    pace = (one or huds[0]).pace
-    parts.append(f"{frame_rate_hz:.1f} frames/s ({pace})" if pace else f"{frame_rate_hz:.1f} frames/s")
+    hint = f": {limit_hint}" if limit_hint and any(hud.is_limited for hud in huds) else ""
+    parts.append(f"{frame_rate_hz:.1f} frames/s, {describe_cost(huds)}".rstrip(", ") + hint)
     return SEPARATOR.join(parts)
 
 
@@ -89,6 +94,8 @@ class FramesView(QWidget):
         self.grid = with_object_name(FrameGrid(has_text=not is_session), "frames.grid")
         self.is_kept_active = False
         """Keeps reading while hidden, for a recording."""
+        self.limit_hint = ""
+        """How to have more frames, where their cost limits them."""
         self._hovered_env: int | None = None
         self._next_text_at = 0.0
         self._timer = create_timer(self, IDLE_POLL_MS, self._poll)
@@ -129,6 +136,7 @@ class FramesView(QWidget):
 
     def _on_hover(self, env: int | None) -> None:
         self._hovered_env = env
+        self.lanes.ask(self.lanes.request, env)
         self._update_text()
 
     def _refresh(self) -> None:
@@ -139,7 +147,7 @@ class FramesView(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._timer.start(IDLE_POLL_MS)
+        self._timer.start()
         self._poll()
 
     def hideEvent(self, event: QHideEvent) -> None:
@@ -157,6 +165,9 @@ class FramesView(QWidget):
             self.suspend()
 
     def _poll(self) -> None:
+        if self.window().isMinimized() and not self.is_kept_active:
+            self.lanes.suspend()
+            return
         before = len(self.lanes.cells)
         new = self.lanes.poll()
         if new or len(self.lanes.cells) != before:
@@ -187,4 +198,4 @@ class FramesView(QWidget):
         elif self._is_small:
             self.grid.show_text(format_short_hud(cells))
         else:
-            self.grid.show_text(format_hud(cells, self.lanes.frame_rate_hz(), self._hovered_env))
+            self.grid.show_text(format_hud(cells, self.lanes.frame_rate_hz(), self._hovered_env, self.limit_hint))

@@ -1,4 +1,4 @@
-"""The parts of a chart: the plot with its axes and bands, the crosshair that several share, and the legend."""
+"""The parts of a chart: the plot with its axes and bands, the x axis that several share, and the legend."""
 
 from __future__ import annotations
 
@@ -24,23 +24,34 @@ WHEEL_ZOOM_FACTOR = 0.8
 CROSSHAIR_INTERVAL_MS = 33
 """A mouse reports its moves more often than needed."""
 LEGEND_WIDTH, LEGEND_MARK_WIDTH = 240, 20
+XRange = tuple[float, float]
 
 
 def format_ticks(values: list[float], spacing: float) -> list[str]:
     """Format round numbers with SI prefixes and just enough digits to distinguish neighbors."""
     largest = max((abs(value) for value in values), default=0.0)
-    if 0 < largest < 1e-3:
-        return [f"{value:.3g}" if abs(value) > spacing / 1000 else "0" for value in values]
-    scale, unit = next(((s, u) for s, u in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if largest >= 10 * s), (1.0, ""))
-    digits = max(0, math.ceil(-math.log10(spacing / scale) - 1e-6)) if spacing > 0 else 0
-    return [f"{value / scale:,.{digits}f}{unit}" if abs(value) > spacing / 1000 else "0" for value in values]
+    decimals = math.ceil(-math.log10(spacing) - 1e-6) if spacing > 0 else 0
+
+    def format_tick(value: float) -> str:
+        size = abs(value)
+        if size <= spacing / 1000:
+            return "0"
+        if largest < 1e-3:
+            return f"{value:.{max(3, math.floor(math.log10(size)) + 1 + decimals)}g}"
+        # Whole numbers up to 10,000 are short enough; among larger ones, each has the unit that shortens it most.
+        units = ((1e9, 9, "G"), (1e6, 6, "M"), (1e3, 3, "k")) if largest >= 1e4 else ()
+        scale, power, unit = next((unit for unit in units if size >= unit[0] * (1 - 1e-9)), (1.0, 0, ""))
+        text = f"{value / scale:,.{max(0, decimals + power)}f}"
+        return (text.rstrip("0").rstrip(".") if unit and "." in text else text) + unit
+
+    return [format_tick(value) for value in values]
 
 
 class Axis(pg.AxisItem):  # type: ignore[misc]
     def __init__(self, orientation: str) -> None:
         super().__init__(orientation, maxTickLength=0)
         self.kind = "number"
-        """Or `relative` (seconds), `wall` (seconds since the epoch) or `log` (powers of ten)."""
+        """Or `count` (whole numbers), `relative` (seconds), `wall` (seconds since the epoch), `log` (powers of ten)."""
         self._min_spacing_px, self._max_ticks = (32, 8) if orientation == "left" else (64, 12)
         """Minimum of pixels between two ticks, and maximum of ticks."""
         self.enableAutoSIPrefix(False)
@@ -75,6 +86,8 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         if self.kind == "log":
             return _log_ticks(minVal, maxVal, most)
         spacing = round_step(span / most)
+        if self.kind == "count":
+            spacing = max(1.0, spacing)
         if self.kind in ("relative", "wall") and spacing >= 1:
             days = 86400 * round_step(span / most / 86400)
             spacing = next((float(each) for each in TIME_TICK_STEPS_S if each >= span / most), days)
@@ -260,23 +273,54 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         super().wheelEvent(ev)
 
 
-class Crosshair(QObject):
-    """The x under the mouse, shared by all charts of the same axis."""
+class SharedAxis(QObject):
+    """What charts with the same x axis share: the x under the mouse and, where they are linked, the range of x."""
 
     moved = Signal(object)
-    """To this x; None: gone."""
+    """The crosshair, to this x; None: gone."""
+    range_changed = Signal()
+    """To `range`."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.x: float | None = None
+        self.is_linked = True
+        self._kind = "step"
+        self._range: XRange | None = None
+        """The last one that was chosen in a chart."""
         self._timer = QTimer(self, singleShot=True, interval=CROSSHAIR_INTERVAL_MS)
         self._timer.timeout.connect(lambda: self.moved.emit(self.x))
+
+    @property
+    def range(self) -> XRange | None:
+        """The range that all charts show; None for the whole of each, and where they are not linked."""
+        return self._range if self.is_linked else None
 
     def move_to(self, x: float | None) -> None:
         if x != self.x:
             self.x = x
             if not self._timer.isActive():
                 self._timer.start()
+
+    def set_range(self, x_range: XRange | None) -> None:
+        if x_range != self._range:
+            self._range = x_range
+            if self.is_linked:
+                self.range_changed.emit()
+
+    def set_linked(self, is_linked: bool) -> None:
+        """When charts become linked, all of them show the range that was chosen last."""
+        if is_linked != self.is_linked:
+            self.is_linked = is_linked
+            if is_linked:
+                self.range_changed.emit()
+
+    def set_kind(self, kind: str) -> None:
+        """Set what is on the axis. A range of steps is none of seconds."""
+        if kind != self._kind:
+            self._kind = kind
+            self.move_to(None)
+            self.set_range(None)
 
 
 class LegendRow(NamedTuple):

@@ -1,8 +1,12 @@
-"""The charts of one run: of its return, and a page of all its tags, grouped by the text before the first slash."""
+"""The charts of one run: of its return, and a page of all its tags, grouped by the text before the first slash.
+
+The page shows the curves of other runs next to its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from PySide6.QtCore import QPoint, QRect, Qt, QTimer
 from PySide6.QtGui import QColor, QResizeEvent, QShowEvent
@@ -12,13 +16,16 @@ from mosaic.contracts.metric_tags import EVAL_MEAN_TAG, RETURN_TAG
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import CurveFeed
+from mosaic.gui.models.run_states import empty_text
 from mosaic.gui.models.series import GrowingPoints, RunSeries
 from mosaic.gui.views.chart import DEFAULT_SMOOTHING, Chart
-from mosaic.gui.views.plot import Crosshair
+from mosaic.gui.views.plot import SharedAxis
 from mosaic.gui.views.widgets import Stretch, column, create_timer, tool_button
 from mosaic.gui.workbench import Workbench
 
 TaggedPoints = Mapping[str, GrowingPoints]
+OWN_CURVE = "run"
+"""The key of the curve of the run whose page it is."""
 MIN_CHART_WIDTH = 320
 CHART_HEIGHT = 216
 REDRAW_STAGGER_MS = 10
@@ -57,10 +64,8 @@ class ReturnChart(Chart):
         view = self._workbench.runs.get_or_placeholder(self._run_id)
         if self._series is None or not self._series.is_loaded:
             self.set_empty_text("Loading…")
-        elif view.stage == "finished":
-            self.set_empty_text("The run ended before an episode did")
         else:
-            self.set_empty_text("No episode has ended yet")
+            self.set_empty_text(empty_text("chart", view).title)
 
     def _update_curve(self) -> None:
         self.update_empty_text()
@@ -98,6 +103,16 @@ def _sort_key(tag: str) -> tuple[bool, bool, str]:
     return tag != RETURN_TAG, tag != EVAL_MEAN_TAG, tag.lower()
 
 
+@dataclass(frozen=True)
+class ChartRun:
+    """A run whose curves are drawn next to those of the run of the page."""
+
+    run_id: str
+    points: TaggedPoints
+    color: QColor
+    label: str
+
+
 class ChartCell(QWidget):
     """The place of one chart, which may not have been created yet."""
 
@@ -109,13 +124,14 @@ class ChartCell(QWidget):
         """Its points have a time and no step."""
         self.chart: Chart | None = None
         self.is_large = False
-        self._feed: CurveFeed | None = None
+        self._feeds: dict[str, CurveFeed] = {}
+        """By the key of their curve."""
         self._column = column(parent=self)
 
     def show_points(self, points: TaggedPoints) -> None:
         """Show those of another run."""
         self.points = points
-        self._feed = None
+        self._feeds.pop(OWN_CURVE, None)
 
     def set_chart(self, chart: Chart) -> None:
         self.chart = chart
@@ -123,16 +139,34 @@ class ChartCell(QWidget):
         self._column.addWidget(chart)
         self._column.activate()  # gives it its size before the first drawing
 
-    def update_curve(self, x_kind: str, color: QColor, label: str, delay_ms: int = 0) -> None:
+    def update_curves(self, x_kind: str, runs: Sequence[ChartRun], delay_ms: int = 0) -> None:
+        """Draw the curve of the first run, and those of the others that have points of this tag."""
         if self.chart is None:
             return
-        if self._feed is None:
-            self._feed = CurveFeed(self.points, self.tag, self.chart.ensure_curve("run", label, color))
+        wanted = {run.run_id: run for run in runs[1:] if self.tag in run.points and not self.is_time_based}
+        for key in set(self._feeds) - {OWN_CURVE, *wanted}:
+            self.chart.remove_curve(key)
+            del self._feeds[key]
+        changed = False
+        for key, run in {OWN_CURVE: runs[0], **wanted}.items():
+            points = self.points if key == OWN_CURVE else run.points
+            feed = self._feeds.get(key)
+            if feed is None or feed.tags is not points:
+                self._feeds[key] = CurveFeed(points, self.tag, self.chart.ensure_curve(key, run.label, run.color))
         if self.is_time_based and x_kind != "wall":
             x_kind = "relative"
         self.chart.set_x_kind(x_kind)
-        if self._feed.update(x_kind):
+        for feed in self._feeds.values():
+            changed = feed.update(x_kind) or changed
+        if changed:
             self.chart.schedule_redraw(delay_ms)
+
+    def restyle_curves(self, runs: Sequence[ChartRun]) -> None:
+        """Colors or labels have changed."""
+        if self.chart is not None:
+            for key, run in zip((OWN_CURVE, *(run.run_id for run in runs[1:])), runs, strict=True):
+                if key in self._feeds:
+                    self.chart.ensure_curve(key, run.label, run.color)
 
 
 class ChartSection(QWidget):
@@ -185,13 +219,14 @@ class ChartGrid(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOn)
-        self.crosshair = Crosshair(self)
-        self._time_crosshair = Crosshair(self)
-        """For charts that are always by time, such as hardware."""
+        self.axis = SharedAxis(self)
+        self._time_axis = SharedAxis(self)
+        """Of charts that are always by time, such as hardware."""
         self._sections: dict[str, ChartSection] = {}
         self._filter = ""
         self._weight, self._is_log, self._x_kind = 0.0, False, "step"
-        self._color, self._label = QColor(), ""
+        self._runs: list[ChartRun] = []
+        """The run of the page, and those that are shown next to it."""
         content = QWidget()
         self._column = column(Stretch(), parent=content, margins=(0, 0, theme.GAP, theme.GAP))
         self.setWidget(content)
@@ -200,10 +235,14 @@ class ChartGrid(QScrollArea):
 
     # --- what is shown
 
-    def show_tags(self, tags: TaggedPoints, time_based: TaggedPoints, color: QColor, label: str) -> None:
-        """Show the charts of one run: of its tags, and below them of the tags whose points have no steps."""
-        self._color, self._label = color, label
-        wanted = {tag: (tags, split_tag(tag)[0] or "other", False) for tag in tags}
+    def show_runs(self, own: ChartRun, time_based: TaggedPoints, others: Sequence[ChartRun] = ()) -> None:
+        """Show the charts of a run: of its tags and those of others, and below them of the tags without steps."""
+        is_restyled = [(run.run_id, run.color, run.label) for run in (own, *others)] != [
+            (run.run_id, run.color, run.label) for run in self._runs
+        ]
+        self._runs = [own, *others]
+        tags = own.points
+        wanted = {tag: (tags, split_tag(tag)[0] or "other", False) for run in self._runs for tag in run.points}
         wanted |= dict.fromkeys(time_based, (time_based, "hardware", True))
         for group, section in self._sections.items():
             for tag in [tag for tag in section.cells if tag not in wanted or wanted[tag][1] != group]:
@@ -214,6 +253,9 @@ class ChartGrid(QScrollArea):
                 section.cells[tag] = ChartCell(tag, source, is_timed, section.body)
             elif section.cells[tag].points is not source:
                 section.cells[tag].show_points(source)
+        if is_restyled:
+            for cell in self._cells():
+                cell.restyle_curves(self._runs)
         self.arrange()
 
     def _section(self, group: str, is_last: bool) -> ChartSection:
@@ -253,8 +295,12 @@ class ChartGrid(QScrollArea):
 
     def set_x_kind(self, kind: str) -> None:
         self._x_kind = kind
-        self.crosshair.move_to(None)
         self.update_charts()
+
+    def set_linked(self, is_linked: bool) -> None:
+        """Whether a zoom in one chart is that of all charts with the same axis."""
+        for axis in (self.axis, self._time_axis):
+            axis.set_linked(is_linked)
 
     def reset_zoom(self) -> None:
         for chart in self.charts():
@@ -296,8 +342,8 @@ class ChartGrid(QScrollArea):
         if cell is None:
             self.update_charts()
             return
-        crosshair = self._time_crosshair if cell.is_time_based else self.crosshair
-        chart = Chart(split_tag(cell.tag)[1], f"{self._name}.chart.{cell.tag}", crosshair)
+        axis = self._time_axis if cell.is_time_based else self.axis
+        chart = Chart(split_tag(cell.tag)[1], f"{self._name}.chart.{cell.tag}", axis)
         chart.plot.wheel_needs_ctrl = True
         chart.includes_zero = cell.is_time_based
         chart.set_smoothing(0.0 if cell.is_time_based else self._weight)
@@ -305,7 +351,7 @@ class ChartGrid(QScrollArea):
         chart.expand.show()
         chart.expand_requested.connect(lambda: self._toggle_large(cell))
         cell.set_chart(chart)
-        cell.update_curve(self._x_kind, self._color, self._label)
+        cell.update_curves(self._x_kind, self._runs)
         chart.redraw()
         self._build_timer.start()
 
@@ -318,4 +364,4 @@ class ChartGrid(QScrollArea):
         """Update the visible charts; the others are updated when they scroll into view."""
         if self.isVisible():
             for number, cell in enumerate(self._visible_cells()):
-                cell.update_curve(self._x_kind, self._color, self._label, number * REDRAW_STAGGER_MS)
+                cell.update_curves(self._x_kind, self._runs, number * REDRAW_STAGGER_MS)

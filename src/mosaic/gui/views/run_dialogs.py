@@ -1,10 +1,11 @@
-"""Dialogs about runs: the steps to resume for, tags, differing settings, and the progress of an export."""
+"""Dialogs about runs: the steps to resume for, tags, differing settings, and the progress of a task."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ class TagsDialog(_RunDialog):
             completer = QCompleter(list(known), self)
             completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
             self._tags_edit.setCompleter(completer)
-        label = QLabel("&Tags, with spaces between them")
+        label = QLabel("&Tags, separated by spaces or commas")
         label.setBuddy(self._tags_edit)
         notes = []
         if other_tags:
@@ -193,18 +194,31 @@ class TaskDialog(QProgressDialog):
         self.deleteLater()
 
 
-def write_export(workbench: Workbench, write: Export, view: RunView, path: Path) -> None:
-    """Export a run in the background, with a dialog that shows the progress and can cancel it."""
-    workbench.settings.put("export.folder", str(path.parent))
-    task = ExportTask(f"Writing {path.name}")
+def run_task(
+    workbench: Workbench, task: ExportTask, call: Callable[[TrainerClient], Any], then: Callable[[Any], None]
+) -> None:
+    """Make a call in the background, with a dialog that shows the progress of its task and can cancel it."""
     progress = TaskDialog(task, workbench.window)
 
-    def then(_: Any) -> None:
+    def end(result: Any) -> None:
         progress.finish()
-        workbench.show_message(f"Wrote {path}", "good")
+        then(result)
 
     def failed(error: Exception) -> None:
         progress.finish()
         workbench.show_message(str(error), "info" if isinstance(error, ExportCancelled) else "bad")
 
-    workbench.bridge.ask(lambda trainer: write(trainer, view, path, task), then, failed, progress)
+    workbench.bridge.ask(call, end, failed, progress)
+
+
+def write_export(workbench: Workbench, write: Export, view: RunView, path: Path) -> None:
+    """Export a run in the background."""
+    workbench.settings.put("export.folder", str(path.parent))
+    task = ExportTask(f"Writing {path.name}")
+    open_folder = partial(workbench.open_path, path.parent)
+    run_task(
+        workbench,
+        task,
+        lambda trainer: write(trainer, view, path, task),
+        lambda _: workbench.offer_action(f"Wrote {path}", "Open folder", open_folder),
+    )

@@ -1,11 +1,12 @@
-"""Parts of the main window: its banner, its messages and the trainer's button."""
+"""Parts of the main window: its banner, its messages, and the bar with the pages and the trainer's button."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtWidgets import QFrame, QLabel, QToolButton, QWidget
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QAbstractButton, QFrame, QLabel, QSizePolicy, QToolBar, QToolButton, QWidget
 
 from mosaic.contracts.views import DaemonStatus
 from mosaic.gui import theme
@@ -19,8 +20,7 @@ MESSAGE_KINDS = {
     "bad": ("mdi6.close-circle", "bad", 15000),
 }
 """By kind: icon, color, and how long a message is shown, in milliseconds."""
-MESSAGE_WIDTHS = (360, 480, 640, 800)
-"""Tried in this order, then the width of the window, until the text is not taller than menus and page buttons."""
+MESSAGE_PADDING = 4
 
 
 class Banner(QFrame):
@@ -63,6 +63,7 @@ class Messages(QObject):
         self._button = button("", "message.button", self._run_action)
         self._button.setParent(window)
         self._action: Callable[[], None] | None = None
+        self._kind = "info"
         self._layout = row(self._icon, (self.label, 1), parent=self._frame)
         self._hide()
         self._timer = QTimer(self, singleShot=True)
@@ -92,29 +93,37 @@ class Messages(QObject):
         self._button.hide()
 
     def _show(self, text: str, kind: str) -> None:
-        icon, color, duration_ms = MESSAGE_KINDS[kind]
-        t = theme.tokens()
-        self._frame.setStyleSheet(
-            f"#message {{ background: {t.raised}; border: 1px solid {getattr(t, color)}; border-radius: 4px; }}"
-        )
-        self._icon.set_icon(theme.icon(icon, color))
+        self._kind = kind
+        self._apply_colors()
         self.label.setText(text)
         self._place()
         self._frame.show()
         self._frame.raise_()
         self._button.raise_()
-        self._timer.start(duration_ms)
+        self._timer.start(MESSAGE_KINDS[kind][2])
+
+    def _apply_colors(self) -> None:
+        icon, color, _ = MESSAGE_KINDS[self._kind]
+        t = theme.tokens()
+        self._frame.setStyleSheet(
+            f"#message {{ background: {t.raised}; border: 1px solid {getattr(t, color)}; border-radius: 4px; }}"
+        )
+        self._icon.set_icon(theme.icon(icon, color))
 
     def _place(self) -> None:
+        """As wide as its text in one line; only a text that is wider than the window takes more lines."""
         has_button = not self._button.isHidden()
         button_width = self._button.width() + theme.GAP if has_button else 0
-        self._layout.setContentsMargins(theme.MARGIN, 4, theme.MARGIN + button_width, 4)
+        margins = theme.MARGIN, MESSAGE_PADDING, theme.MARGIN + button_width, MESSAGE_PADDING
+        self._layout.setContentsMargins(*margins)
         room = self._window.width() - 2 * theme.GAP
+        line = self.label.fontMetrics().size(0, self.label.text())
+        wanted = line.width() + self._icon.minimumWidth() + self._layout.spacing() + margins[0] + margins[2] + 4
+        width = min(wanted, room)
+        # With a button or without, so that all messages of one line are equally high.
+        line_height = max(self._button.sizeHint().height(), self._icon.minimumHeight()) + 2 * MESSAGE_PADDING
+        height = max(self._layout.heightForWidth(width), line_height)
         top, bottom = 3, self._bar.geometry().bottom() - 3
-        for width in (*(width for width in MESSAGE_WIDTHS if width < room), room):
-            height = max(self._layout.heightForWidth(width), self._button.height() + 8 if has_button else 0)
-            if top + height <= bottom:
-                break
         left, top = (self._window.width() - width) // 2, max(top, (top + bottom - height) // 2)
         self._frame.setGeometry(left, top, width, height)
         right, middle = left + width - theme.MARGIN, top + height // 2
@@ -123,6 +132,8 @@ class Messages(QObject):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() is QEvent.Type.Resize and self._frame.isVisible():
             self._place()
+        elif event.type() is QEvent.Type.StyleChange and self._frame.isVisible():
+            self._apply_colors()  # the theme was switched
         return False
 
 
@@ -135,7 +146,9 @@ class TrainerStatusButton(QToolButton):
         self.setObjectName("trainer")
         self.setProperty("flat", True)
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self.setText("trainer: connecting…")
+        self._texts = ("", "")
+        self.is_short = False
+        self._show_texts("trainer: connecting…", "connecting…")
         self.setIcon(theme.icon("mdi6.circle-outline", "muted"))
         self.clicked.connect(lambda: workbench.page_requested.emit("trainer"))
         workbench.bridge.connected.connect(self._show_status)
@@ -147,10 +160,67 @@ class TrainerStatusButton(QToolButton):
         where = self._workbench.trainer_name or "remote" if self._workbench.is_remote else "local"
         state = ", draining" if status.is_draining else ", paused" if status.paused else ""
         self.setIcon(theme.icon("mdi6.circle", "good"))
-        self.setText(f"trainer: {where}, {slots.busy}/{slots.runs} busy, queue {slots.queued}{state}")
-        self.setToolTip(f"{status.address}, pid {status.pid}\n{status.workspace}\nClick for its queue and log")
+        busy = f"{slots.busy}/{slots.runs} busy"
+        text = f"trainer: {where}, {busy}, queue {slots.queued}{state}"
+        self._show_texts(text, busy + state)
+        place = f"{status.address}, pid {status.pid}\n{status.workspace}"
+        self.setToolTip(f"{text}\n{place}\nClick for its queue and log")
 
     def _on_lost(self, reason: str) -> None:
         self.setIcon(theme.icon("mdi6.circle-outline", "bad"))
-        self.setText("trainer: drained" if self._workbench.bridge.is_suspended else "trainer: lost")
+        state = "drained" if self._workbench.bridge.is_suspended else "lost"
+        self._show_texts(f"trainer: {state}", state)
         self.setToolTip(reason)
+
+    def _show_texts(self, text: str, short: str) -> None:
+        self._texts = (text, short)
+        self.setText(self._texts[self.is_short])
+
+    @property
+    def saved_width(self) -> int:
+        """By how much the short text is narrower."""
+        text, short = map(self.fontMetrics().horizontalAdvance, self._texts)
+        return text - short
+
+    def set_short(self, is_short: bool) -> None:
+        if is_short != self.is_short:
+            self.is_short = is_short
+            self.setText(self._texts[is_short])
+
+
+class PagesBar(QToolBar):
+    """The buttons of the pages, the search and the trainer's state; the last two are short where there is no room."""
+
+    def __init__(self, buttons: Sequence[QAbstractButton], search: QToolButton, trainer: TrainerStatusButton) -> None:
+        super().__init__("Pages")
+        self.setObjectName("bar")
+        self.setMovable(False)
+        self.setIconSize(QSize(16, 16))
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)  # it would offer to hide the bar for good
+        self._search, self._trainer = search, trainer
+        self._parts = (*buttons, search, trainer)
+        gap = QWidget()
+        gap.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        for widget in (*buttons, gap, search, trainer):
+            self.addWidget(widget)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, super().minimumSizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.fit()
+        super().resizeEvent(event)
+
+    def fit(self) -> None:
+        """Shorten the search first, then the trainer's state."""
+        layout = self.layout()
+        spacing = layout.spacing() if layout is not None else theme.GAP
+        room = self.width() - 2 * theme.GAP - sum(part.sizeHint().width() + spacing for part in self._parts)
+        # What is short now would take more in full.
+        is_short = self._search.toolButtonStyle() is Qt.ToolButtonStyle.ToolButtonIconOnly
+        search_width = self._search.fontMetrics().horizontalAdvance(self._search.text()) + theme.GAP
+        room -= search_width * is_short + self._trainer.saved_width * self._trainer.is_short
+        self._search.setToolButtonStyle(
+            Qt.ToolButtonStyle.ToolButtonIconOnly if room < 0 else Qt.ToolButtonStyle.ToolButtonTextBesideIcon
+        )
+        self._trainer.set_short(room + search_width < 0)

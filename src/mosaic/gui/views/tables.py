@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QColor, QGuiApplication, QIcon, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
 from mosaic.contracts.views import RunView
 from mosaic.formatting import format_si_number, run_title
+from mosaic.gui.models.run_comparison import MAX_DISTINCT
 from mosaic.gui.views.widgets import DOT_SIZE, dot_icon, plain_table
 from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
 from mosaic.statistics.curves import ConfidenceInterval
+
+STATE_ICON_SIZE = 14
+MIN_ROWS = 6
+"""Rows of a comparison's tables that are visible in the smallest window."""
 
 
 class Cell(NamedTuple):
@@ -24,10 +30,17 @@ class Cell(NamedTuple):
     icon: QIcon | None = None
 
 
+@lru_cache(maxsize=64)
+def color_icon(name: str) -> QIcon:
+    """A dot of this color. One for each, so that cells with the same icon are equal."""
+    return dot_icon(QColor(name))
+
+
 class ReadOnlyTable(QTableWidget):
-    def __init__(self, name: str, text_columns: Sequence[int] = (0,)) -> None:
-        """`text_columns` hold words; the others hold figures and are right-aligned."""
+    def __init__(self, name: str, text_columns: Sequence[int] = (0,), min_rows: int = 0) -> None:
+        """`text_columns` hold words; the others hold figures and are right-aligned. `min_rows` are always visible."""
         super().__init__()
+        self._min_rows = min_rows
         plain_table(self, name)
         self._text_columns = text_columns
         self.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectItems)
@@ -36,6 +49,14 @@ class ReadOnlyTable(QTableWidget):
         self.setIconSize(QSize(DOT_SIZE, DOT_SIZE))
         self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         self.horizontalHeader().setStretchLastSection(True)
+
+    def minimumSizeHint(self) -> QSize:
+        """Also room for the horizontal scroll bar, which would cover a row."""
+        if not self._min_rows:
+            return super().minimumSizeHint()
+        rows = self._min_rows * self.verticalHeader().defaultSectionSize()
+        others = self.horizontalHeader().sizeHint().height() + self.horizontalScrollBar().sizeHint().height()
+        return QSize(super().minimumSizeHint().width(), rows + others + 2 * self.frameWidth())
 
     def show_rows(self, titles: Sequence[str | Cell], rows: Sequence[Sequence[str | Cell]]) -> None:
         """Replace the contents. A last, empty column takes the space that is left."""
@@ -97,7 +118,7 @@ def show_results(table: ReadOnlyTable, comparison: Comparison, colors: Mapping[s
     )
     rows = [
         (
-            Cell(group.name, icon=dot_icon(colors[group.name])),
+            Cell(group.name, icon=color_icon(colors[group.name].name())),
             str(len(group.run_ids)),
             format_interval(group.final_return),
             format_interval(group.iqm),
@@ -110,7 +131,8 @@ def show_results(table: ReadOnlyTable, comparison: Comparison, colors: Mapping[s
 def show_probabilities(table: ReadOnlyTable, comparison: Comparison) -> None:
     """Show how likely the group of a row is better than that of a column."""
     if not comparison.improvement_probability:
-        table.show_rows(("Group runs by a setting to see how likely one group is better than another.",), ())
+        text = f"Group runs by a setting with at most {MAX_DISTINCT} values to see how likely one group is better."
+        table.show_rows((text,), ())
         return
 
     def probability(one: str, other: str) -> str:
@@ -123,12 +145,65 @@ def show_probabilities(table: ReadOnlyTable, comparison: Comparison) -> None:
 
 
 def show_settings(table: ReadOnlyTable, settings: Mapping[str, Sequence[Any]], views: Sequence[RunView]) -> None:
-    """Show the differing settings: a row for each, a column for each run."""
+    """Show the differing settings: a row for each and a column for each run; the other way round for many runs."""
     if not settings:
         text = "All settings are the same." if len(views) > 1 else "Add a second run to see what differs."
         table.show_rows((text,), ())
         return
     titles = [run_title(view) for view in views]
     short = strip_common_parts(titles)
+    if len(views) > MAX_DISTINCT:
+        columns = zip(*settings.values(), strict=True)
+        rows = [(short[title], *map(format_value, values)) for title, values in zip(titles, columns, strict=True)]
+        table.show_rows(("Run", *settings), rows)
+        return
     rows = [(name, *(format_value(value) for value in values)) for name, values in settings.items()]
     table.show_rows(("Setting", *(short[title] for title in titles)), rows)
+
+
+class RowsTable(ReadOnlyTable):
+    """A list whose rows can be opened; new contents keep the selection and the place in the list."""
+
+    opened = Signal(int)
+    """The row that was double-clicked, or selected when Return was pressed."""
+
+    def __init__(
+        self, name: str, text_columns: Sequence[int] = (0,), elided_column: int | None = None, min_rows: int = 0
+    ) -> None:
+        """`elided_column` takes the space that is left, and no more."""
+        super().__init__(name, text_columns, min_rows)
+        self._elided_column = elided_column
+        self.horizontalHeader().setStretchLastSection(elided_column is None)
+        self.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QTableWidget.SelectionMode.SingleSelection)
+        self.doubleClicked.connect(lambda index: self.opened.emit(index.row()))
+        self._shown: tuple[list[str | Cell], list[list[str | Cell]]] = ([], [])
+
+    def show_rows(self, titles: Sequence[str | Cell], rows: Sequence[Sequence[str | Cell]]) -> None:
+        """Replace the contents; where only cells differ, only these."""
+        shown = list(titles), [list(row) for row in rows]
+        old, self._shown = self._shown, shown
+        if old[0] != shown[0] or len(old[1]) != len(shown[1]):
+            row = self.selected_row()
+            super().show_rows(titles, rows)
+            if self._elided_column is not None:
+                self.setColumnHidden(len(titles), True)
+                self.horizontalHeader().setSectionResizeMode(self._elided_column, QHeaderView.ResizeMode.Stretch)
+            if row is not None and row < len(rows):
+                self.selectRow(row)
+            return
+        for number, (before, after) in enumerate(zip(old[1], shown[1], strict=True)):
+            for column, cell in enumerate(after):
+                if before[column] != cell:
+                    self.setItem(number, column, self._create_item(column, cell))
+
+    def selected_row(self) -> int | None:
+        rows = self.selectionModel().selectedRows() if self.selectionModel() else []
+        return rows[0].row() if rows else None
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        row = self.selected_row()
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and row is not None:
+            self.opened.emit(row)
+        else:
+            super().keyPressEvent(event)

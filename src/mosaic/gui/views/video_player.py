@@ -112,7 +112,7 @@ class VideoPlayer(QWidget):
 
         def read(trainer: TrainerClient) -> list[VideoFrame]:
             if reader.path is None:
-                reader.path = trainer.open_file(video.run_id, video.name)
+                reader.path = video.local_path or trainer.open_file(video.run_id, video.name)
             return reader.read(FRAMES_READ_AHEAD, from_s)
 
         def then(frames: list[VideoFrame]) -> None:
@@ -246,9 +246,14 @@ class VideoPair(QWidget):
     def _load_videos(self) -> None:
         self._needs_reload = False
         views = [view for view in self._views if view.run_dir]
+        exports = self._workbench.workspace.exports
 
         def list_choices(trainer: TrainerClient) -> list[VideoChoice]:
-            return [(_choice_title(view, video), video) for view in views for video in list_videos(trainer, view)]
+            return [
+                (_choice_title(view, video), video)
+                for view in views
+                for video in list_videos(trainer, view, exports(view.run_id))
+            ]
 
         self._workbench.bridge.ask(list_choices, self._show_choices, self._workbench.show_error, self)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -30,7 +31,20 @@ def is_installed() -> bool:
 def preload() -> None:
     """Imports what `create_web_view` needs; may be called in another thread beforehand."""
     if is_installed():
+        importlib.import_module("PySide6.QtQuick")
         importlib.import_module("PySide6.QtWebEngineWidgets")
+
+
+def _draw_without_opengl() -> None:
+    """Lets Qt Quick, and with it web pages, draw in memory, unless the user has chosen another backend.
+
+    A page drawn by OpenGL needs a window that is drawn by it, too: Qt would replace the window, which has none, by
+    another one, black for a second or more. Pages then have no WebGL; TensorBoard's charts do without it.
+    """
+    from PySide6.QtQuick import QQuickWindow, QSGRendererInterface
+
+    if "QT_QUICK_BACKEND" not in os.environ:
+        QQuickWindow.setGraphicsApi(QSGRendererInterface.GraphicsApi.Software)
 
 
 def create_web_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWebEngineView:
@@ -49,6 +63,7 @@ def create_web_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -
             f"Pages inside the window need Qt WebEngine ({error}): pip install 'mosaic-rl[gui]'."
         ) from None
 
+    _draw_without_opengl()
     view = QWebEngineView()
     page = view.page()
 

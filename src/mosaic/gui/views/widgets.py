@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, QSize, Qt, QTimer
-from PySide6.QtGui import QColor, QIcon, QPainter, QPaintEvent, QPixmap
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QBoxLayout,
     QCheckBox,
     QComboBox,
-    QFileDialog,
     QFormLayout,
     QHBoxLayout,
-    QLabel,
     QLayout,
     QLineEdit,
-    QMessageBox,
     QPushButton,
     QScrollArea,
-    QSizePolicy,
     QSplitter,
     QStackedWidget,
     QTableView,
@@ -34,19 +28,26 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
+from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.views.labels import DOT_SIZE as DOT_SIZE
+from mosaic.gui.views.labels import ElidedLabel as ElidedLabel
+from mosaic.gui.views.labels import IconLabel as IconLabel
+from mosaic.gui.views.labels import NoteLabel as NoteLabel
+from mosaic.gui.views.labels import dot_icon as dot_icon
+from mosaic.gui.views.labels import heading_label as heading_label
+from mosaic.gui.views.labels import muted_label as muted_label
+from mosaic.gui.views.labels import path_label as path_label
+from mosaic.gui.views.labels import section_label as section_label
+from mosaic.gui.views.labels import selectable_label as selectable_label
+from mosaic.gui.views.labels import status_label as status_label
+from mosaic.gui.views.labels import with_object_name as with_object_name
+from mosaic.gui.views.questions import confirm as confirm
+from mosaic.gui.views.questions import inform as inform
+from mosaic.gui.views.questions import open_folder_dialog as open_folder_dialog
+from mosaic.gui.views.questions import open_save_dialog as open_save_dialog
 
-ObjectT = TypeVar("ObjectT", bound=QObject)
 TableT = TypeVar("TableT", bound=QTableView)
 Call = Callable[[], object]
-DOT_SIZE = 10
-QUESTION_WIDTH = 440
-"""Of the text of a question, so that the title of a run fits into a line."""
-
-
-def with_object_name(target: ObjectT, name: str) -> ObjectT:
-    """Its name: for layouts that are remembered, style sheets and tests."""
-    target.setObjectName(name)
-    return target
 
 
 def set_properties(widget: QWidget, **properties: bool) -> None:
@@ -134,8 +135,24 @@ def stack(*pages: QWidget) -> QStackedWidget:
     return pages_widget
 
 
+class Tabs(QTabWidget):
+    """Only the tab that is shown limits how small it can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tabBar().setFocusPolicy(Qt.FocusPolicy.StrongFocus)  # after a click, Ctrl+F searches in the tab
+        self.currentChanged.connect(lambda _: self.updateGeometry())
+
+    def minimumSizeHint(self) -> QSize:
+        page, bar = self.currentWidget(), self.tabBar().minimumSizeHint()
+        if page is None:
+            return super().minimumSizeHint()
+        size = page.minimumSizeHint().expandedTo(page.minimumSize())
+        return QSize(max(size.width(), bar.width()), size.height() + bar.height())
+
+
 def tabs(name: str, *pages: tuple[str, QWidget]) -> QTabWidget:
-    widget = with_object_name(QTabWidget(), name)
+    widget = with_object_name(Tabs(), name)
     widget.setDocumentMode(True)
     for title, page in pages:
         widget.addTab(page, title)
@@ -152,6 +169,16 @@ def splitter(
     split.setStretchFactor(stretch, 1)
     split.setSizes(sizes)
     split.setChildrenCollapsible(False)
+    return split
+
+
+def remember_splitter(split: QSplitter, settings: GuiSettings) -> QSplitter:
+    """Restore where its user moved it to, in this workspace, and save each move."""
+    name = split.objectName()
+    if (saved := settings.layout(name)) is not None:
+        split.restoreState(saved)
+        split.setChildrenCollapsible(False)
+    split.splitterMoved.connect(lambda *_: settings.put_layout(name, split.saveState()))
     return split
 
 
@@ -172,63 +199,7 @@ def clear_layout(layout: QLayout) -> None:
             widget.deleteLater()
 
 
-# --- labels
-
-
-def muted_label(text: str, name: str = "") -> QLabel:
-    label = with_object_name(QLabel(text), name)
-    label.setProperty("muted", True)
-    label.setWordWrap(True)
-    return label
-
-
-def heading_label(text: str) -> QLabel:
-    label = QLabel(text)
-    label.setProperty("heading", True)
-    return label
-
-
-def section_label(text: str) -> QLabel:
-    """The heading of a group inside a page."""
-    label = QLabel(text)
-    label.setProperty("section", True)
-    return label
-
-
-def selectable_label(name: str, text: str = "") -> QLabel:
-    """Wrapped text that can be copied."""
-    label = with_object_name(QLabel(text), name)
-    label.setTextFormat(Qt.TextFormat.PlainText)  # it may come from a script or from an imported run
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    label.setWordWrap(True)
-    return label
-
-
-def status_label(name: str) -> QLabel:
-    """A status line: it can be copied, and shrinks where space is short."""
-    label = selectable_label(name)
-    label.setWordWrap(False)
-    label.setMinimumWidth(40)
-    return label
-
-
-class ElidedLabel(QLabel):
-    """A line of text that is elided where it does not fit."""
-
-    def __init__(self, text: str = "", mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight) -> None:
-        super().__init__(text)
-        self._mode = mode
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(self.fontMetrics().horizontalAdvance("…") * 3, super().minimumSizeHint().height())
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setPen(self.palette().color(self.foregroundRole()))
-        area = self.contentsRect()
-        text = self.fontMetrics().elidedText(self.text(), self._mode, area.width())
-        painter.drawText(area, int(self.alignment() | Qt.AlignmentFlag.AlignVCenter), text)
+# --- placeholders
 
 
 class EmptyState(QWidget):
@@ -246,36 +217,6 @@ class EmptyState(QWidget):
     def set_text(self, title: str, text: str = "") -> None:
         self.title.setText(title)
         self.text.setText(text)
-
-
-def dot_icon(color: QColor) -> QIcon:
-    """A disk in the color of a run."""
-    pixmap = QPixmap(2 * DOT_SIZE, 2 * DOT_SIZE)
-    pixmap.setDevicePixelRatio(2)
-    pixmap.fill(Qt.GlobalColor.transparent)
-    painter = QPainter(pixmap)
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(color)
-    painter.drawEllipse(0, 0, DOT_SIZE, DOT_SIZE)
-    painter.end()
-    return QIcon(pixmap)
-
-
-class IconLabel(QWidget):
-    """An icon in the colors of the current theme."""
-
-    def __init__(self, size: int = 16) -> None:
-        super().__init__()
-        self.setFixedSize(QSize(size, size))
-        self._icon = QIcon()
-
-    def set_icon(self, icon: QIcon) -> None:
-        self._icon = icon
-        self.update()
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        self._icon.paint(QPainter(self), self.rect())
 
 
 # --- buttons and fields
@@ -379,46 +320,6 @@ def plain_table(table: TableT, name: str) -> TableT:
     header.setHighlightSections(False)
     header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
     return table
-
-
-def confirm(
-    parent: QWidget | None,
-    name: str,
-    title: str,
-    question: str,
-    details: str,
-    yes: str,
-    on_yes: Call,
-    no: str = "Cancel",
-) -> None:
-    """Opens a question; without an answer nothing happens."""
-    box = with_object_name(QMessageBox(parent), name)
-    box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    box.setWindowTitle(title)
-    box.setText(question)
-    box.setInformativeText(details)
-    yes_button = box.addButton(yes, QMessageBox.ButtonRole.DestructiveRole)
-    with_object_name(yes_button, f"{name}.yes").clicked.connect(lambda: on_yes())
-    no_button = box.addButton(no, QMessageBox.ButtonRole.RejectRole)
-    box.setDefaultButton(no_button)
-    box.setEscapeButton(no_button)
-    for label in box.findChildren(QLabel):
-        label.setTextFormat(Qt.TextFormat.PlainText)  # the details may come from an imported run
-        if label.text():
-            label.setMinimumWidth(QUESTION_WIDTH)
-    box.open()
-
-
-def open_save_dialog(
-    parent: QWidget | None, name: str, title: str, path: Path, file_filter: str, on_selected: Callable[[Path], object]
-) -> None:
-    """Asks where to save a file; `path` is the suggestion."""
-    dialog = with_object_name(QFileDialog(parent, title, str(path), file_filter), name)
-    dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-    dialog.setDefaultSuffix(path.suffix.lstrip("."))
-    dialog.fileSelected.connect(lambda selected: on_selected(Path(selected)))
-    dialog.open()
 
 
 # --- timers

@@ -1,0 +1,156 @@
+"""Labels and icons: text that wraps, text that is elided where it does not fit, and small pictures."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from PySide6.QtCore import QEvent, QObject, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetrics, QHelpEvent, QIcon, QPainter, QPaintEvent, QPixmap, QResizeEvent
+from PySide6.QtWidgets import QLabel, QSizePolicy, QToolTip, QWidget
+
+ObjectT = TypeVar("ObjectT", bound=QObject)
+DOT_SIZE = 10
+
+
+def with_object_name(target: ObjectT, name: str) -> ObjectT:
+    """Its name: for layouts that are remembered, style sheets and tests."""
+    target.setObjectName(name)
+    return target
+
+
+def muted_label(text: str, name: str = "") -> QLabel:
+    label = with_object_name(QLabel(text), name)
+    label.setProperty("muted", True)
+    label.setWordWrap(True)
+    return label
+
+
+class NoteLabel(QLabel):
+    """Sentences in muted text, with room for all their lines: a splitter does not ask how high wrapped text is."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setObjectName(name)
+        self.setProperty("muted", True)
+        self.setWordWrap(True)
+        self.hide()
+
+    def show_text(self, text: str) -> None:
+        """Hidden where there is none."""
+        self.setText(text)
+        self.setVisible(bool(text))
+        self._update_height()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._update_height()
+
+    def _update_height(self) -> None:
+        self.setMinimumHeight(self.heightForWidth(self.width()) if self.text() else 0)
+
+
+def heading_label(text: str) -> QLabel:
+    label = QLabel(text)
+    label.setProperty("heading", True)
+    return label
+
+
+def section_label(text: str) -> QLabel:
+    """The heading of a group inside a page."""
+    label = QLabel(text)
+    label.setProperty("section", True)
+    return label
+
+
+def selectable_label(name: str, text: str = "") -> QLabel:
+    """Wrapped text that can be copied."""
+    label = with_object_name(QLabel(text), name)
+    label.setTextFormat(Qt.TextFormat.PlainText)  # it may come from a script or from an imported run
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    label.setWordWrap(True)
+    return label
+
+
+def path_label(name: str, path: str = "") -> ElidedLabel:
+    """A path, elided in the middle; it can be copied."""
+    label = with_object_name(ElidedLabel(path, Qt.TextElideMode.ElideMiddle), name)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    return label
+
+
+def elide_text(text: str, metrics: QFontMetrics, mode: Qt.TextElideMode, width: int) -> str:
+    """Shorten a text to a width; what is cut at the right never ends inside a number, which would be another one."""
+    elided = metrics.elidedText(text, mode, width)
+    if elided == text or mode is not Qt.TextElideMode.ElideRight:
+        return elided
+    kept = elided.removesuffix("…")
+    is_inside_word = bool(kept) and not kept[-1].isspace() and not text[len(kept)].isspace()
+    start, _, last = kept.rpartition(" ")
+    if is_inside_word and any(character.isdigit() for character in last):
+        return f"{start} …" if start else "…"
+    return elided
+
+
+class ElidedLabel(QLabel):
+    """A line of text that is elided where it does not fit; its tool tip then shows the whole text."""
+
+    def __init__(self, text: str = "", mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight) -> None:
+        super().__init__(text)
+        self._mode = mode
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(self.fontMetrics().horizontalAdvance("…") * 3, super().minimumSizeHint().height())
+
+    @property
+    def shown_text(self) -> str:
+        return elide_text(self.text(), self.fontMetrics(), self._mode, self.contentsRect().width())
+
+    def event(self, event: QEvent) -> bool:
+        is_asked = event.type() is QEvent.Type.ToolTip and isinstance(event, QHelpEvent)
+        if is_asked and not self.toolTip() and self.shown_text != self.text():
+            assert isinstance(event, QHelpEvent)
+            QToolTip.showText(event.globalPos(), self.text(), self)
+            return True
+        return super().event(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setPen(self.palette().color(self.foregroundRole()))
+        painter.drawText(self.contentsRect(), int(self.alignment() | Qt.AlignmentFlag.AlignVCenter), self.shown_text)
+
+
+def status_label(name: str) -> ElidedLabel:
+    """A status line, which is elided where space is short."""
+    return with_object_name(ElidedLabel(), name)
+
+
+def dot_icon(color: QColor) -> QIcon:
+    """A disk in the color of a run."""
+    pixmap = QPixmap(2 * DOT_SIZE, 2 * DOT_SIZE)
+    pixmap.setDevicePixelRatio(2)
+    pixmap.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(pixmap)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(color)
+    painter.drawEllipse(0, 0, DOT_SIZE, DOT_SIZE)
+    painter.end()
+    return QIcon(pixmap)
+
+
+class IconLabel(QWidget):
+    """An icon in the colors of the current theme."""
+
+    def __init__(self, size: int = 16) -> None:
+        super().__init__()
+        self.setFixedSize(QSize(size, size))
+        self._icon = QIcon()
+
+    def set_icon(self, icon: QIcon) -> None:
+        self._icon = icon
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        self._icon.paint(QPainter(self), self.rect())

@@ -1,0 +1,155 @@
+"""Notifications of the desktop about runs that have ended: by the system's tray, else by D-Bus, else none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from PySide6.QtCore import SLOT, QObject, Qt, Signal, Slot
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QApplication, QSystemTrayIcon, QWidget
+
+from mosaic.contracts.views import RunView
+from mosaic.gui import theme
+from mosaic.gui.models.run_ends import Notification, RunEnds, is_notable, notify_mode, summarize_ends
+from mosaic.gui.workbench import Workbench
+
+try:
+    from PySide6.QtDBus import QDBusConnection, QDBusInterface, QDBusMessage
+except ImportError:  # not on every system
+    HAS_DBUS = False
+else:
+    HAS_DBUS = True
+
+DBUS_NAME, DBUS_PATH = "org.freedesktop.Notifications", "/org/freedesktop/Notifications"
+SHOWN_MS = 10_000
+
+
+class NotificationService(Protocol):
+    clicked: Any
+    """A signal without arguments."""
+
+    def show(self, notification: Notification) -> bool:
+        """Return whether the service is there."""
+
+
+class TrayNotifications(QObject):
+    """The icon is in the tray from the first notification until it or the window is clicked."""
+
+    clicked = Signal()
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent)
+        self._icon: QSystemTrayIcon | None = None
+
+    def show(self, notification: Notification) -> bool:
+        if not (QSystemTrayIcon.isSystemTrayAvailable() and QSystemTrayIcon.supportsMessages()):
+            return False
+        if self._icon is None:
+            self._icon = QSystemTrayIcon(theme.icon("mdi6.view-grid-outline", "accent"), self)
+            self._icon.messageClicked.connect(self.clicked)
+            self._icon.activated.connect(lambda _: self.clicked.emit())
+        self._icon.show()
+        self._icon.showMessage(notification.title, notification.text, QSystemTrayIcon.MessageIcon.Information, SHOWN_MS)
+        return True
+
+    def hide(self) -> None:
+        if self._icon is not None:
+            self._icon.hide()
+
+
+class DBusNotifications(QObject):
+    """The service of the desktop, which is asked in the background: it may have to start first, or not answer."""
+
+    clicked = Signal()
+
+    def __init__(self, run_in_background: Callable[..., None], parent: QObject) -> None:
+        super().__init__(parent)
+        self._run_in_background = run_in_background
+        self._is_listening = False
+        self._shown_ids: set[int] = set()
+
+    def show(self, notification: Notification) -> bool:
+        if not HAS_DBUS:
+            return False
+        self._run_in_background(lambda: _send(notification), self._on_sent, lambda _: None, self)
+        return True
+
+    def _on_sent(self, number: int) -> None:
+        if not number:
+            return
+        self._shown_ids.add(number)
+        if not self._is_listening:
+            self._is_listening = True
+            bus = QDBusConnection.sessionBus()
+            slot = SLOT("_on_action(QDBusMessage)")
+            bus.connect("", DBUS_PATH, DBUS_NAME, "ActionInvoked", self, slot)  # type: ignore[call-overload]
+
+    if HAS_DBUS:
+
+        @Slot(QDBusMessage)
+        def _on_action(self, message: QDBusMessage) -> None:
+            number, *_ = message.arguments()
+            if number in self._shown_ids:  # not one of another program
+                self.clicked.emit()
+
+
+def _send(notification: Notification) -> int:
+    """Return the number of the notification; 0 where there is no service."""
+    bus = QDBusConnection.sessionBus()
+    if not bus.isConnected():
+        return 0
+    # By its description: an argument is unsigned, which Python's numbers are not otherwise.
+    service: Any = QDBusInterface(DBUS_NAME, DBUS_PATH, DBUS_NAME, bus)
+    if not service.isValid():
+        return 0
+    actions = ["default", "Show run"]
+    return int(service.Notify("MOSAIC", 0, "", notification.title, notification.text, actions, {}, SHOWN_MS) or 0)
+
+
+class RunNotifier(QObject):
+    """Notifies of runs that end while the window is not active."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__(workbench)
+        self._workbench = workbench
+        self._tray = TrayNotifications(self)
+        self.services: list[NotificationService] = [
+            self._tray,
+            DBusNotifications(workbench.bridge.run_in_background, self),
+        ]
+        """Tried in this order."""
+        for service in self.services:
+            service.clicked.connect(self.show_run)
+        self._run_id = ""
+        self.ends = RunEnds(workbench.runs, self)
+        self.ends.ended.connect(self._on_ended)
+        QGuiApplication.instance().applicationStateChanged.connect(self._on_state_changed)  # type: ignore[union-attr]
+        workbench.closing.connect(self._tray.hide)
+
+    def _on_ended(self, views: list[RunView]) -> None:
+        mode = notify_mode(self._workbench.settings)
+        notable = [view for view in views if is_notable(view, mode)]
+        if notable and not self.is_window_active():
+            notification = summarize_ends(notable)
+            self._run_id = notification.run_id
+            any(service.show(notification) for service in self.services)
+
+    def is_window_active(self) -> bool:
+        return QApplication.activeWindow() is not None
+
+    def _on_state_changed(self, state: Qt.ApplicationState) -> None:
+        if state is Qt.ApplicationState.ApplicationActive:
+            self._tray.hide()
+
+    def show_run(self) -> None:
+        """Bring the window to the front, with the run of the last notification."""
+        window = self._workbench.window
+        if isinstance(window, QWidget):
+            window.setWindowState(window.windowState() & ~Qt.WindowState.WindowMinimized)
+            window.show()
+            window.raise_()
+            window.activateWindow()
+        if self._workbench.runs.get(self._run_id) is not None:
+            self._workbench.select(self._run_id)
+        self._tray.hide()

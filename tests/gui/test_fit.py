@@ -1,0 +1,86 @@
+"""Every page fits: nothing is cut or overlaps at three sizes of the window and two sizes of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtWidgets import QScrollArea, QWidget
+from tests.helpers.gui import find, settle
+from tests.helpers.gui_fit import find_misfits
+from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
+
+from mosaic.gui.app import Application
+from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.panels import PAGES, RUN_TABS
+
+SIZES = ((1024, 700), (1366, 768), (1920, 1080))
+FONT_SIZES_PT = (10.0, 14.0)
+MAX_TURNS = 10
+TABS_WITH_PROCESSES = ("tensorboard", "wandb")
+"""They start programs, and have tests of their own."""
+
+
+@pytest.mark.timeout(300)  # ten seconds of processor time, on a machine that may be busy
+def test_every_page_fits_at_every_size_of_window_and_text(program: Application) -> None:
+    long = {"env_id": "BreakoutNoFrameskip-v4", "algo": "ppo_continuous_action", "total_timesteps": 10_000_000}
+    runs = [
+        running(3, seed=12345, **long),
+        view(2, outcome="failed", reason="It ended with exit code 3.", tags=["baseline", "long"], group="ablation"),
+        view(1, run_name="a run with a long name", algo="qdagger_dqn_atari_impalacnn"),
+    ]
+    start_with(program, FakeTrainer(runs))
+    window, workbench = program.window, program.workbench
+    workbench.comparison_requested.emit([run.run_id for run in runs])
+    for _ in _places(program):  # creates the pages
+        settle()
+    form = find(window, "train.scroll", TrainForm)
+    form.finish_building()
+    form._on_edited("total_timesteps", "3,000,000")
+    form._on_edited("env_id", "CartPol-v1")
+    list_width = 0
+    found: list[str] = []
+    for font_size_pt in FONT_SIZES_PT:
+        program.settings.put("font_pt", font_size_pt)
+        workbench.apply_theme()
+        for width, height in SIZES:
+            window.resize(width, height)
+            settle()
+            list_width = find(window, "dock.runs").width()
+            for place in _places(program):
+                where = f"{width}x{height}, {font_size_pt:g} pt, {place}"
+                found += [f"{where}: {misfit}" for misfit in _settled_misfits(window)]
+                if (window.width(), window.height()) != (width, height):
+                    found.append(f"{where}: the window grew to {window.width()}x{window.height()}")
+                    window.resize(width, height)
+                if find(window, "dock.runs").width() != list_width:
+                    found.append(f"{where}: the list of runs is {find(window, 'dock.runs').width()}, not {list_width}")
+                    list_width = find(window, "dock.runs").width()
+                hidden = find(window, "page.area", QScrollArea).horizontalScrollBar().maximum()
+                if hidden and width > SIZES[0][0] and font_size_pt == FONT_SIZES_PT[0]:
+                    found.append(f"{where}: {hidden} px are reached by scrolling only")
+    assert not found, "\n".join([f"{len(found)} misfits:", *found])
+
+
+def _settled_misfits(window: QWidget) -> list[str]:
+    """Those that remain when the layouts have settled, which takes some turns of the event loop."""
+    for _ in range(MAX_TURNS):
+        settle()
+        misfits = find_misfits(window)
+        if not misfits:
+            break
+    return misfits
+
+
+def _places(program: Application) -> Iterator[str]:
+    """Show every page and every tab of a run, one after the other."""
+    for page in PAGES:
+        if page.id != "run":
+            program.window.show_page(page.id)
+            yield page.id
+    for tab in RUN_TABS:
+        for number in (3, 2) if tab is RUN_TABS[0] else (3,):
+            run = program.workbench.runs.get(run_id(number))
+            if run is not None and tab.id not in TABS_WITH_PROCESSES and tab.is_available(run):
+                program.workbench.select(run.run_id, tab.id)
+                yield f"tab {tab.id} of run {number}"
