@@ -3,14 +3,14 @@
 #   run   what the demo and the workbench need
 #   test  that, and everything that `make test` needs
 # Requires Python 3.11 or newer; everything else is downloaded. A second call returns immediately if nothing changed.
-# Respects PYTHON (which interpreter), PIP_FIND_LINKS and pip's own configuration, UV_TORCH_BACKEND.
+# Respects PYTHON (which interpreter; .venv is created again if it has another one), PIP_FIND_LINKS and pip's own configuration, UV_TORCH_BACKEND.
 set -eu
 cd "$(dirname "$0")/.."
 
 what=${1:-test}
 case $what in
-    run) extras=train,gui,mujoco,box2d ;;
-    test) extras=train,gui,mujoco,box2d,atari,minigrid,wandb,trackio,hub,keyring,remote,bdi,llm,metrics,sweep,dev ;;
+    run) extras=desktop,mujoco,box2d ;;
+    test) extras=desktop,mujoco,box2d,atari,minigrid,wandb,trackio,hub,keyring,remote,bdi,llm,metrics,sweep,ray,slurm,docs,dev ;;
     *) echo "scripts/setup.sh: '$what' is unknown. Known: run, test." >&2; exit 2 ;;
 esac
 
@@ -50,16 +50,35 @@ xvfb                       -
 fi
 
 venv=.venv
-stamp=$venv/.ready-$what
-contracts=src/mosaic/contracts
-key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/generate.py src/mosaic/__init__.py $contracts/trainer.proto src/cleanrl_worker/environments/classic_control.c | cksum)"
-if [ -x $venv/bin/mosaic ] && [ -e $contracts/trainer_pb2.py ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
-    exit 0
-fi
 
 say() { echo "setup: $*" >&2; }
 
 fail() { say "$*"; exit 1; }
+
+find_python() {
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
+        # Run it: a name on the path may be a version manager's shim without an interpreter.
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+is_other_python() {  # PYTHON names an interpreter that the environment was not created with
+    [ -n "${PYTHON:-}" ] || return 1
+    identity='import sys; print(sys.version, sys.base_prefix)'
+    named=$(find_python) || return 0  # make_venv says what is wrong with it
+    [ "$("$named" -c "$identity")" != "$($venv/bin/python -c "$identity" 2>/dev/null)" ]
+}
+
+stamp=$venv/.ready-$what
+contracts=src/mosaic/contracts
+key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/uv_settings.sh scripts/generate.py src/mosaic/__init__.py $contracts/trainer.proto src/cleanrl_worker/environments/classic_control.c | cksum)"
+if [ -x $venv/bin/mosaic ] && [ -e $contracts/trainer_pb2.py ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && ! is_other_python; then
+    exit 0
+fi
 
 is_debian() { command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1; }
 
@@ -83,17 +102,6 @@ apt_install() {  # packages…; fails without root or without a network
     fi
     # shellcheck disable=SC2046 # one word per package
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(package_names "$@") >/dev/null
-}
-
-find_python() {
-    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
-        # Run it: a name on the path may be a version manager's shim without an interpreter.
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            echo "$candidate"
-            return
-        fi
-    done
-    return 1
 }
 
 make_venv() {
@@ -139,25 +147,7 @@ check_system_libraries() {
     fi
 }
 
-pip_setting() {  # `pip config get` skips some of the files that `list` reads
-    $venv/bin/python -m pip config list 2>/dev/null |
-        sed -n -e "s/^global\\.$1='\\(.*\\)'\$/\\1/p" -e "s/^install\\.$1='\\(.*\\)'\$/\\1/p" | sed 's/\\n/ /g' | tail -n 1
-}
-
-pass_pip_settings_to_uv() {
-    # uv does not read pip's configuration. A folder of wheels may contain a smaller build of torch; a mirror or a
-    # certificate may be required here. Extra indexes are not passed on: uv takes the first that has a package.
-    links=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-$(pip_setting find-links)}}
-    index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(pip_setting index-url)}}
-    certificate=${SSL_CERT_FILE:-${PIP_CERT:-$(pip_setting cert)}}
-    if [ -n "$links" ]; then export UV_FIND_LINKS="$(echo $links | tr ' ' ',')"; fi  # spaces to commas
-    if [ -n "$index" ]; then export UV_DEFAULT_INDEX="$index"; fi
-    if [ -n "$certificate" ]; then
-        export SSL_CERT_FILE="$certificate"
-    elif [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ]; then
-        export UV_SYSTEM_CERTS=true  # a company's proxy certificate is there, not in uv's bundle
-    fi
-}
+. scripts/uv_settings.sh
 
 torch_backend() {  # which build of torch; empty: the one in the index or the folders of wheels
     if [ -n "${UV_FIND_LINKS:-}" ] || [ "$(uname -s)" != Linux ]; then
@@ -179,8 +169,8 @@ install_packages() {  # further arguments for uv
         --build-constraints constraints.txt --reinstall-package mosaic-rl "$@" -e ".[$extras]"
 }
 
-# A copied or moved checkout has a .venv whose scripts point elsewhere; an interrupted setup may lack pip.
-if [ "$(cat $venv/.home 2>/dev/null)" != "$(pwd)" ] || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
+# A copied or moved checkout has a .venv whose scripts point elsewhere, PYTHON may name another interpreter; an interrupted setup may lack pip.
+if [ "$(cat $venv/.home 2>/dev/null)" != "$(pwd)" ] || is_other_python || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
     make_venv
     pwd > $venv/.home
 fi

@@ -97,7 +97,7 @@ def test_a_run_is_evaluated_exported_deleted_and_imported_again(workspace: Works
     assert mosaic(workspace, "eval", str(model), "--episodes", "2", "--json").json["returns"] == summary["returns"]
 
     kinds = ("--zip", "--csv", "--png", "--pdf", "--svg", "--episodes")
-    files = {name: str(tmp_path / f"it's {name}") for name in kinds}
+    files = {name: str(tmp_path / f"it's.{name[2:]}") for name in kinds}
     arguments = [word for pair in files.items() for word in pair]
     assert len(mosaic(workspace, "export", run_id, *arguments, "--json").json["files"]) == len(kinds)
     assert Path(files["--png"]).read_bytes().startswith(b"\x89PNG")

@@ -59,6 +59,7 @@ EPISODES = {"charts/episodic_return", "charts/episodic_length", SPEED}
 ROLLOUT: Json = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
 SMALL_LAYERS: Json = {"hidden_sizes": [16]}
 """Behind convolutions, so that a checkpoint of a network for frames is small."""
+SMALL_GAME: Json = {**SMALL_LAYERS, **SHORT_GAMES}
 REPLAY: Json = {"buffer_size": 200, "batch_size": 8, "learning_starts": 60}
 FOLLOWED: Json = {**REPLAY, "target_network_frequency": 40}
 POLICY = {
@@ -98,20 +99,19 @@ CASES = {
     "td3_continuous_action": Case(PENDULUM, REPLAY, CRITICS),
     "ddpg_continuous_action": Case(PENDULUM, REPLAY, CRITIC),
     "tqc": Case(PENDULUM, {**REPLAY, "n_quantiles": 5}, CRITICS | ENTROPY),
-    "ppo_atari": Case(GAME, SMALL_LAYERS | ROLLOUT, GRADIENT),
-    "ppo_atari_lstm": Case(GAME, SMALL_LAYERS | ROLLOUT, GRADIENT),
-    "ppo_atari_multigpu": Case(GAME, SMALL_LAYERS | {**ROLLOUT, "local_num_envs": 1}, GRADIENT),
-    "dqn_atari": Case(GAME, SMALL_LAYERS | FOLLOWED, VALUE),
-    "c51_atari": Case(GAME, SMALL_LAYERS | {**FOLLOWED, "n_atoms": 11}, ATOMS),
-    "rainbow_atari": Case(GAME, SMALL_LAYERS | {**FOLLOWED, "n_atoms": 11}, VALUE | {"charts/beta"}),
-    "sac_atari": Case(GAME, SMALL_LAYERS | FOLLOWED, CRITICS | ENTROPY),
+    "ppo_atari": Case(GAME, SMALL_GAME | ROLLOUT, GRADIENT),
+    "ppo_atari_lstm": Case(GAME, SMALL_GAME | ROLLOUT, GRADIENT),
+    "ppo_atari_multigpu": Case(GAME, SMALL_GAME | {**ROLLOUT, "local_num_envs": 1}, GRADIENT),
+    "dqn_atari": Case(GAME, SMALL_GAME | FOLLOWED, VALUE),
+    "c51_atari": Case(GAME, SMALL_GAME | {**FOLLOWED, "n_atoms": 11}, ATOMS),
+    "rainbow_atari": Case(GAME, SMALL_GAME | {**FOLLOWED, "n_atoms": 11}, VALUE | {"charts/beta"}),
+    "sac_atari": Case(GAME, SMALL_GAME | FOLLOWED, CRITICS | ENTROPY),
     # Held in its offline phase. It gets its teacher from the fixture.
     STUDENT: Case(
         GAME,
         {
             **FOLLOWED,
-            **SHORT_GAMES,
-            **SMALL_LAYERS,
+            **SMALL_GAME,
             "batch_size": 4,
             "teacher_steps": 140,
             "offline_steps": 60,

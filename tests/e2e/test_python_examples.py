@@ -1,19 +1,18 @@
-"""The examples of the Python API, run as a reader would: docs/python-api.md, the README's section and the notebook."""
+"""The Python of the README and of the notebook, run as a reader would; `test_documents.py` runs that of the guides."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers.documents import ROOT, read_blocks
 
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
-ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "cartpole.ipynb"
 RUN_NOTEBOOK = """
 import json, sys, nbclient, nbformat
@@ -21,10 +20,6 @@ notebook = nbformat.read(sys.argv[1], 4)
 nbclient.NotebookClient(notebook, timeout=150, kernel_name="python3").execute()
 print(nbformat.writes(notebook))
 """
-
-
-def python_blocks(document: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def run_python(workspace: Workspace, folder: Path, *arguments: str) -> str:
@@ -41,13 +36,10 @@ def run_python(workspace: Workspace, folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("document", ["docs/python-api.md", "README.md"])
-def test_the_examples_of_the_documents_run_in_their_order(workspace: Workspace, tmp_path: Path, document: str) -> None:
-    """R11.1: Python API."""
-    blocks = python_blocks(ROOT / document)
-    assert blocks
-    script = tmp_path / "examples.py"
-    script.write_text("\n".join(blocks))
+def test_the_example_of_the_readme_runs(workspace: Workspace, tmp_path: Path) -> None:
+    [block] = [block.text for block in read_blocks(ROOT / "README.md") if block.language == "python"]
+    script = tmp_path / "example.py"
+    script.write_text(block)
     assert run_python(workspace, tmp_path, str(script))
 
 

@@ -13,7 +13,7 @@ from mosaic.contracts.folder import Workspace
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-LINE_LIMIT = 160
+LINE_LIMIT = 150
 
 
 def tour_lines() -> list[str]:
@@ -49,3 +49,11 @@ def test_every_line_of_the_tour_works_in_the_order_given(workspace: Workspace, t
         assert result.returncode == 0, f"{command}\n{result.stdout}"
     assert (tmp_path / "cartpole.mp4").stat().st_size > 0
     assert (tmp_path / "run.zip").stat().st_size > 0
+
+
+def test_an_interpreter_that_does_not_run_is_refused_also_where_an_environment_exists(tmp_path: Path) -> None:
+    missing = str(tmp_path / "python9")
+    command = [str(ROOT / "scripts" / "setup.sh"), "test"]
+    result = subprocess.run(command, env={**os.environ, "PYTHON": missing}, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert f"none was found (tried {missing})" in result.stderr

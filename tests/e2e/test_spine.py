@@ -236,7 +236,7 @@ BAD_INPUT = (
     ),
     (("train", "ppo", "--env-id", "../../etc"), "env_id"),
     (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),
-    (("train", "ppo", "--run-name", "../x"), "--run-name must be letters, digits and . _ @ + -"),
+    (("train", "ppo", "--run-name", "../x"), "--run-name must be one line of text without / and"),
 )
 
 
