@@ -149,21 +149,23 @@ def test_a_run_ends_while_its_viewers_are_frozen(
     variables = {**os.environ, "MOSAIC_VAR": str(workspace.root), "PYTHONPATH": path, "QT_QPA_PLATFORM": "offscreen"}
     window = Path(__file__).parents[1] / "helpers" / "gui_child.py"
     video = ["--save", str(tmp_path / "video.mp4"), "--seconds", "100"]
-    commands = [
+    printing = [
         [MOSAIC, "show", "-f", run_id],
         [MOSAIC, "logs", "-f", run_id],
-        [MOSAIC, "watch", run_id, *video],
-        [MOSAIC, "watch", run_id, *video, "--remote"],
         [sys.executable, str(window), str(workspace.root), str(tmp_path / "settings.ini"), run_id, "fastlane"],
     ]
+    # Last: they end after 20 seconds without a frame, and the window may take that long to start.
+    saving = [[MOSAIC, "watch", run_id, *video], [MOSAIC, "watch", run_id, *video, "--remote"]]
     with ExitStack() as stack:
-        viewers = [stack.enter_context(viewer(command, variables)) for command in commands]
-        for shown in (viewers[0], viewers[1], viewers[4]):
+        viewers = [stack.enter_context(viewer(command, variables)) for command in printing]
+        for shown in viewers:
             assert shown.stdout is not None
             assert shown.stdout.readline()
+        local, remote = (stack.enter_context(viewer(command, variables)) for command in saving)
+        viewers += [local, remote]
         lanes = lanes_folder(folder.path)
-        wait_for(lambda: lanes in Path(f"/proc/{viewers[2].pid}/maps").read_text(), "the lane to be mapped")
-        wait_for(lambda: psutil.Process(viewers[3].pid).net_connections(), "the connection of the remote viewer")
+        wait_for(lambda: lanes in Path(f"/proc/{local.pid}/maps").read_text(), "the lane to be mapped")
+        wait_for(lambda: psutil.Process(remote.pid).net_connections(), "the connection of the remote viewer")
         for process in viewers:
             process.send_signal(signal.SIGSTOP)
         trainer.resume(run_id)
