@@ -14,6 +14,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import MetricSeries
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
@@ -217,6 +218,14 @@ def test_a_run_is_resubmitted_with_changes() -> None:
     assert trainer.submitted[0]["evaluation"] == {"repeat": True}
 
 
+def test_last_of_resubmit_with_settings_is_not_an_evaluation() -> None:
+    training, evaluation = (f"{RUN[:-1]}{number}" for number in (1, 2))
+    trainer = FakeTrainer(finished(view(evaluation, kind=RunKind.POLICY_EVAL)), finished(view(training)))
+    result = call(trainer, "resubmit", "last", "--set", "gamma=0.9")
+    assert result.code == 0, result.err
+    assert f"The run 'last' is {training[-6:]}" in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "group", "words"),
     [
@@ -240,6 +249,16 @@ def test_a_run_with_other_settings_leaves_its_group(arguments: tuple[str, ...], 
     assert trainer.submitted[0]["metadata"].get("group") == group
     assert words in result.err
     assert ("not in group" in result.err) == bool(words)
+
+
+def test_curves_of_a_group_leave_out_runs_without_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mosaic.cli.export.save_curve", lambda trainer, run, path, task: path.write_bytes(b"curve"))
+    new, old = (f"{RUN[:-1]}{number}" for number in (1, 2))
+    trainer = FakeTrainer(view(new, group="g"), view(old, group="g", episodes=3))
+    result = call(trainer, "export", "g", "--png", str(tmp_path / "g.png"))
+    assert result.code == 0, result.err
+    assert f"Not drawn, as no episode has ended: {new[-6:]}." in result.err
+    assert [path.name for path in tmp_path.iterdir()] == [f"g-{old[-6:]}.png"]
 
 
 def test_a_number_of_steps_is_written_the_same_way_everywhere() -> None:

@@ -118,7 +118,8 @@ def resubmit(
     from mosaic.submission.caller_environment import program_environment
 
     written = split_assignments(assignments)
-    config = context.trainer().config(find_run(context, run).run_id)
+    fits = (lambda view: not view.is_evaluation) if written else None  # an evaluation has no settings to change
+    config = context.trainer().config(find_run(context, run, fits).run_id)
     changes = parse_assignments(config, written) | ({} if group is None else {"group": group})
     payload = apply_assignments(config, changes)
     if names := leave_group(config, payload, changes):
