@@ -152,7 +152,7 @@ def format_python_api() -> str:
     rows = [
         [
             f"[`mosaic.{name}`](#{of_client.get(name, _path_of(name))})",
-            (inspect.getdoc(getattr(mosaic, name)) or "").splitlines()[0],
+            (inspect.getdoc(getattr(mosaic, name)) or "").split("\n\n")[0],
         ]
         for name in functions
     ]

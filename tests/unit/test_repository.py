@@ -106,8 +106,7 @@ def test_the_installed_version_is_that_of_the_source() -> None:
 
 def test_the_newest_section_of_the_changelog_is_that_of_the_version() -> None:
     headings = re.findall(r"^## \[(.+?)\](?: - (\S+))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == ("Unreleased", "")
-    release, day = headings[1]
+    release, day = headings[headings[0] == ("Unreleased", "")]  # which only exists once something has changed
     assert release == mosaic.__version__
     assert date.fromisoformat(day)
 
