@@ -186,7 +186,7 @@ def note(context: CliContext, run: str, text: str | None) -> None:
 @click.argument("name")
 @pass_context
 def rename(context: CliContext, run: str, name: str) -> None:
-    """Gives a run another NAME, in any script and with spaces; '' removes it."""
+    """Gives a run another NAME, in any alphabet and with spaces; '' removes it."""
     view = find_run(context, run)
     context.print_workspace()
     view = context.trainer().annotate(view.run_id, run_name=name)
