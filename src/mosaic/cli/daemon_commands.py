@@ -88,7 +88,7 @@ def _to_arguments(options: Mapping[str, float | str | None]) -> list[str]:
 @_daemon_options
 @pass_context
 def start(context: CliContext, /, **options: float | None) -> None:
-    """Starts the daemon, if none is running. It ends after ten minutes without runs or callers, unless --idle-s is given."""
+    """Starts the daemon. It ends after ten minutes without runs or callers, unless --idle-s is given."""
     context.use_local()
     is_new = context.daemon_address() is None
     arguments = _to_arguments(options)
