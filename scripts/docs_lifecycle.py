@@ -127,7 +127,7 @@ def draw() -> str:
     """An SVG of all transitions between stages; a transition without a route is an error."""
     moves = dict.fromkeys((one.stage, one.target) for one in transitions() if one.target is not one.stage)
     lines = [
-        '<svg class="drawing" role="img" aria-label="The stages of a run" viewBox="0 0 880 420" '
+        '<div class="scrolling"><svg class="drawing" role="img" aria-label="The stages of a run" viewBox="0 0 880 420" '
         'xmlns="http://www.w3.org/2000/svg" font-family="inherit" font-size="13">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z" fill="var(--md-default-fg-color--light, #777)"/></marker></defs>',
@@ -150,4 +150,4 @@ def draw() -> str:
             f'<text x="{x}" y="{y + 5}" text-anchor="middle" font-weight="bold" '
             f'fill="var(--md-default-fg-color, #333)">{stage}</text>'
         )
-    return "".join([*lines, *labels, "</svg>"]) + "\n"
+    return "".join([*lines, *labels, "</svg></div>"]) + "\n"
