@@ -14,7 +14,6 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import MetricSeries
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
@@ -216,14 +215,6 @@ def test_a_run_is_resubmitted_with_changes() -> None:
         "algo_params": {"gamma": 0.9},
     }
     assert trainer.submitted[0]["evaluation"] == {"repeat": True}
-
-
-def test_last_of_resubmit_with_settings_is_not_an_evaluation() -> None:
-    training, evaluation = (f"{RUN[:-1]}{number}" for number in (1, 2))
-    trainer = FakeTrainer(finished(view(evaluation, kind=RunKind.POLICY_EVAL)), finished(view(training)))
-    result = call(trainer, "resubmit", "last", "--set", "gamma=0.9")
-    assert result.code == 0, result.err
-    assert f"The run 'last' is {training[-6:]}" in result.err
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,7 @@ def resolve_name(
         return NamedRuns([view], is_group=False)
     matches = [view for view in members if fits is None or fits(view)]
     if not matches:
-        raise NotAllowed(
-            f"The command applies to none of the {len(members)} runs of group {name!r}. "
-            f"Their states: mosaic runs --group {shlex.quote(name)}"
-        )
+        raise NotAllowed(f"None of the {len(members)} runs of group {name!r} is in a state for this.")
     return NamedRuns(matches, is_group=True)
 
 

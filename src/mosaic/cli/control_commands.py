@@ -118,8 +118,7 @@ def resubmit(
     from mosaic.submission.caller_environment import program_environment
 
     written = split_assignments(assignments)
-    fits = (lambda view: not view.is_evaluation) if written else None  # an evaluation has no settings to change
-    config = context.trainer().config(find_run(context, run, fits).run_id)
+    config = context.trainer().config(find_run(context, run).run_id)
     changes = parse_assignments(config, written) | ({} if group is None else {"group": group})
     payload = apply_assignments(config, changes)
     if names := leave_group(config, payload, changes):
@@ -186,7 +185,7 @@ def note(context: CliContext, run: str, text: str | None) -> None:
 @click.argument("name")
 @pass_context
 def rename(context: CliContext, run: str, name: str) -> None:
-    """Gives a run another NAME, in any alphabet and with spaces; '' removes it."""
+    """Gives a run another NAME, in any script and with spaces; '' removes it."""
     view = find_run(context, run)
     context.print_workspace()
     view = context.trainer().annotate(view.run_id, run_name=name)
