@@ -242,16 +242,6 @@ def test_a_run_with_other_settings_leaves_its_group(arguments: tuple[str, ...], 
     assert ("not in group" in result.err) == bool(words)
 
 
-def test_curves_of_a_group_leave_out_runs_without_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mosaic.cli.export.save_curve", lambda trainer, run, path, task: path.write_bytes(b"curve"))
-    new, old = (f"{RUN[:-1]}{number}" for number in (1, 2))
-    trainer = FakeTrainer(view(new, group="g"), view(old, group="g", episodes=3))
-    result = call(trainer, "export", "g", "--png", str(tmp_path / "g.png"))
-    assert result.code == 0, result.err
-    assert f"Not drawn, as no episode has ended: {new[-6:]}." in result.err
-    assert [path.name for path in tmp_path.iterdir()] == [f"g-{old[-6:]}.png"]
-
-
 def test_a_number_of_steps_is_written_the_same_way_everywhere() -> None:
     trainer = FakeTrainer(finished(view(checkpoint_step=512)))
     for text in ("20k", "2e4", "20,000", "20000"):
