@@ -18,7 +18,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /wheels /wheels
 COPY constraints.txt /wheels/
-# The build of torch for CPUs, from PyTorch's own index: a tenth of the one with CUDA.
+# The build of torch for CPUs, from PyTorch's own index: much smaller than the one with CUDA.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-cache-dir -c /wheels/constraints.txt --extra-index-url "$TORCH_INDEX" \
         "mosaic-rl[train,torch,video,plot,tensorboard,atari,mujoco,minigrid,sweep,hub,remote,metrics] @ file://$(ls /wheels/*.whl)" \

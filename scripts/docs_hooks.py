@@ -87,6 +87,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         file = files.get_file_from_path(path)
         if file is None:
             raise PluginError(f"{page.file.src_uri} shows {path}, which does not exist.")
-        return file.content_string.replace("<svg ", f'<svg class="drawing" role="img" aria-label="{match[1]}" ', 1)
+        svg = file.content_string.replace("<svg ", f'<svg class="drawing" role="img" aria-label="{match[1]}" ', 1)
+        return f'<span class="scrolling">{svg}</span>'
 
     return _DRAWING.sub(inline, html)

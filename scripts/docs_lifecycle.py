@@ -88,41 +88,37 @@ def rows() -> list[list[str]]:
 # --- the drawing
 
 _PLACES = {
-    Stage.QUEUED: (90, 90),
-    Stage.STARTING: (300, 90),
-    Stage.RUNNING: (510, 90),
-    Stage.PAUSED: (510, 220),
-    Stage.STOPPING: (720, 90),
-    Stage.FINISHED: (720, 330),
+    Stage.QUEUED: (90, 170),
+    Stage.STARTING: (300, 170),
+    Stage.RUNNING: (510, 170),
+    Stage.PAUSED: (510, 50),
+    Stage.STOPPING: (720, 170),
+    Stage.FINISHED: (510, 330),
 }
 _WIDTH, _HEIGHT = 130, 44
+_EXIT = "exit, or keeper lost"
 _ROUTES: dict[tuple[Stage, Stage], tuple[str, str, int, int]] = {
-    (Stage.QUEUED, Stage.STARTING): ("M155 90 H233", "start", 194, 82),
-    (Stage.STARTING, Stage.RUNNING): ("M365 90 H443", "hello", 404, 82),
-    (Stage.RUNNING, Stage.PAUSED): ("M490 112 V196", "pause", 462, 160),
-    (Stage.PAUSED, Stage.RUNNING): ("M530 198 V114", "resume", 562, 160),
-    (Stage.RUNNING, Stage.STOPPING): ("M575 90 H653", "stop", 614, 82),
-    (Stage.PAUSED, Stage.STOPPING): ("M575 220 C640 220 690 190 700 114", "stop", 678, 186),
+    (Stage.QUEUED, Stage.STARTING): ("M155 170 H233", "start", 194, 162),
+    (Stage.STARTING, Stage.RUNNING): ("M365 170 H443", "hello", 404, 162),
+    (Stage.RUNNING, Stage.PAUSED): ("M490 148 V74", "pause", 464, 118),
+    (Stage.PAUSED, Stage.RUNNING): ("M530 72 V146", "resume", 560, 118),
+    (Stage.RUNNING, Stage.STOPPING): ("M575 170 H653", "stop", 614, 162),
+    (Stage.PAUSED, Stage.STOPPING): ("M575 58 C650 58 705 90 712 146", "stop", 668, 86),
     (Stage.STARTING, Stage.STOPPING): (
-        "M320 68 C400 16 620 16 700 66",
+        "M335 192 C385 262 640 262 690 194",
         "stop, or another version of the journal",
         510,
-        22,
+        250,
     ),
-    (Stage.STOPPING, Stage.FINISHED): ("M740 112 V306", "exit: cancelled", 802, 230),
-    (Stage.RUNNING, Stage.FINISHED): ("M560 112 C640 160 650 290 663 318", "", 0, 0),
-    (Stage.PAUSED, Stage.FINISHED): ("M530 242 C545 300 600 330 653 330", "exit, or keeper lost", 575, 296),
-    (Stage.STARTING, Stage.FINISHED): (
-        "M320 112 C350 300 500 345 653 345",
-        "cannot start, exit, or keeper lost",
-        455,
-        330,
-    ),
-    (Stage.QUEUED, Stage.FINISHED): ("M90 112 C100 330 400 372 665 354", "cancelled before its start", 265, 340),
-    (Stage.FINISHED, Stage.QUEUED): ("M720 352 C700 450 20 450 60 114", "mosaic resume: another attempt", 330, 412),
-    (Stage.STARTING, Stage.QUEUED): ("M280 112 C250 150 150 150 118 114", "node lost, or never started", 205, 145),
-    (Stage.RUNNING, Stage.QUEUED): ("M480 112 C440 210 150 210 106 114", "node lost", 330, 190),
-    (Stage.PAUSED, Stage.QUEUED): ("M445 222 C350 240 150 250 98 114", "", 0, 0),
+    (Stage.STOPPING, Stage.FINISHED): ("M720 192 C720 325 660 328 577 328", "exit: cancelled", 722, 282),
+    (Stage.RUNNING, Stage.FINISHED): ("M510 192 V306", _EXIT, 510, 286),
+    (Stage.PAUSED, Stage.FINISHED): ("M575 42 C890 42 890 342 577 342", _EXIT, 806, 240),
+    (Stage.STARTING, Stage.FINISHED): ("M300 192 C300 300 380 320 443 320", f"cannot start, {_EXIT}", 325, 290),
+    (Stage.QUEUED, Stage.FINISHED): ("M75 192 C75 330 300 338 443 338", "cancelled before its start", 185, 320),
+    (Stage.FINISHED, Stage.QUEUED): ("M480 352 C400 424 35 424 42 194", "mosaic resume: another attempt", 235, 392),
+    (Stage.STARTING, Stage.QUEUED): ("M275 148 C250 112 155 112 128 146", "node lost, or never started", 203, 138),
+    (Stage.RUNNING, Stage.QUEUED): ("M455 148 C400 60 160 60 105 146", "node lost", 285, 88),
+    (Stage.PAUSED, Stage.QUEUED): ("M445 50 C300 40 110 40 78 146", "node lost", 260, 52),
 }
 """Where each transition is drawn, its words, and their place."""
 
@@ -131,7 +127,7 @@ def draw() -> str:
     """An SVG of all transitions between stages; a transition without a route is an error."""
     moves = dict.fromkeys((one.stage, one.target) for one in transitions() if one.target is not one.stage)
     lines = [
-        '<svg class="drawing" role="img" aria-label="The stages of a run" viewBox="0 0 880 460" '
+        '<div class="scrolling"><svg class="drawing" role="img" aria-label="The stages of a run" viewBox="0 0 880 420" '
         'xmlns="http://www.w3.org/2000/svg" font-family="inherit" font-size="13">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z" fill="var(--md-default-fg-color--light, #777)"/></marker></defs>',
@@ -154,4 +150,4 @@ def draw() -> str:
             f'<text x="{x}" y="{y + 5}" text-anchor="middle" font-weight="bold" '
             f'fill="var(--md-default-fg-color, #333)">{stage}</text>'
         )
-    return "".join([*lines, *labels, "</svg>"]) + "\n"
+    return "".join([*lines, *labels, "</svg></div>"]) + "\n"

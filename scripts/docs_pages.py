@@ -73,7 +73,8 @@ def _command_part(path: tuple[str, ...], command: click.Command, shared: set[str
     words = " ".join(("mosaic", *path))
     context = click.Context(command, info_name=words)
     if path[0] in BY_ALGORITHM:
-        usage, options = f"{words} ALGORITHM [OPTIONS]", _train_options()
+        usage = f"{words} ALGORITHM [OPTIONS]"
+        options = _train_options() if path == ("train",) else "With the options of [`mosaic train`](#mosaic-train).\n"
     else:
         usage, options = f"{words} {' '.join(command.collect_usage_pieces(context))}", _options_table(command, shared)
     text = inspect.cleandoc(command.help or command.short_help or "")
@@ -94,7 +95,7 @@ def _options_table(command: click.Command, left_out: set[str]) -> str:
 
 def _train_options() -> str:
     rows = [_setting_row(OPTIONS[name]) for name in TRAIN_OPTION_NAMES]
-    text = "Besides the settings of the [algorithm](algorithms.md), `--seeds 1-5` and, of `train`, `--detach`:\n"
+    text = "Besides the settings of the [algorithm](algorithms.md), `--seeds 1-5` and `--detach`:\n"
     return f"{text}\n{table(_SETTING_HEAD, rows)}"
 
 
@@ -152,7 +153,7 @@ def format_python_api() -> str:
     rows = [
         [
             f"[`mosaic.{name}`](#{of_client.get(name, _path_of(name))})",
-            (inspect.getdoc(getattr(mosaic, name)) or "").splitlines()[0],
+            (inspect.getdoc(getattr(mosaic, name)) or "").split("\n\n")[0],
         ]
         for name in functions
     ]

@@ -254,7 +254,7 @@ def format_progress_line(view: RunView) -> str:
     """Format what a run does now: `running, 12,400 of 50,000 steps (25%), 8,200 steps/s, 4.6s left, return 93.1`."""
     parts = [f"{view.status} ({view.wait_reason})" if view.wait_reason else view.status]
     if view.is_evaluation:
-        parts.append(f"{view.episodes:,} episodes")
+        parts.append(count_noun(view.episodes, "episode"))
     elif view.global_step is not None:
         total = f" of {view.total_timesteps:,}" if view.total_timesteps else ""
         fraction = progress_fraction(view)

@@ -51,6 +51,7 @@ def test_what_is_typed_is_kept_while_it_is_invalid() -> None:
 def test_the_settings_of_the_chosen_environment_are_rows(
     program: Application, trainer: TrainerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R3.14: environment settings in the form."""
     program.start()
     window = program.window
     window.show()

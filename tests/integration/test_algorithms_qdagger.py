@@ -121,6 +121,7 @@ def test_a_run_that_is_killed_in_any_phase_ends_as_if_it_had_not_been(
 def test_the_teacher_plays_then_the_student_learns_offline_then_it_plays(
     place: Path, teacher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R3.6: QDagger."""
     played = count_calls(monkeypatch, AtariEnv, "step")
     monkeypatch.setattr(teachers, "measure_teacher", lambda *_: 1.0)
     config = config_of(teacher)

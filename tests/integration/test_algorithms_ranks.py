@@ -38,6 +38,7 @@ def other_processes() -> list[psutil.Process]:
 
 
 def test_two_processes_train_one_run_that_is_stopped_and_resumes_exactly(tmp_path: Path) -> None:
+    """R3.6: one training in several processes."""
     config = config_of(eval_every=64, num_eval_episodes=1, env_kwargs={"max_num_frames_per_episode": 200})
     train_run(tmp_path / "whole", ppo_atari_multigpu.NAME, config)
     whole = latest_checkpoint(tmp_path / "whole")

@@ -192,6 +192,7 @@ def test_the_agents_learn(tmp_path: Path) -> None:
 
 
 def test_a_trained_team_is_evaluated_and_acts_agent_by_agent(tmp_path: Path) -> None:
+    """R3.6: PPO for PettingZoo."""
     config = scouted("separate")
     train_run(tmp_path, "ppo_pettingzoo", config)
     loaded = load_for_evaluation(parse_request({"extras": {"mode": "policy_eval", "policy_path": str(tmp_path)}}))
@@ -264,6 +265,7 @@ def test_players_see_the_last_frames_without_flicker_and_who_they_are() -> None:
 
 
 def test_multiplayer_atari_games_train_and_resume_exactly(tmp_path: Path) -> None:
+    """R3.6: PPO for several players of an Atari game."""
     pytest.importorskip("multi_agent_ale_py", reason="needs the extra ma_atari")
     from cleanrl_worker.algorithms import ppo_pettingzoo_ma_atari as algorithm
 

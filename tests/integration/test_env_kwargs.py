@@ -39,6 +39,7 @@ def env_kwargs_of_checkpoint(view: RunView) -> object:
 
 @pytest.mark.parametrize(("worker", "algo"), [("cleanrl", "ppo"), ("bdi", "bdi_q")])
 def test_settings_last_from_the_training_to_the_evaluation(trainer: TrainerClient, worker: str, algo: str) -> None:
+    """R3.14: environment settings."""
     if worker == "bdi":
         pytest.importorskip("agentspeak")
     view = train(trainer, worker, algo)

@@ -91,6 +91,7 @@ def test_wrappers_in_several_processes_give_equal_results(name: str, tmp_path: P
 def test_an_environment_of_ones_own_is_trained_from_python(
     daemon: LiveDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R3.14: environments and wrappers in Python."""
     (tmp_path / "my_envs.py").write_text(OWN_ENVS)
     monkeypatch.delitem(sys.modules, "my_envs", raising=False)  # of another test in this process
     monkeypatch.chdir(tmp_path)
@@ -104,7 +105,7 @@ def test_an_environment_of_ones_own_is_trained_from_python(
 def test_wrappers_last_from_the_training_to_the_evaluation_and_the_replay(
     trainer: TrainerClient, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrappers and an environment of one's own, found from the folder of the command, and frame-stack by name."""
+    """R3.14: wrappers and an environment of one's own, found from the folder of the command, and frame-stack."""
     (tmp_path / "my_wrappers.py").write_text(OWN_WRAPPERS)
     (tmp_path / "my_envs.py").write_text(OWN_ENVS)
     monkeypatch.chdir(tmp_path)

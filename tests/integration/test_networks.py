@@ -148,6 +148,7 @@ def test_what_sees_frames_is_that_of_the_settings(
 def test_a_network_of_256_units_is_trained_resumed_and_evaluated_from_command_line_and_python(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R3.14: network size and activation."""
     monkeypatch.setenv(WORKSPACE_VARIABLE, str(workspace.root))
     refused = command(workspace, "train", "ppo", "--hidden-sizes", "256,,x")
     assert refused.code == 2
@@ -171,6 +172,7 @@ def test_a_network_of_256_units_is_trained_resumed_and_evaluated_from_command_li
 def test_a_network_of_ones_own_is_found_in_the_callers_folder(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """R3.14: a network of the user's own."""
     (tmp_path / "my_nets.py").write_text(OWN)
     script = (
         "import mosaic\n"

@@ -93,6 +93,7 @@ def test_a_training_is_the_same_with_and_without_evaluations(case: str, place: P
 
 @pytest.mark.parametrize("case", ["ppo", "sac"])
 def test_the_best_checkpoint_has_the_highest_evaluation_which_mosaic_eval_repeats(case: str, place: Path) -> None:
+    """R3.14: evaluation during training chooses the best checkpoint."""
     train(place / "run", case)
 
     means = {report["step"]: report["avg_return"] for report in events(place / "run", "evaluated")}

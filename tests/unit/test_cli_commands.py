@@ -289,7 +289,9 @@ def test_a_daemon_in_the_foreground_does_not_end_by_itself(tmp_path: Path, monke
 
     monkeypatch.setattr("mosaic.trainer.__main__.Daemon", FakeDaemon)
     monkeypatch.setattr("mosaic.trainer.__main__.configure_logging", lambda _: None)
-    assert call(FakeTrainer(), "--var", str(tmp_path), "daemon", "run").code == 0
+    result = call(FakeTrainer(), "--var", str(tmp_path), "daemon", "run")
+    assert result.code == 0
+    assert f"Its log: {tmp_path / 'logs' / 'trainer.log'}" in result.err
     assert idle_timeouts == [float("inf")]
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.helpers.cli_trainer import finished, view
+from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
 from mosaic import formatting
 from mosaic.cli import output
@@ -159,3 +159,13 @@ def test_an_extra_is_not_incomplete_for_what_an_installed_one_requires_too() -> 
     required = {"atari": ["ale", "cv2"], "ma_atari": ["ale", "multi-ale"], "procgen": ["envpool", "qt5"], "hub": ["hf"]}
     missing = {"atari": [], "ma_atari": ["multi-ale"], "procgen": ["qt5"], "hub": ["hf"]}
     assert split_extras(required, missing) == (["atari"], ["procgen"], ["ma_atari", "hub"])
+
+
+def test_curves_of_a_group_leave_out_runs_without_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mosaic.cli.export.save_curve", lambda trainer, run, path, task: path.write_bytes(b"curve"))
+    new, old = (f"01M7F4D1G10M14WJPB063GKCS{number}" for number in (1, 2))
+    trainer = FakeTrainer(view(new, group="g"), view(old, group="g", episodes=3))
+    result = call(trainer, "export", "g", "--png", str(tmp_path / "g.png"))
+    assert result.code == 0, result.err
+    assert f"Not drawn, as no episode has ended: {new[-6:]}." in result.err
+    assert [path.name for path in tmp_path.iterdir()] == [f"g-{old[-6:]}.png"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+import mosaic
 from mosaic.cli.main import INTERRUPTED_EXIT_CODE
 from mosaic.trainer import lifecycle
 
@@ -55,3 +57,14 @@ def test_every_file_of_a_run_has_a_sentence_and_a_writer() -> None:
     rows = [row.strip("| ").split(" | ") for row in docs_pages.format_run_files().splitlines()[2:]]
     assert len(rows) > 20
     assert [row for row in rows if len(row) != 3 or not all(row)] == []
+
+
+def test_everything_public_in_the_python_api_has_a_sentence_as_the_reference_leaves_out_the_rest() -> None:
+    members = {name: getattr(mosaic, name) for name in mosaic._MODULE_OF}
+    for name, value in [(name, value) for name, value in members.items() if inspect.isclass(value)]:
+        own = {key: one for key, one in vars(value).items() if inspect.isfunction(one) or isinstance(one, property)}
+        members |= {f"{name}.{key}": one for key, one in own.items() if not key.startswith("_")}
+    assert len(members) > 80
+    # Without a docstring, a dataclass has its signature as one.
+    missing = [name for name, one in members.items() if (inspect.getdoc(one) or f"{name}(").startswith(f"{name}(")]
+    assert missing == []

@@ -103,6 +103,7 @@ class DuelResult:
 
     @property
     def is_complete(self) -> bool:
+        """Whether every actor has played all of its episodes."""
         return all(actor.is_complete for actor in self.actors)
 
     def __getitem__(self, label: str) -> ActorResult:

@@ -99,6 +99,7 @@ class Experiment:
 
     @property
     def status(self) -> ExperimentStatus:
+        """How far its runs are: `18 of 30 done, 2 failed, 4 running`."""
         return _status_of(self._read())
 
     @property

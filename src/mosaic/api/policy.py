@@ -26,10 +26,12 @@ class Policy:
 
     @property
     def algo(self) -> str:
+        """The algorithm that trained it."""
         return self._loaded.algo
 
     @property
     def env_id(self) -> str:
+        """The environment in which it was trained."""
         return self._loaded.env_id
 
     @property

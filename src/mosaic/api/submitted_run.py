@@ -64,6 +64,7 @@ class Run:
 
     @property
     def id(self) -> str:
+        """Its id, a ULID."""
         return self._view.run_id
 
     @property
@@ -78,6 +79,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
+        """Whether it had ended when it was last read."""
         return self._view.stage is Stage.FINISHED
 
     @property
@@ -148,6 +150,7 @@ class Run:
         return empty_series(tag)
 
     def episodes(self) -> Episodes:
+        """Return its finished episodes."""
         return self._connection.call(lambda trainer: join_episodes(trainer.episodes(self.id)))
 
     def logs(self, stderr: bool = False) -> str:
@@ -239,6 +242,7 @@ class Run:
         return self._update(lambda trainer: trainer.cancel(self.id))
 
     def pause(self) -> Run:
+        """Ask the run to pause, and return; `resume` continues it."""
         return self._update(lambda trainer: trainer.pause(self.id))
 
     def resume(self, total_timesteps: int | None = None, trust: bool = False) -> Run:
@@ -339,18 +343,22 @@ class EvaluationResult:
 
     @property
     def episodes(self) -> int:
+        """How many episodes were played."""
         return self.summary.episodes
 
     @property
     def mean(self) -> float:
+        """The mean return."""
         return _to_float(self.summary.avg_return)
 
     @property
     def median(self) -> float:
+        """The median return."""
         return _to_float(self.summary.median_return)
 
     @property
     def std(self) -> float:
+        """The standard deviation of the returns."""
         return _to_float(self.summary.std_return)
 
     @property

@@ -341,7 +341,7 @@ def _train_payload(
 def connect(
     workspace: str | os.PathLike[str] | None = None, *, trainer: str | None = None, token: str | None = None
 ) -> Client:
-    """Connect to the daemon of a workspace, starting it where none runs.
+    """Connect to the daemon of a workspace, and start one if none is running.
 
     `workspace` is its folder (default: $MOSAIC_VAR or ./var). `trainer` is a daemon on another machine instead: the
     name that `mosaic trainer add` gave it, or `HOST:PORT`, which needs its token (default: $MOSAIC_TOKEN).

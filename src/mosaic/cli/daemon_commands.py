@@ -88,7 +88,7 @@ def _to_arguments(options: Mapping[str, float | str | None]) -> list[str]:
 @_daemon_options
 @pass_context
 def start(context: CliContext, /, **options: float | None) -> None:
-    """Starts the daemon, if none runs. It ends after ten minutes without runs or callers, unless --idle-s is given."""
+    """Starts the daemon. It ends after ten minutes without runs or callers, unless --idle-s is given."""
     context.use_local()
     is_new = context.daemon_address() is None
     arguments = _to_arguments(options)
@@ -226,6 +226,7 @@ def run(context: CliContext, /, **options: Any) -> int:
 
     context.use_local()
     context.print_workspace()
+    click.echo(f"Ctrl-C stops the daemon; runs continue. Its log: {context.workspace.daemon_log}", err=True)
     if options["idle_s"] is None:
         options["idle_s"] = math.inf
     return main(["--var", str(context.workspace.root), *_to_arguments(options)])

@@ -88,7 +88,7 @@ def export(context: CliContext, /, run: str, **paths: Path | None) -> None:
                 for_all[kind](trainer, views, chosen_path, exports.ExportTask(chosen_path.name, show))
                 _report(context, written, views, chosen_path)
                 continue
-            for view in views:
+            for view in _with_curve(views) if kind in FORMATS else views:
                 name = chosen_path.stem if len(views) == 1 else f"{chosen_path.stem}-{short[view.run_id]}"
                 path = chosen_path.with_stem(name)
                 for_one[kind](trainer, view, path, exports.ExportTask(path.name, show))
@@ -96,6 +96,15 @@ def export(context: CliContext, /, run: str, **paths: Path | None) -> None:
     if context.is_json:
         entries = [{"run_id": run_id, "files": files} for run_id, files in written.items()]
         output.print_json(entries[0] if len(entries) == 1 else entries)
+
+
+def _with_curve(views: Sequence[RunView]) -> Sequence[RunView]:
+    """Return the runs that have a curve; if none has, all of them, of which the first is refused."""
+    drawn = [view for view in views if view.episodes]
+    if drawn and len(drawn) < len(views):
+        ids = ", ".join(formatting.short_id(view.run_id) for view in views if not view.episodes)
+        output.print_message(f"Not drawn, as no episode has ended: {ids}.")
+    return drawn or views
 
 
 def _report(context: CliContext, written: dict[str, list[str]], views: Sequence[RunView], path: Path) -> None:
@@ -122,7 +131,7 @@ def import_(context: CliContext, file: str) -> None:
         output.print_json(views[0] if len(views) == 1 else views)
         return
     for view in views:
-        click.echo(f"Run {view.run_id} is here now: {view.run_dir}")
+        click.echo(f"Imported run {view.run_id}: {view.run_dir}")
 
 
 # --- the curve of returns

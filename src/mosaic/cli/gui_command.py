@@ -21,7 +21,7 @@ INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
 @click.option("--run", metavar="RUN", help="Show this run: its id, the beginning or end of one, its name, or 'last'.")
 @pass_context
 def gui(context: CliContext, run: str | None) -> int:
-    """Opens the workbench. Closing it touches no run."""
+    """Opens the workbench. Runs continue when it is closed."""
     remote = context.remote_trainer()
     if importlib.util.find_spec("PySide6") is None:
         raise MissingExtra(f"The workbench needs PySide6, which is not installed: {INSTALL_HINT}")

@@ -126,7 +126,7 @@ class LiveRunState:
         if self.target_episodes:
             return f"{view.episodes} / {self.target_episodes} episodes"
         if view.is_evaluation:
-            return f"{view.episodes:,} episodes"
+            return formatting.count_noun(view.episodes, "episode")
         return f"{formatting.format_count(view.global_step)} / {formatting.format_count(view.total_timesteps)}"
 
     @property

@@ -134,7 +134,8 @@ def describe_return(view: RunView) -> str | None:
     """`482.1 (mean of the last 100 of 1,234 episodes)`."""
     if not view.episodes:
         return None
-    span = f"mean of the last {min(EPISODES_IN_MEAN, view.episodes)} of {view.episodes:,} episodes"
+    episodes = formatting.count_noun(view.episodes, "episode")
+    span = f"mean of the last {min(EPISODES_IN_MEAN, view.episodes)} of {episodes}"
     return f"{formatting.format_number(view.episodic_return)} ({span})"
 
 

@@ -98,7 +98,7 @@ def watch(
     if view.stage == "finished":
         raise NotAllowed(
             f"Run {short} has ended ({view.outcome}): there is nothing to watch. "
-            f"Its last policy can be recorded: mosaic eval {short} --help"
+            f"For a video of its policy: mosaic eval {short} --video"
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput(f"There is no terminal to draw in. Save a video instead: mosaic watch {short} --save out.mp4")

@@ -17,6 +17,8 @@ ENDED_STATUSES = ("done", "pruned", "failed")
 
 @dataclass(frozen=True)
 class SweepResult:
+    """The trials of a sweep."""
+
     name: str
     trials: tuple[TrialRow, ...]
     """In the order in which they were started: number, status, params, score, seed_scores and so on."""
