@@ -103,6 +103,13 @@ def test_a_payload_names_the_whole_path() -> None:
     assert "another worker" in refusal({"metadata": {"worker": {"id": "other", "config": BARE}}, "artifacts": {}})
 
 
+@pytest.mark.parametrize("env_id", ["my_envs:", ":Maze-v0", "my-envs:Maze-v0", "a:b:Maze-v0", "my_envs:/Maze-v0"])
+def test_an_environment_id_with_an_impossible_module_or_name_is_refused(env_id: str) -> None:
+    assert "env_id: expected an environment id such as 'CartPole-v1', 'ALE/Pong-v5' or" in refusal(
+        {**BARE, "env_id": env_id}
+    )
+
+
 @pytest.mark.parametrize("key", ["env_id", "run_id", "algo", "worker_id"])
 @pytest.mark.parametrize("value", ["../x", "/etc/passwd", "a\0b", "x\ny", ""])
 def test_ids_that_are_paths_or_worse_are_refused(key: str, value: str) -> None:

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from cleanrl_worker.learners.architecture import MAX_LAYERS, MAX_UNITS, Activation, Architecture
+from mosaic.contracts.imports import is_module_name
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName, WrapperText
 
@@ -104,8 +105,16 @@ class AlgorithmConfig(Contract):
     """Units of each hidden layer of every network, such as 256,256."""
     activation: Activation = Field(default="tanh", json_schema_extra=NETWORK)
     """The activation function after each hidden layer; other ones than tanh and relu are computed by torch."""
-    network: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$", max_length=200, json_schema_extra=NETWORK)
+    network: str | None = Field(default=None, max_length=200, json_schema_extra=NETWORK)
     """A torch.nn.Module of your own as module:Class, instead of the hidden layers of each network."""
+
+    @field_validator("network")
+    @classmethod
+    def _require_class_name(cls, network: str | None) -> str | None:
+        module, _, name = (network or "module:Class").rpartition(":")
+        if not is_module_name(module) or not name.isidentifier():
+            raise ValueError("expected a class as module:Class, such as my_nets:Wide")
+        return network
 
     @field_validator("backend", mode="before")
     @classmethod
