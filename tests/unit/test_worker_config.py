@@ -89,6 +89,22 @@ def test_extras_are_refused_with_their_path(extras: dict[str, Any], sentence: st
     assert sentence in refusal({**BARE, "extras": extras})
 
 
+def test_a_wrong_item_of_a_list_is_named_once_with_its_path() -> None:
+    said = refusal(payload({**BARE, "algo_params": {"hidden_sizes": [0]}}))
+    path = "metadata.worker.config.algo_params.hidden_sizes.0"
+    assert said == (
+        f"LOG705 The worker config was refused: {path}: input should be greater than or equal to 1 (given: '0')."
+    )
+    assert "hidden_sizes: tuple should have at least 1 item" in refusal({**BARE, "algo_params": {"hidden_sizes": []}})
+
+
+def test_an_object_and_a_list_are_called_what_json_calls_them() -> None:
+    assert 'env_kwargs: expected a JSON object, such as {"name": 1}' in refusal(
+        {**BARE, "algo_params": {"env_kwargs": [1]}}
+    )
+    assert "wrappers: expected a list (given: 'flatten')" in refusal({**BARE, "algo_params": {"wrappers": "flatten"}})
+
+
 def test_a_misspelled_setting_gets_a_suggestion() -> None:
     assert "Did you mean 'learning_rate'?" in refusal({**BARE, "extras": {"learnin_rate": 1}})
     assert "Did you mean 'save_model'?" in refusal({**BARE, "extras": {"save_modell": True}})
