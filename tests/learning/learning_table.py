@@ -45,6 +45,9 @@ MOSAIC and CleanRL's own scripts are compared with a two-sided permutation test 
 seeds (20,000 permutations). **Worse** or better means p < 0.05, not corrected for the number of rows; otherwise no
 difference was shown, which does not prove that there is none. Rows without runs on both sides are not compared.
 
+`c51` on CartPole relapses now and then with either implementation: of 30 seeds of MOSAIC and 13 of CleanRL, 9 and 4
+fell below 400 in some window after one above 490. How deep a few seeds fall decides its interval.
+
 """
 NOT_RUN = """
 ## Not run

@@ -87,6 +87,7 @@ def make_body(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     return body, outputs.shape[1]
 
 
+@torch.enable_grad()
 def _untrained_parameters(body: nn.Module, outputs: Tensor) -> list[str]:
     """Return the names of the parameters of which the outputs have no gradient; the optimizers need one of each."""
     learned = {name: part for name, part in body.named_parameters() if part.requires_grad}
