@@ -195,7 +195,8 @@ class MosaicContender:
         )
 
     def train(self, training: Training) -> Result:
-        said, wall_s = self._run_mosaic("train", training.algo, *training.flags, "--json")
+        cpus = [] if self._threads is None else ["--cpus", str(self._threads)]
+        said, wall_s = self._run_mosaic("train", training.algo, *training.flags, *cpus, "--json")
         return read_result(Path(json.loads(said)["run_dir"]) / "tensorboard", training, wall_s)
 
     def measure_startup_s(self) -> float:

@@ -46,6 +46,22 @@ class WithBuffers(Residual):
         self.norm = nn.BatchNorm1d(inputs)
 
 
+class Detached(Residual):
+    def forward(self, observations):
+        return super().forward(observations).detach()
+
+
+class Unused(Residual):
+    def forward(self, observations):
+        return self.first(observations)
+
+
+class Frozen(Residual):
+    def __init__(self, inputs):
+        super().__init__(inputs)
+        self.first.requires_grad_(False)
+
+
 class Narrow(nn.Module):
     def __init__(self, inputs):
         super().__init__()
@@ -195,10 +211,16 @@ def test_a_network_of_ones_own_is_found_in_the_callers_folder(
         ({"network": "my_nets:Scalar"}, r"gives outputs \[2\] for 2 inputs; expected outputs \[2, features\]"),
         ({"network": "my_nets:Narrow"}, "cannot be created with 4 and applied"),
         ({"network": "my_nets:WithBuffers"}, "has buffers .*running_mean.* which a checkpoint would lack"),
+        ({"network": "my_nets:Detached"}, r"would not be trained.* \(first.weight, first.bias, second.weight\)"),
+        ({"network": "my_nets:Unused"}, r"would not be trained.* \(second.weight, second.bias\)"),
+        ({"network": "my_nets:Frozen"}, r"would not be trained.* \(first.weight, first.bias\)"),
         ({"network": "other:Residual"}, "the module 'other' is not allowed"),
         ({"network": "my_nets:Residual", "backend": "numpy"}, "backend = numpy computes hidden layers with"),
         ({"activation": "gelu", "backend": "numpy"}, "not activation = gelu"),
-        ({"network": "my_nets"}, "network"),
+        *(
+            ({"network": text}, "network: expected a class as module:Class, such as my_nets:Wide")
+            for text in ("my_nets", "my_nets:", ":Residual", "my nets:Residual", "my_nets:Residual(1)", "a:b:c", "a.:B")
+        ),
         ({"hidden_sizes": []}, "hidden_sizes"),
         ({"hidden_sizes": [64] * 9}, "hidden_sizes"),
         ({"hidden_sizes": [64, 0]}, "hidden_sizes"),

@@ -18,8 +18,11 @@ from tests.helpers.worker_runs import COMMAND, events, run_worker, small
 from cleanrl_worker.shell.registration import schedule_registration
 from mosaic.common.auth_proof import TOKEN_KEY, compute_proof
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
+from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
+from mosaic.trainer import checkers
+from mosaic.workers import WorkerDescription
 
 CARTPOLE = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
 
@@ -306,3 +309,18 @@ def test_a_short_run_never_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     registration.cancel()
     registration.join(30)
     assert not registration.is_alive()
+
+
+def test_a_checker_that_hangs_is_ended_and_not_asked_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = place / "starts"
+    hanging = f"open({str(starts)!r}, 'a').write('x'); import time; time.sleep(1000)"
+    worker = WorkerDescription("slow", "Slow", "1", ("true",), checker=(sys.executable, "-c", hanging))
+    monkeypatch.setattr(checkers, "CHECKER_TIMEOUT_S", 2.0)
+    place.mkdir(parents=True)
+    checker = checkers.Checker(worker, Workspace(place))
+    try:
+        with pytest.raises(MosaicError, match=r"had no answer within 2 s and was ended; .*checker\.slow\.log"):
+            checker.ask({"ask": "check"})
+        assert starts.read_text() == "x"
+    finally:
+        checker.close()

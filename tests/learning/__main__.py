@@ -3,7 +3,7 @@
     python -m tests.learning [--cleanrl CHECKOUT] [--python ITS_INTERPRETER] [--jobs 2] [--only TEXT] [--long] [--show]
 
 A finished run is a line in results.jsonl and is not repeated: it can be stopped at any time and continues with what is
-missing. Rows that take hours stay empty without `--long`. learning_table.py says what is compared and how.
+missing. Rows that take hours are not run without `--long`. learning_table.py says what is compared and how.
 """
 
 from __future__ import annotations

@@ -74,5 +74,4 @@ LEARNING_CASES: tuple[LearningCase, ...] = (
     LearningCase("sac_atari", "PongNoFrameskip-v4", 5_000_000, is_long=True),
     _breakout_case("ppo_atari_envpool", None),
     _breakout_case("pqn_atari_envpool", None),
-    LearningCase("ppo_rnd_envpool", "MontezumaRevenge-v5", 2_000_000_000, 1, is_long=True),
 )

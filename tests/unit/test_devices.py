@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from cleanrl_worker.algorithms import td3_continuous_action
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.architecture import Architecture
+from mosaic.contracts.folder import RunFolder
+from mosaic.trainer.executors.worker_environment import worker_environment
 
 
 @pytest.mark.parametrize(
@@ -64,3 +67,14 @@ def test_threads_are_those_that_the_run_was_given(
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert devices.thread_count() == count
+
+
+@pytest.mark.parametrize(("threads", "load", "policy"), [(2, 8.0, "passive"), (2, 7.9, None), (1, 40.0, None)])
+def test_the_threads_of_a_run_sleep_at_barriers_where_the_machine_has_twice_as_much_work_as_cores(
+    threads: int, load: float, policy: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    folder = RunFolder(tmp_path)
+    assert worker_environment({}, folder, threads).get("OMP_WAIT_POLICY") == policy
+    assert worker_environment({"OMP_WAIT_POLICY": "active"}, folder, threads)["OMP_WAIT_POLICY"] == "active"

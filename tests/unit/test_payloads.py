@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mosaic.contracts.errors import BadInput, ConfigRefused
@@ -46,6 +48,22 @@ def test_given_settings_become_algo_params_and_false_and_null_stay_what_they_are
     payload = build_train_payload("cleanrl", "ppo", {"anneal_lr": False, "target_kl": None, "seed": 0}, DEFAULTS)
     assert config_of(payload)["algo_params"] == {"anneal_lr": False, "target_kl": None}
     assert config_of(payload)["seed"] == 0
+
+
+def test_numbers_and_arrays_of_numpy_become_plain_values_and_other_objects_are_refused_with_their_setting() -> None:
+    given = {
+        "total_timesteps": np.int64(1000),
+        "learning_rate": np.float32(0.5),
+        "hidden_sizes": np.array([8, 4]),
+        "wrappers": ("flatten",),
+    }
+    config = config_of(build_train_payload("cleanrl", "ppo", given, DEFAULTS))
+    assert json.loads(json.dumps(config)) == config
+    assert config["total_timesteps"] == 1000
+    assert config["algo_params"] == {"learning_rate": 0.5, "hidden_sizes": [8, 4], "wrappers": ["flatten"]}
+    for name, value in {"network": int, "env_kwargs": {"map": {1, 2}}}.items():
+        with pytest.raises(BadInput, match=rf"{name}: .* is not a value of a config \((type|set)\)"):
+            build_train_payload("cleanrl", "ppo", {name: value}, DEFAULTS)
 
 
 def test_the_flags_of_cleanrl_become_artifacts() -> None:

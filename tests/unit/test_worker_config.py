@@ -89,6 +89,22 @@ def test_extras_are_refused_with_their_path(extras: dict[str, Any], sentence: st
     assert sentence in refusal({**BARE, "extras": extras})
 
 
+def test_a_wrong_item_of_a_list_is_named_once_with_its_path() -> None:
+    said = refusal(payload({**BARE, "algo_params": {"hidden_sizes": [0]}}))
+    path = "metadata.worker.config.algo_params.hidden_sizes.0"
+    assert said == (
+        f"LOG705 The worker config was refused: {path}: input should be greater than or equal to 1 (given: '0')."
+    )
+    assert "hidden_sizes: tuple should have at least 1 item" in refusal({**BARE, "algo_params": {"hidden_sizes": []}})
+
+
+def test_an_object_and_a_list_are_called_what_json_calls_them() -> None:
+    assert 'env_kwargs: expected a JSON object, such as {"name": 1}' in refusal(
+        {**BARE, "algo_params": {"env_kwargs": [1]}}
+    )
+    assert "wrappers: expected a list (given: 'flatten')" in refusal({**BARE, "algo_params": {"wrappers": "flatten"}})
+
+
 def test_a_misspelled_setting_gets_a_suggestion() -> None:
     assert "Did you mean 'learning_rate'?" in refusal({**BARE, "extras": {"learnin_rate": 1}})
     assert "Did you mean 'save_model'?" in refusal({**BARE, "extras": {"save_modell": True}})
@@ -101,6 +117,13 @@ def test_a_payload_names_the_whole_path() -> None:
     )
     assert "metadata.worker.config.seed: " in refusal(payload({**BARE, "seed": -1}))
     assert "another worker" in refusal({"metadata": {"worker": {"id": "other", "config": BARE}}, "artifacts": {}})
+
+
+@pytest.mark.parametrize("env_id", ["my_envs:", ":Maze-v0", "my-envs:Maze-v0", "a:b:Maze-v0", "my_envs:/Maze-v0"])
+def test_an_environment_id_with_an_impossible_module_or_name_is_refused(env_id: str) -> None:
+    assert "env_id: expected an environment id such as 'CartPole-v1', 'ALE/Pong-v5' or" in refusal(
+        {**BARE, "env_id": env_id}
+    )
 
 
 @pytest.mark.parametrize("key", ["env_id", "run_id", "algo", "worker_id"])

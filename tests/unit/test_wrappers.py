@@ -27,7 +27,7 @@ def test_a_wrapper_has_named_arguments_that_are_plain_values() -> None:
     arguments = {"probability": 0.25, "names": ["a", "b,)"], "is_on": True, "limits": {"x": (1, None)}}
     assert parse_wrapper(spec) == ("my.wrappers:Sticky", arguments)
     bad_ones = ("", "a b", "a(1)", "a(**{})", "a(x=__import__('os'))", "a(x=y)", "a(x=1", "a(x=1)(y=2)", "a:b:c", "a(x")
-    for bad in bad_ones:
+    for bad in (*bad_ones, "a(x=1, x=2)"):
         with pytest.raises(ValueError, match=r"frame-stack\(stack_size=4\)"):
             parse_wrapper(bad)
 
@@ -93,6 +93,8 @@ def test_environments_share_the_statistics_of_their_wrappers() -> None:
         ("reward-scale", "reward-scale cannot be put around CartPole-v1: TypeError: .*'scale'"),
         ("time-limit(max_episode_steps=0)", "ValueError: Expect the `max_episode_steps` to be positive"),
         ("rescale-action", "requires a Box action space"),
+        ("frame-stack(stack_size=1000000000)", "at most 1,000 observations can be stacked, not 1,000,000,000"),
+        ("reward-scale(scale=1e999)", "expected a finite scale, not inf"),
         ("os:system", "the module 'os' is not allowed"),
         ("own_wrappers_of_a_test:Missing", "No Wrapper 'Missing' in module .* Known: Bad, Silent, Wrong"),
         (

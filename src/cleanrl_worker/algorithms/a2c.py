@@ -34,12 +34,12 @@ from cleanrl_worker.learners.ppo_kernels import (
     PpoKernel,
     PpoLosses,
     RolloutBatch,
+    explained_variance,
 )
 from cleanrl_worker.learners.protocols import PpoLearner
 from cleanrl_worker.loops.on_policy import (
     PpoTraining,
     choose_training,
-    explained_variance,
     make_ppo_learner,
     open_environments,
 )
@@ -112,7 +112,7 @@ class Training(PpoTraining):
             "policy_loss": -float(np.mean(batch.advantages * batch.log_probs)),
             "entropy": losses.entropy,
         }
-        return {**metrics, **explained_variance(batch)}, all(map(math.isfinite, losses))
+        return {**metrics, **explained_variance(batch.returns, batch.values)}, all(map(math.isfinite, losses))
 
 
 class DiscreteTraining(Training, ppo.Training):

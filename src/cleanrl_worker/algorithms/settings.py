@@ -16,15 +16,26 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from cleanrl_worker.learners.architecture import MAX_LAYERS, MAX_UNITS, Activation, Architecture
+from mosaic.contracts.imports import is_module_name
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, EnvKwargs, SafeName, WrapperText
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "numpy", "torch"]
+
+
+def _validate_class_name(value: str) -> str:
+    module, _, name = value.rpartition(":")
+    if not is_module_name(module) or not name.isidentifier():
+        raise ValueError("expected a class as module:Class, such as my_nets:Wide")
+    return value
+
+
+ClassName = Annotated[str, Field(max_length=200), AfterValidator(_validate_class_name)]
 Units = Annotated[int, Field(ge=1, le=MAX_UNITS)]
 Group = dict[str, Any]
 RUN: Group = {"group": "run"}
@@ -104,7 +115,7 @@ class AlgorithmConfig(Contract):
     """Units of each hidden layer of every network, such as 256,256."""
     activation: Activation = Field(default="tanh", json_schema_extra=NETWORK)
     """The activation function after each hidden layer; other ones than tanh and relu are computed by torch."""
-    network: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$", max_length=200, json_schema_extra=NETWORK)
+    network: ClassName | None = Field(default=None, json_schema_extra=NETWORK)
     """A torch.nn.Module of your own as module:Class, instead of the hidden layers of each network."""
 
     @field_validator("backend", mode="before")

@@ -49,6 +49,12 @@ def gae_advantages(
     return advantages
 
 
+def explained_variance(returns: Array, values: Array) -> dict[str, float]:
+    """Return the fraction of the returns' variance that the values explain, unless there is none."""
+    variance = float(returns.var())
+    return {"explained_variance": 1 - float((returns - values).var()) / variance} if variance > 0 else {}
+
+
 def categorical_log_probs(logits: Array, actions: Integers) -> Array:
     """Return the log-probabilities of actions [rows] under the softmax distribution of logits [rows, actions]."""
     shifted = logits - logits.max(1, keepdims=True)

@@ -29,6 +29,7 @@ from cleanrl_worker.learners.conv_network import (
     dense_layer,
 )
 from cleanrl_worker.learners.flat_network import select_by_prefix
+from cleanrl_worker.learners.ppo_kernels import ADAM_EPSILON, PpoLosses
 from cleanrl_worker.learners.protocols import RolloutSettings
 from cleanrl_worker.learners.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
 from cleanrl_worker.learners.torch_dense import ACTIVATIONS, probe_body
@@ -256,9 +257,7 @@ class RolloutLearner(TorchLearner):
 
 
 PPO_COLUMNS = ("log_probs", "advantages", "returns", "values")
-PPO_METRIC_NAMES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")
-ADAM_EPSILON = 1e-5
-"""Adam's epsilon in CleanRL's PPO."""
+PPO_METRIC_NAMES = PpoLosses._fields
 
 
 class PpoImageLearner(RolloutLearner):

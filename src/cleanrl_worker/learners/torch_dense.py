@@ -61,7 +61,7 @@ def make_body(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     kind, inputs = import_object(name, "network", nn.Module), shape[0] if len(shape) == 1 else shape
     try:
         body: nn.Module = kind(inputs)
-        with torch.no_grad():
+        with torch.enable_grad():
             outputs = body(torch.zeros(2, *shape))
     except Exception as error:  # the user's own code raises anything
         cause = f"{type(error).__name__}: {error}"[:500]
@@ -78,7 +78,24 @@ def make_body(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
             f"{name} has buffers ({', '.join(buffers[:3])}), which a checkpoint would lack. Use layer norm instead of "
             "batch norm, and register constants with persistent=False.",
         )
+    if untrained := _untrained_parameters(body, outputs):
+        raise refuse_key(
+            "network",
+            f"{name} has parameters that would not be trained, because they are frozen or its outputs do not depend on "
+            f"them ({', '.join(untrained[:3])}). Remove them, or make frozen ones buffers with persistent=False.",
+        )
     return body, outputs.shape[1]
+
+
+@torch.enable_grad()
+def _untrained_parameters(body: nn.Module, outputs: Tensor) -> list[str]:
+    """Return the names of the parameters of which the outputs have no gradient; the optimizers need one of each."""
+    learned = {name: part for name, part in body.named_parameters() if part.requires_grad}
+    gradients: Any = [None] * len(learned)
+    if outputs.requires_grad:
+        gradients = torch.autograd.grad(outputs.sum(), list(learned.values()), allow_unused=True)
+    used = {name for name, gradient in zip(learned, gradients, strict=True) if gradient is not None}
+    return [name for name, _ in body.named_parameters() if name not in used]
 
 
 def probe_body(name: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:

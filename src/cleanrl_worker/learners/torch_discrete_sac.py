@@ -19,7 +19,7 @@ from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.learners.protocols import DiscreteSacSettings
 from cleanrl_worker.learners.torch_backend import TorchContext
 from cleanrl_worker.learners.torch_conv import TorchLearner, conv_features
-from cleanrl_worker.learners.torch_replay import ReplayFeed, ReplayLearner
+from cleanrl_worker.learners.torch_replay import FrameReplayLearner, ReplayFeed
 
 Array = Any
 ADAM_EPSILON = 1e-4
@@ -47,7 +47,7 @@ class DiscreteSacLosses(NamedTuple):
     alpha_loss: Callable[[Tensor, Tensor, float], Tensor]
 
 
-class DiscreteSacLearner(ReplayLearner):
+class DiscreteSacLearner(FrameReplayLearner):
     """Trains two critics with target networks, the actor, and the temperature alpha."""
 
     def __init__(

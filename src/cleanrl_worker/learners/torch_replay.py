@@ -92,7 +92,7 @@ With prioritized sampling the loss also fills the batch's `td_errors`.
 """
 
 
-class ReplayLearner(TorchLearner):
+class FrameReplayLearner(TorchLearner):
     """Trains a network with a target network on samples of a replay buffer; the host does not wait for a step."""
 
     def __init__(
@@ -154,7 +154,7 @@ class ReplayLearner(TorchLearner):
         return {**super().optimizer_state(), **targets}
 
 
-class TargetNetworkLearner(ReplayLearner):
+class TargetNetworkLearner(FrameReplayLearner):
     """Minimizes a loss of the network and its target network."""
 
     def __init__(

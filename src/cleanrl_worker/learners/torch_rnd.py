@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cleanrl_worker.learners.ppo_kernels import ADAM_EPSILON
 from cleanrl_worker.learners.protocols import RolloutSettings
 from cleanrl_worker.learners.torch_backend import TorchContext
 from cleanrl_worker.learners.torch_conv import (
-    ADAM_EPSILON,
     PPO_COLUMNS,
     PPO_METRIC_NAMES,
     Forward,

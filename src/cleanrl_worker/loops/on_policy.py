@@ -21,7 +21,7 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import PpoConfig, RolloutConfig
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from cleanrl_worker.learners import ppo_kernels
-from cleanrl_worker.learners.ppo_kernels import PpoKernel, RolloutBatch
+from cleanrl_worker.learners.ppo_kernels import PpoKernel, RolloutBatch, explained_variance
 from cleanrl_worker.learners.protocols import ActorForward, AdamState, PpoLearner
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from mosaic import envs
@@ -283,7 +283,7 @@ class PpoTraining(OnPolicyTraining):
                 break
         learner.sync_networks()
         losses = learner.losses()._asdict()
-        return {**losses, **explained_variance(batch)}, True
+        return {**losses, **explained_variance(batch.returns, batch.values)}, True
 
     def run_epoch(self, batch: RolloutBatch) -> None:
         self.learner.run_epoch(batch, self.rng.permutation(self.config.batch_size))
@@ -313,12 +313,6 @@ def choose_training(space: gymnasium.Space[Any], discrete: Any, several: Any, co
     if isinstance(space, Box):
         return continuous
     return discrete if isinstance(space, Discrete) else several
-
-
-def explained_variance(batch: RolloutBatch) -> dict[str, float]:
-    """Return the fraction of the returns' variance that the values explain, unless there is none."""
-    variance = float(batch.returns.var())
-    return {"explained_variance": 1 - float((batch.returns - batch.values).var()) / variance} if variance > 0 else {}
 
 
 def make_ppo_learner(

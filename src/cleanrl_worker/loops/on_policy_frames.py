@@ -22,7 +22,7 @@ from cleanrl_worker.algorithms.settings import MinibatchConfig, PpoConfig
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices, ppo_kernels
 from cleanrl_worker.learners.conv_network import ConvAgent, initialize_bodies, parameter_count
-from cleanrl_worker.learners.ppo_kernels import categorical_log_probs
+from cleanrl_worker.learners.ppo_kernels import categorical_log_probs, explained_variance
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 from mosaic.envs.reproducible import random_state_to_json
@@ -349,10 +349,7 @@ class FramePpoTraining(FrameTraining):
 
     def losses(self, columns: Columns) -> tuple[dict[str, float], bool]:
         metrics, is_finite = self.learner.losses()
-        returns, variance = columns["returns"], float(columns["returns"].var())
-        if variance > 0:
-            metrics["explained_variance"] = 1 - float((returns - columns["values"]).var()) / variance
-        return metrics, is_finite
+        return {**metrics, **explained_variance(columns["returns"], columns["values"])}, is_finite
 
 
 class AverageReturn(FrameTraining):

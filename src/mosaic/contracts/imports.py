@@ -7,7 +7,10 @@ from typing import Any
 
 
 def named_modules(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the modules that a worker's config names as `module:Name`, each with the setting that names it."""
+    """Return the modules that a worker's config names as `module:Name`, each with the setting that names it.
+
+    What cannot be the name of a module is left out; the worker refuses it as a value of its setting.
+    """
     settings = config.get("algo_params")
     settings = settings if isinstance(settings, Mapping) else {}
     wrappers = settings.get("wrappers") or config.get("wrappers")
@@ -15,7 +18,11 @@ def named_modules(config: Mapping[str, Any]) -> dict[str, str]:
     named = [("env_id", config.get("env_id")), ("env_id", settings.get("env_id")), ("network", settings.get("network"))]
     named += [("wrappers", wrapper.partition("(")[0]) for wrapper in wrappers if isinstance(wrapper, str)]
     return {
-        value.rpartition(":")[0]: f"{setting}: {value}"
+        module: f"{setting}: {value}"
         for setting, value in named
-        if isinstance(value, str) and ":" in value
+        if isinstance(value, str) and is_module_name(module := value.rpartition(":")[0])
     }
+
+
+def is_module_name(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))

@@ -26,6 +26,12 @@ Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 MAX_LISTED = 20
 """Problems that a refusal names."""
 _MAX_PATH_LENGTH = 200
+_MESSAGES = {
+    "dict_type": 'expected a JSON object, such as {"name": 1}',
+    "tuple_type": "expected a list",
+    "list_type": "expected a list",
+}
+"""Instead of pydantic's, by the type of its error."""
 
 
 def _check_process(process: ProcessIdentity) -> ProcessIdentity:
@@ -45,17 +51,26 @@ def field_problems(
     error: ValidationError, prefix: str = "", written_paths: Mapping[str, str] | None = None
 ) -> list[FieldProblem]:
     """What is wrong, by the path of each key as the user wrote it."""
-    return [_field_problem(dict(problem), prefix, written_paths or {}) for problem in error.errors()]
+    problems = error.errors()
+    inner = {problem["loc"][:-1] for problem in problems}
+    return [
+        _field_problem(dict(problem), prefix, written_paths or {})
+        for problem in problems
+        # A list with an invalid item counts as too short, too.
+        if not (problem["type"] == "too_short" and problem["loc"] in inner)
+    ]
 
 
 def _field_problem(problem: dict[str, Any], prefix: str, written_paths: Mapping[str, str]) -> FieldProblem:
     path = ".".join(str(part) for part in (prefix, *problem["loc"]) if part != "")
-    path = written_paths.get(path, path)[:_MAX_PATH_LENGTH]
+    outer, dot, last = path.rpartition(".")
+    path = written_paths.get(path) or f"{written_paths.get(outer, outer)}{dot}{last}"
+    path = path[:_MAX_PATH_LENGTH]
     if problem["type"] == "extra_forbidden":
         return FieldProblem(path, "unknown key")
     if problem["type"] == "missing":
         return FieldProblem(path, "missing")
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = _MESSAGES.get(problem["type"]) or str(problem["msg"]).removeprefix("Value error, ")
     value = problem.get("input")
     is_plain = isinstance(value, (str, int, float, bool)) or value is None
     given = f" (given: {str(value)[:60]!r})" if is_plain else ""

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
-from mosaic.contracts.imports import named_modules
+from mosaic.contracts.imports import is_module_name, named_modules
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
 from mosaic.contracts.setting_field import validate_label, validate_safe_name
@@ -21,9 +21,11 @@ from mosaic.contracts.wrappers import validate_wrapper
 
 
 def _validate_env_id(value: str) -> str:
-    """Gymnasium's own form: [namespace/][module:]name[-vN]."""
-    if not re.fullmatch(r"[\w.:/@+-]+", value) or ".." in value or value.startswith(("/", "-")):
-        raise ValueError("expected an environment id such as 'CartPole-v1' or 'ALE/Pong-v5'")
+    """Gymnasium's own form: [module:][namespace/]name[-vN]."""
+    module, colon, name = value.rpartition(":")
+    is_id = re.fullmatch(r"[\w./@+-]+", name) and ".." not in value and not name.startswith(("/", "-"))
+    if not is_id or (colon and not is_module_name(module)):
+        raise ValueError("expected an environment id such as 'CartPole-v1', 'ALE/Pong-v5' or 'my_envs:Maze-v0'")
     return value
 
 

@@ -27,6 +27,8 @@ def parse_wrapper(text: str) -> WrapperChoice:
         if not isinstance(call.func, ast.Name) or call.args or any(keyword.arg is None for keyword in call.keywords):
             raise ValueError("not one call with named arguments")
         arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        if len(arguments) < len(call.keywords):
+            raise ValueError("an argument that is given twice")
     except (ValueError, SyntaxError, AssertionError, MemoryError, RecursionError):
         raise ValueError(f"{text!r}: expected arguments as name=value with plain values, such as {EXAMPLES}") from None
     return WrapperChoice(match["name"], arguments)

@@ -7,6 +7,7 @@ all environments of a training share them, and evaluation uses them without chan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from mosaic.envs.user_modules import import_object
 Env = gymnasium.Env[Any, Any]
 Array = npt.NDArray[Any]
 SETTING = "wrappers"
+MAX_STACK, MAX_SIDE_PX = 1000, 4096
 _MAX_SHOWN = 500
 _NORMALIZERS = (NormalizeObservation, NormalizeReward)
 _STATISTICS = ("mean", "var", "count")
@@ -34,10 +36,21 @@ class RewardScale(gymnasium.RewardWrapper[Any, Any]):
 
     def __init__(self, env: Env, scale: float) -> None:
         super().__init__(env)
+        if not math.isfinite(scale):
+            raise ValueError(f"expected a finite scale, not {scale}")
         self._scale = float(scale)
 
     def reward(self, reward: Any) -> float:
         return float(reward) * self._scale
+
+
+class FrameStack(gymnasium_wrappers.FrameStackObservation[Any, Any, Any]):
+    """Gymnasium's, with a limit: it allocates the whole stack at once."""
+
+    def __init__(self, env: Env, stack_size: int = 4, **options: Any) -> None:
+        if isinstance(stack_size, int) and stack_size > MAX_STACK:
+            raise ValueError(f"at most {MAX_STACK:,} observations can be stacked, not {stack_size:,}")
+        super().__init__(env, stack_size, **options)
 
 
 class ResizeObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -46,6 +59,8 @@ class ResizeObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
     def __init__(self, env: Env, shape: tuple[int, int]) -> None:
         super().__init__(env)
         space, (height, width) = env.observation_space, shape
+        if not all(isinstance(side, int) and 1 <= side <= MAX_SIDE_PX for side in shape):
+            raise ValueError(f"expected a height and a width from 1 to {MAX_SIDE_PX:,} pixels, not {shape}")
         if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
             raise ValueError(f"it needs images of bytes [height, width] or [height, width, channels], not {space}")
         self.observation_space = gymnasium.spaces.Box(0, 255, (height, width, *space.shape[2:]), np.uint8)
@@ -62,7 +77,7 @@ class ResizeObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
 NAMED_WRAPPERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip-action": (gymnasium_wrappers.ClipAction, {}),
     "flatten": (gymnasium_wrappers.FlattenObservation, {}),
-    "frame-stack": (gymnasium_wrappers.FrameStackObservation, {"stack_size": 4}),
+    "frame-stack": (FrameStack, {}),
     "grayscale": (gymnasium_wrappers.GrayscaleObservation, {}),
     "normalize-observation": (NormalizeObservation, {}),
     "normalize-reward": (NormalizeReward, {}),

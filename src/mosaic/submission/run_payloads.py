@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, FieldProblem
 from mosaic.contracts.extras import RESERVED_EXTRAS
 from mosaic.contracts.folder import to_file_name
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH, RunKind, set_option
@@ -38,12 +38,27 @@ def build_train_payload(
     for name in CORE_FIELD_NAMES:
         value = settings.get(name, defaults.get(name))
         if value is not None:
-            config[name] = value
-    own = {name: value for name, value in settings.items() if name not in TRAIN_OPTION_NAMES}
+            config[name] = to_json_value(name, value)
+    own = {name: to_json_value(name, value) for name, value in settings.items() if name not in TRAIN_OPTION_NAMES}
     if own:
         config["algo_params"] = own
     given = {name: value for name, value in settings.items() if name not in own and name not in CORE_FIELD_NAMES}
     return build_payload({"id": worker, "config": config}, given)
+
+
+def to_json_value(name: str, value: Any) -> Any:
+    """Return a setting as JSON has it: of numpy's numbers and arrays the Python ones; raise for other objects."""
+
+    def convert(part: Any) -> Any:
+        if hasattr(part, "tolist"):
+            return part.tolist()
+        raise TypeError(type(part).__name__)
+
+    try:
+        return json.loads(json.dumps(value, default=convert))
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"{value!r} is not a value of a config ({error}); expected numbers, texts, lists or tables of them."
+        raise BadInput(f"{name}: {message}", [FieldProblem(name, message)]) from None
 
 
 def build_payload(worker: dict[str, Any], options: Mapping[str, Any] | None = None) -> dict[str, Any]:

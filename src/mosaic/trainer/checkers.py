@@ -76,8 +76,14 @@ class Checker:
         assert stdin is not None
         assert stdout is not None
         self._count += 1
-        # A checker that hangs is killed, which ends the read.
-        alarm = threading.Timer(CHECKER_TIMEOUT_S, process.kill)
+        # A checker that hangs is killed, which ends the read. A new one would hang too.
+        is_late = threading.Event()
+
+        def end_late() -> None:
+            is_late.set()
+            process.kill()
+
+        alarm = threading.Timer(CHECKER_TIMEOUT_S, end_late)
         alarm.start()
         try:
             stdin.write(json.dumps({**question, "id": self._count}).encode() + b"\n")
@@ -86,6 +92,12 @@ class Checker:
                 answer = json.loads(line)
                 if isinstance(answer, dict) and answer.get("id") == self._count:
                     return answer
+            if is_late.is_set():
+                self._end()
+                raise MosaicError(
+                    f"The checker of worker {self._worker.id!r} had no answer within {CHECKER_TIMEOUT_S:g} s and was "
+                    f"ended; code of your own that it imports may hang. Its log: {self._log_path}"
+                )
             raise OSError("it ended without an answer")
         finally:
             alarm.cancel()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from mosaic.common.processes import without_working_directory
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder
 
+CROWDED_LOAD = 2.0
+"""Processes per core from which on a thread that spins keeps the core from the thread that it waits for."""
+
 
 def worker_environment(inherited: Mapping[str, str], folder: RunFolder, threads: int) -> dict[str, str]:
     """`inherited`: what the machine's own environment contributes. The offset in the inbox is added with the launch."""
+    is_crowded = threads > 1 and os.getloadavg()[0] >= CROWDED_LOAD * (os.cpu_count() or 1)
     return {
+        **({"OMP_WAIT_POLICY": "passive"} if is_crowded else {}),
         **without_working_directory(inherited),
         # Not all cores: next to another run, spinning barriers would slow both a hundredfold.
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)),
