@@ -75,7 +75,7 @@ def run(context: CliContext, file: Path, is_cancel: bool) -> int:
     if is_cancel:
         end_running_sweep(context.workspace, data)
     else:
-        check_sweep(context.call_with_reconnect, data)
+        check_sweep(context.call_with_reconnect, context.workspace, data)
     with InterruptCounter() as interrupts, open_study(context.workspace, data) as study:
         context.print_workspace()
         loop = SweepLoop(context.call_with_reconnect, study, lambda: interrupts.count > 0)

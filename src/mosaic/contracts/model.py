@@ -26,6 +26,22 @@ Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 MAX_LISTED = 20
 """Problems that a refusal names."""
 _MAX_PATH_LENGTH = 200
+_EXPECTED = {
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "keys with values",
+    "model_type": "keys with values",
+    "model_attributes_type": "keys with values",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+"""By pydantic's type of error: what a person who wrote JSON or YAML calls it."""
 
 
 def _check_process(process: ProcessIdentity) -> ProcessIdentity:
@@ -55,7 +71,8 @@ def _field_problem(problem: dict[str, Any], prefix: str, written_paths: Mapping[
         return FieldProblem(path, "unknown key")
     if problem["type"] == "missing":
         return FieldProblem(path, "missing")
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    expected = _EXPECTED.get(problem["type"])
+    message = f"expected {expected}" if expected else str(problem["msg"]).removeprefix("Value error, ")
     value = problem.get("input")
     is_plain = isinstance(value, (str, int, float, bool)) or value is None
     given = f" (given: {str(value)[:60]!r})" if is_plain else ""

@@ -420,7 +420,7 @@ class RunService:
         return self._records.view(record.run_id)
 
     def delete(self, reference: str) -> RunView:
-        """Moves it to the trash; `mosaic import` restores it."""
+        """Moves it to the trash; `mosaic restore` takes it out of it."""
         return move_to_trash(self._records, reference)
 
     def _resolve_record(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> RunRecord:

@@ -1,4 +1,4 @@
-"""The trash: folders of deleted runs, which are kept for 30 days; `mosaic import` restores them."""
+"""The trash: folders of deleted runs, which are kept for 30 days; `mosaic restore` takes them out of it."""
 
 from __future__ import annotations
 
@@ -98,6 +98,7 @@ def list_trash(workspace: Workspace, has_sizes: bool) -> Iterator[TrashedRun]:
             seconds_left=max(0.0, RETENTION_S - ages[path.name]),
             size_bytes=measure_folder(path) if has_sizes else None,
             run_name=record.run_name,
+            group=record.group,
             algo=record.algo,
             env_id=record.env_id,
             seed=record.seed,
