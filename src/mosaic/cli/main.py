@@ -16,12 +16,11 @@ from typing import Any
 import click
 
 from mosaic import __version__
-from mosaic.cli.cli_context import CliContext, common_options
+from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext, common_options
 from mosaic.contracts.errors import MosaicError, similar_names, unknown_name_error
 from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
-INTERRUPTED_EXIT_CODE = 130
 
 OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 """Of a write to stdout; an error of another file has its name."""
