@@ -155,12 +155,14 @@ def resubmit(
     The new run is in the group of the other one if no setting but the seed differs.
     A script runs again in its folder, with this shell's environment.
     """
+    from mosaic.api.experiments import repeat_member
     from mosaic.cli.train_commands import submit_many, submit_run
     from mosaic.submission.caller_environment import program_environment
 
     written = split_assignments(assignments)
     trainer = context.trainer()
-    configs = [trainer.config(view.run_id) for view in find_current_runs(context, run)]
+    views = find_current_runs(context, run)
+    configs = [trainer.config(view.run_id) for view in views]
     payloads: list[dict[str, Any]] = []
     differing: dict[str, None] = {}
     for config in configs:
@@ -178,6 +180,9 @@ def resubmit(
             f"The new runs do not belong to group {run!r}, as they differ in {names}. Name one: --group NAME"
         )
     _require_different(configs, payloads)
+    members = trainer.runs(group=group or run, include_archived=True)
+    for view, config, payload in zip(views, configs, payloads, strict=True):
+        payload["metadata"] |= repeat_member(view, config, payload, members)
     for payload in payloads:  # all of them before the first is submitted
         trainer.check(payload, program_environment(payload), is_trusted)
     return submit_many(context, payloads, group or run, not follow, program_environment, is_trusted)
