@@ -101,6 +101,11 @@ def format_count(number: float | None) -> str:
     return PLACEHOLDER if number is None else f"{number:,.0f}"
 
 
+def join_words(words: Sequence[str]) -> str:
+    """`A`, `A and B`, or `A, B and C`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def count_noun(number: float, noun: str, plural: str = "") -> str:
     """Format a number of things: `1 run`, `1,200 runs`, `2 batches`."""
     return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"

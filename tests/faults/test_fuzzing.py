@@ -39,8 +39,9 @@ from mosaic.trainer.gpus import MpsServers
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.run_import import import_run
-from mosaic.trainer.run_service import Caller, RunService
+from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
+from mosaic.trainer.submissions import Caller, Submissions
 from mosaic.trainer.supervisor import Supervisor
 
 FACTOR = int(os.environ.get("MOSAIC_FULL_SWEEP") or 0) * 50 or 1
@@ -85,6 +86,7 @@ class Trainer(NamedTuple):
 
     workspace: Workspace
     records: Records
+    submissions: Submissions
     service: RunService
     supervisor: Supervisor
 
@@ -97,8 +99,10 @@ def parts(workspace: Workspace) -> Iterator[Trainer]:
         records = Records(workspace, index)
         local = LocalExecutor("", "", 0o077, slots, MpsServers(workspace.root))
         supervisor = Supervisor(records, {local.name: local})
-        service = RunService(records, Checkers({}, workspace), {local.name: local}, lambda: None)
-        yield Trainer(workspace, records, service, supervisor)
+        checkers = Checkers({}, workspace)
+        submissions = Submissions(records, checkers, {local.name: local}, lambda: None)
+        service = RunService(records, checkers, submissions, lambda: None)
+        yield Trainer(workspace, records, submissions, service, supervisor)
 
 
 def test_a_payload_is_accepted_or_refused(parts: Trainer) -> None:
@@ -108,7 +112,7 @@ def test_a_payload_is_accepted_or_refused(parts: Trainer) -> None:
     @given(changed(PAYLOAD).map(to_json) | st.text(max_size=50) | VALUES.map(to_json))
     def check(text: str) -> None:
         with suppress(BadInput):
-            parts.service.check(text, Caller({"PATH": ""}))
+            parts.submissions.check(text, Caller({"PATH": ""}))
 
     check()
     assert list(parts.workspace.runs.iterdir()) == []

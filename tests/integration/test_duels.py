@@ -119,7 +119,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "epsodes: unknown key": {"epsodes": 3},
     "actors.1.lable: unknown key": {"actors": ["random", {"actor": "random", "lable": "x"}]},
     "actors: field required|actors: missing": {"actors": None},
-    "seeds.values.1: input should be a valid integer": {"seeds": [1, "a"]},
+    "seeds.values.1: expected a whole number": {"seeds": [1, "a"]},
     "seeds.values.0: input should be greater than or equal to 0": {"seeds": [-1]},
     "seeds.from: unknown key": {"seeds": {"from": 3}},
     "a seed is listed twice": {"seeds": [4, 4]},

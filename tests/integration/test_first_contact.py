@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.commands import MOSAIC, mosaic
-from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.daemons import LiveDaemon, ended, environment, running_daemon, scripted, wait_for
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
@@ -186,6 +186,70 @@ def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
     imported = mosaic(workspace, "import", str(tmp_path / "all.zip"), "--json")
     assert [view["run_id"] for view in imported.json] == [done, *active]
     assert {view.group for view in trainer.runs(include_archived=True)} == {"exp"}
+
+
+def test_a_group_is_resumed_resubmitted_deleted_and_restored(
+    trainer: TrainerClient, workspace: Workspace, plugins: Path
+) -> None:
+    """R10.4: what takes a run and not a group says so; new runs of a group keep their seeds."""
+
+    def submit(**config: Any) -> str:
+        payload = scripted(**config)
+        payload["metadata"]["group"] = "exp"
+        return trainer.submit(payload).run_id
+
+    done = ended(trainer, submit(steps=2, seed=1)).run_id
+    active = submit(steps=100_000, dt=0.01, seed=2)
+    wait_for(lambda: trainer.get(active).global_step, "its first steps")
+    assert mosaic(workspace, "cancel", "exp").code == 0
+    assert trainer.get(active).outcome == "cancelled"
+    resumed = mosaic(workspace, "resume", "exp", "--json")
+    assert (resumed.code, resumed.json["run_id"]) == (0, active), resumed.err
+    wait_for(lambda: trainer.get(active).stage == "running", "the resumed run")
+    both = mosaic(workspace, "pause", done, active)
+    assert (both.code, f"Run {done} is succeeded" in both.err) == (2, True), "the other is paused nevertheless"
+    wait_for(lambda: trainer.get(active).stage == "paused", "the pause")
+    assert mosaic(workspace, "cancel", "exp").code == 0
+    refused = mosaic(workspace, "pause", "exp")
+    assert (refused.code, refused.err.splitlines()[-1]) == (
+        2,
+        "No run of group 'exp' is in a state for this: 1 succeeded, 1 cancelled.",
+    )
+    for command in (("show", "exp"), ("logs", "exp"), ("note", "exp", "x"), ("config", "exp"), ("watch", "exp")):
+        one = mosaic(workspace, *command)
+        assert one.code == 2
+        assert "'exp' is a group (2 runs), and one run is expected. List them: mosaic runs --group exp" in one.err
+
+    python_path = environment(plugins)["PYTHONPATH"]
+    for changes, words in (
+        (("--set", "metadata.worker.config.steps=3"), "they differ in steps. Name one: --group NAME"),
+        (("--set", "metadata.worker.config={}", "--group", "new"), "only 1 of the 2 new runs would differ"),
+        (("--set", "metadata.nonsense=1", "--group", "new"), "metadata.nonsense: unknown key"),
+    ):
+        refused = mosaic(workspace, "resubmit", "exp", *changes, PYTHONPATH=python_path)
+        assert (refused.code, words in refused.err) == (2, True), refused.err
+    assert len(trainer.runs()) == 2
+    changes = ("--set", "metadata.worker.config.steps=3", "--group", "new")
+    again = mosaic(workspace, "resubmit", "exp", *changes, "--json", PYTHONPATH=python_path)
+    assert [view["group"] for view in again.json] == ["new"] * 2, again.err
+    assert [trainer.config(view["run_id"])["metadata"]["worker"]["config"]["seed"] for view in again.json] == [1, 2]
+    for view in again.json:
+        ended(trainer, view["run_id"])
+
+    deleted = mosaic(workspace, "delete", "exp", "new", "--yes")
+    assert "Undo: mosaic restore exp new" in deleted.err
+    assert list(trainer.runs()) == []
+    listed = mosaic(workspace, "restore", "--json")
+    assert {run["run_id"]: run["group"] for run in listed.json} == {
+        done: "exp", active: "exp", **{view["run_id"]: "new" for view in again.json},
+    }  # fmt: skip
+    unknown = mosaic(workspace, "restore", "nothing")
+    assert (unknown.code, "No run or group 'nothing' in the trash" in unknown.err) == (2, True)
+    assert mosaic(workspace, "restore", "exp", again.json[0]["run_id"][-6:]).code == 0
+    assert {view.run_id for view in trainer.runs()} == {done, active, again.json[0]["run_id"]}
+    assert "DAYS LEFT" in mosaic(workspace, "restore").out
+    assert mosaic(workspace, "restore", "last").code == 0
+    assert "is empty" in mosaic(workspace, "restore").err
 
 
 # --- before a run starts

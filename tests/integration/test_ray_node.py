@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import queue
 import sys
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
 from mosaic.trainer.executors.ray_cluster import node_actor
+from mosaic.trainer.executors.ray_cluster.messages import ClusterUnavailable, decode_from_bridge
 from mosaic.trainer.executors.ray_cluster.node_actor import NodeActor, NodeLaunch
 from mosaic.workers import WorkerDescription
 
@@ -72,3 +76,17 @@ def test_a_worker_on_a_node_gets_its_environment_without_the_variables_of_ray(tm
     assert read_all(folder.keeper)[-1]["cause"] == "stop"
     actor.clean_up()
     assert not scratch.exists()
+
+
+def test_a_bridge_whose_cluster_cannot_be_asked_any_more_says_why_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon starts the next one, which connects again."""
+    from mosaic.trainer.executors.ray_cluster import bridge
+
+    def fail(address: str) -> None:
+        raise ConnectionError(f"{address} is gone")
+
+    monkeypatch.setattr(bridge, "_describe_cluster", fail)
+    output = io.BytesIO()
+    served = bridge._serve(bridge.Bridge(output, "w", is_streamed=False), "10.0.0.1:6379", queue.SimpleQueue())
+    asyncio.run(asyncio.wait_for(served, 60))
+    assert decode_from_bridge(output.getvalue()) == ClusterUnavailable(reason="10.0.0.1:6379 is gone")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -13,8 +14,10 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
+from mosaic.client.trainer_client import Json
+from mosaic.contracts.errors import ConfigRefused, NotAllowed
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.views import MetricSeries
+from mosaic.contracts.views import MetricSeries, RunView, Verdict
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
 
@@ -190,7 +193,7 @@ def test_nothing_is_deleted_without_a_terminal_to_confirm(monkeypatch: pytest.Mo
         result = call(trainer, "delete", "last", "--yes")
     assert ("delete", RUN) in trainer.calls
     assert "/trash/it's here" in result.out
-    assert "mosaic import '/trash/it'\"'\"'s here'" in result.err
+    assert f"Undo: mosaic restore {RUN[-6:]}" in result.err
 
 
 def test_show_names_the_worker_process_and_the_agent(tmp_path: Path) -> None:
@@ -240,6 +243,47 @@ def test_a_run_with_other_settings_leaves_its_group(arguments: tuple[str, ...], 
     assert trainer.submitted[0]["metadata"].get("group") == group
     assert words in result.err
     assert ("not in group" in result.err) == bool(words)
+
+
+def test_nothing_of_a_group_is_submitted_where_one_of_its_runs_is_refused() -> None:
+    class Refusing(FakeTrainer):
+        def config(self, run: str) -> Json:
+            config = {"algo": "dqn" if run == RUN else "ppo", "seed": 1}
+            return {"metadata": {"worker": {"id": "cleanrl", "config": config}, "group": "g"}, "artifacts": {}}
+
+        def check(self, payload: Json, *environment: Any) -> Verdict:
+            if payload["metadata"]["worker"]["config"]["algo"] == "dqn":
+                raise ConfigRefused("dqn has no setting clip_coef.")
+            return Verdict()
+
+    trainer = Refusing(view(group="g"), view(run_id=RUN[:-1] + "Z", group="g"))
+    result = call(trainer, "resubmit", "g", "--set", "clip_coef=0.1", "--group", "h")
+    assert (result.code, "dqn has no setting clip_coef." in result.err) == (2, True)
+    assert trainer.submitted == []
+
+
+def test_a_run_that_ends_while_its_group_is_cancelled_does_not_keep_the_others_from_it() -> None:
+    class Racing(FakeTrainer):
+        def cancel(self, run: str) -> RunView:
+            if run == RUN:
+                self.views[run] = finished(self.views[run])
+                raise NotAllowed("It has already ended.")
+            return super().cancel(run)
+
+    trainer = Racing(view(group="g"), view(run_id=RUN[:-1] + "Z", group="g"))
+    result = call(trainer, "cancel", "g", "--json")
+    assert (result.code, [one["outcome"] for one in json.loads(result.out)]) == (0, ["cancelled", "succeeded"])
+
+
+def test_what_has_succeeded_is_extended_with_its_group_and_not_resumed() -> None:
+    other = RUN[:-1] + "Z"
+    done, stopped = view(group="g", checkpoint_step=512), view(run_id=other, group="g", checkpoint_step=512)
+    trainer = FakeTrainer(finished(done), finished(stopped, "cancelled"))
+    for arguments, resumed in ((), {other}), (("--total-timesteps", "2k"), {RUN, other}):
+        trainer.calls.clear()
+        result = call(trainer, "resume", "g", *arguments)
+        assert result.code == 0, result.err
+        assert {one[1] for one in trainer.calls if one[0] == "resume"} == resumed
 
 
 def test_a_number_of_steps_is_written_the_same_way_everywhere() -> None:

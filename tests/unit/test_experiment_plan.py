@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mosaic.api.experiment_state import choose_submissions, format_counts, match_runs, split_superseded
-from mosaic.api.experiments import read_experiment
+from mosaic.api.experiments import read_experiment, repeat_member
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.payload import Payload
@@ -16,6 +16,7 @@ from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import RunView
 from mosaic.formatting import format_ranges
 from mosaic.submission.experiment_plan import ExperimentPlan, plan_experiment
+from mosaic.submission.run_payloads import apply_assignments
 
 BASE: dict[str, Any] = {
     "name": "study",
@@ -169,6 +170,27 @@ def test_later_attempts_and_changed_settings_replace_earlier_runs() -> None:
     assert [view.run_id for view in superseded] == ["A", "C"]
     elsewhere = [view.model_copy(update={"group": "other"}) for view in views[4:5]]
     assert split_superseded([views[0], *elsewhere])[1] == [], "another experiment replaces nothing"
+
+
+def test_a_group_that_is_submitted_again_keeps_its_labels_and_has_keys_of_its_own() -> None:
+    made = plan()
+    first, second = (view_of(made, at, f"R{at}", Outcome.SUCCEEDED) for at in (0, 4))
+    assert first.experiment is not None
+    config = made.runs[0].build_payload()
+    same = repeat_member(first, config, config, [first, second])["experiment"]
+    assert same == {**first.experiment.model_dump(), "attempt": 2}, "it replaces the first one"
+    assert repeat_member(first, config, config, [])["experiment"]["attempt"] == 1, "another group"
+
+    longer = [apply_assignments(made.runs[at].build_payload(), {"total_timesteps": 2000}) for at in (0, 4)]
+    changed = [
+        repeat_member(view, config, payload, [])["experiment"]
+        for view, payload in zip((first, second), longer, strict=True)
+    ]
+    assert len({one["key"] for one in changed} | {first.experiment.key}) == 3
+    assert len({one["settings_key"] for one in changed} | {first.experiment.settings_key}) == 2, "but for the seed"
+    assert {(one["setting"], one["environment"]) for one in changed} == {("ppo", "CartPole-v1")}
+    other = apply_assignments(config, {"env_id": "Acrobot-v1"})
+    assert repeat_member(first, config, other, []) == {}, "its label would be wrong"
 
 
 def test_a_member_states_its_keys_as_digests() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mosaic.contracts.states import Attempt, Outcome, RunRecord, Stage
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executors import HeldRun
 from mosaic.trainer.executors.ray_cluster import attempt
-from mosaic.trainer.executors.ray_cluster.attempt import AttemptBridge
+from mosaic.trainer.executors.ray_cluster.attempt import AttemptBridge, StartRefused
 from mosaic.trainer.executors.ray_cluster.executor import RayExecutor, describe_unfit, to_event
 from mosaic.trainer.executors.ray_cluster.folder_sync import Listing, list_folder
 from mosaic.trainer.executors.ray_cluster.messages import (
@@ -180,6 +181,34 @@ def test_what_a_superseded_attempt_still_sends_is_dropped(tmp_path: Path, is_sup
     assert not (tmp_path / "journal.jsonl").exists()
     assert node.calls[-1] == "kill"
     assert [type(report) for report in reports] == ([] if is_superseded else [AttemptPlaced])
+
+
+class BrokenNode(SupersededNode):
+    """Runs an attempt on shared storage, and fails when it is asked about it."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        report: NodeReport | NodeFacts = await super().call(method)
+        if isinstance(report, NodeFacts):
+            return report
+        if self.calls.count("poll") > 1:
+            raise StartRefused("It cannot read the inbox")
+        return replace(report, is_copied=False)
+
+
+def test_an_attempt_that_cannot_be_followed_leaves_a_shared_folder_before_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, slept = BrokenNode(attempt=1), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    bridge = AttemptBridge("R", 1, tmp_path, node, lambda _: None, lambda: True, is_streamed=False)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(StartRefused):
+        asyncio.run(bridge.run(None))
+    assert node.calls[-1] == "kill"
+    assert slept[-1] == attempt.SHARED_GRACE_S
 
 
 class PendingNode:

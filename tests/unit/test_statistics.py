@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mosaic.statistics.comparison import ComparedRun, compare
 from mosaic.statistics.curves import Floats, Smoother, mean_with_band, mean_with_interval, resample, smooth, t_975
 from mosaic.statistics.scores import (
     bootstrap_strata,
@@ -138,3 +139,16 @@ def test_the_mean_of_values_has_students_interval() -> None:
 
 def test_final_performance_averages_the_requested_number_of_episodes() -> None:
     assert final_performance(np.arange(10.0), 2) == 8.5
+
+
+def test_probabilities_of_improvement_agree_in_both_directions() -> None:
+    random = np.random.default_rng(3)
+    curve = np.array([0.0, 1.0])
+    runs = [
+        ComparedRun(f"{algo}{at}", "", {"algo": algo}, curve, curve, np.array([random.normal(mean)]))
+        for algo, mean in (("ppo", 0.0), ("dqn", 0.4))
+        for at in range(7)
+    ]
+    better = compare(runs, "algo", 0.0).improvement_probability
+    one, other = better["ppo", "dqn"], better["dqn", "ppo"]
+    assert (one.point, one.low, one.high) == pytest.approx((1 - other.point, 1 - other.high, 1 - other.low))

@@ -11,7 +11,8 @@ import pytest
 from mosaic.api.sweeps.search_space import build_search_space, default_entries
 from mosaic.api.sweeps.sweep_config import changed_keys, parse_sweep, read_sweep
 from mosaic.api.sweeps.sweep_plan import plan_sweep
-from mosaic.cli.sweep_output import format_initial_file
+from mosaic.api.sweeps.trial_row import TrialRow, TrialStatus
+from mosaic.cli.sweep_output import format_initial_file, print_best_trials
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.setting_field import SettingField
 from mosaic.submission.algorithm_schema import get_algorithm, load_algorithms
@@ -165,3 +166,22 @@ def test_the_payload_of_a_preset_has_the_settings_and_neither_group_nor_options(
     assert payload["metadata"].keys() == {"worker"}
     assert payload["metadata"]["worker"]["config"]["algo_params"] == {"learning_rate": 1e-3, "num_steps": 64}
     assert "resources" not in payload
+
+
+@pytest.mark.parametrize(("columns", "heading"), [("80", "SETTINGS"), ("200", "LEARNING_RATE")])
+def test_the_table_of_trials_shows_every_score_in_a_narrow_terminal(
+    columns: str, heading: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    plan = plan_sweep(parse_sweep(CONFIG | {"search": "default", "seeds_per_trial": 2}))
+    params = plan.default_params or {}
+    rows = [TrialRow(at, TrialStatus.DONE, params, 100.0 + at, seed_scores=(99.0, 101.0 + 2 * at)) for at in range(3)]
+    print_best_trials(plan, rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert heading in lines[0]
+    assert [line.split()[:2] for line in lines if line.split()[0].isdigit()] == [
+        ["2", "102"],
+        ["1", "101"],
+        ["0", "100"],
+    ]
+    assert "…" not in "".join(lines)

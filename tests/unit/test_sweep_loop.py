@@ -129,7 +129,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> ScriptedTrainer:
 @pytest.fixture
 def run(trainer: ScriptedTrainer, tmp_path: Path) -> Callable[..., Study]:
     def run_sweep(is_interrupted: Callable[[], bool] = lambda: False, **changes: Any) -> Study:
-        check_sweep(trainer.call, CONFIG | changes)
+        check_sweep(trainer.call, Workspace(tmp_path), CONFIG | changes)
         with open_study(Workspace(tmp_path), CONFIG | changes) as study:
             SweepLoop(trainer.call, study, is_interrupted).run()
         return study
@@ -254,11 +254,20 @@ def test_cancelled_trials_are_replaced_when_the_sweep_continues(
     assert [row.params for row in study.rows()[1:]] == study.plan.grid()
 
 
+def test_a_new_sweep_is_refused_where_other_runs_have_its_group(
+    run: Callable[..., Study], trainer: ScriptedTrainer
+) -> None:
+    run(trials=1)
+    with pytest.raises(NotAllowed, match=r"The group 'other' has 2 runs that this sweep did not start"):
+        run(trials=1, name="other")
+    assert statuses(run(trials=2)) == ["done"] * 2, "its own runs are no reason"
+
+
 def test_a_file_that_means_other_scores_is_refused_and_more_trials_are_not(
     run: Callable[..., Study], trainer: ScriptedTrainer
 ) -> None:
     assert statuses(run(trials=2)) == ["done"] * 2
-    with pytest.raises(NotAllowed, match="was started with another seeds_per_trial and metric"):
+    with pytest.raises(NotAllowed, match="was started with other values of seeds_per_trial and metric"):
         run(metric="area", seeds_per_trial=3)
     study = run(trials=3)
     assert statuses(study) == ["done"] * 3
@@ -285,6 +294,6 @@ def test_a_process_that_does_not_end_is_named_and_no_longer_asked_to(tmp_path: P
         with pytest.raises(NotAllowed, match=rf"asked to end, in process {os.getpid()}\. .* End that process"):
             study.folder.end_holder(timeout_s=-1)
         assert not study.folder.end_request.exists()
-        with pytest.raises(NotAllowed, match="another metric"):
+        with pytest.raises(NotAllowed, match="other values of metric"):
             end_running_sweep(workspace, {**CONFIG, "metric": "area"})
     end_running_sweep(workspace, CONFIG)  # nobody runs it

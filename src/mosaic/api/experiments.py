@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ from mosaic.contracts.model import refuse
 from mosaic.contracts.states import Stage
 from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.experiment_config import SUBJECT, ExperimentConfig, parse_experiment
-from mosaic.submission.experiment_plan import ExperimentCell, ExperimentPlan, PlannedRun
+from mosaic.submission.experiment_plan import ExperimentCell, ExperimentPlan, PlannedRun, digest
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
@@ -100,6 +100,30 @@ def retry_run(trainer: TrainerClient, view: RunView, is_trusted: bool = False) -
     member = view.experiment.model_copy(update={"attempt": view.experiment.attempt + 1})
     config["metadata"] = {**config["metadata"], "experiment": member.model_dump(mode="json")}
     return trainer.submit(config, program_environment(config), is_trusted)
+
+
+def repeat_member(
+    view: RunView, config: Mapping[str, Any], changed: Mapping[str, Any], members: Iterable[RunView]
+) -> dict[str, Any]:
+    """Return the place of a run that is submitted again with changes, to a group with these `members`; by its key.
+
+    Empty where it is of no experiment, or trains something else than its labels say.
+    """
+    before, after = (payload["metadata"]["worker"]["config"] for payload in (config, changed))
+    if view.experiment is None or any(before.get(name) != after.get(name) for name in ("algo", "env_id")):
+        return {}
+    place = view.experiment
+    if before != after:
+        without_seed = {name: value for name, value in after.items() if name != "seed"}
+        place = place.model_copy(
+            update={
+                "key": digest({"repeats": place.key, "config": after}),
+                "settings_key": digest({"repeats": place.settings_key, "config": without_seed}),
+            }
+        )
+    earlier = (one.experiment.attempt for one in members if one.experiment and one.experiment.key == place.key)
+    place = place.model_copy(update={"attempt": 1 + max(earlier, default=0)})
+    return {"experiment": place.model_dump(mode="json")}
 
 
 def follow_runs(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName, similar_names
 from mosaic.contracts.options import RunKind
+from mosaic.formatting import count_noun
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
@@ -21,8 +23,20 @@ Fits = Callable[["RunView"], int]
 """How well a command can be applied to a run; 0 or False: not at all."""
 
 
-def resolve_run(trainer: TrainerClient, name: str, fits: Fits | None = None, include_archived: bool = False) -> RunView:
+def resolve_run(trainer: TrainerClient, name: str, fits: Fits | None = None) -> RunView:
     """Return the run; `last` is the newest of those that fit best, or of all, about which the caller reports why."""
+    try:
+        return _find_run(trainer, name, fits)
+    except UnknownName:
+        if not (members := trainer.runs(group=name, include_archived=True)):
+            raise
+        raise BadInput(
+            f"{name!r} is a group ({count_noun(len(members), 'run')}), and one run is expected. "
+            f"List them: mosaic runs --group {shlex.quote(name)}"
+        ) from None
+
+
+def _find_run(trainer: TrainerClient, name: str, fits: Fits | None, include_archived: bool = False) -> RunView:
     if name.lower() == LAST and fits is not None:
         newest = trainer.runs(include_archived=include_archived, limit=MAX_SEARCHED)
         best = max(newest, key=fits, default=None)  # the first of several
@@ -52,7 +66,7 @@ def resolve_name(
     """Return the run or the runs of the group that a name refers to; of a group, those that fit."""
     members = trainer.runs(group=name, include_archived=include_archived)[::-1]
     try:
-        view = resolve_run(trainer, name, fits, include_archived)
+        view = _find_run(trainer, name, fits, include_archived)
     except UnknownName as error:
         if not members:
             raise _unknown_error(trainer, name, error) from None
@@ -68,7 +82,9 @@ def resolve_name(
         return NamedRuns([view], is_group=False)
     matches = [view for view in members if fits is None or fits(view)]
     if not matches:
-        raise NotAllowed(f"None of the {len(members)} runs of group {name!r} is in a state for this.")
+        statuses = Counter(view.status for view in members)
+        listed = ", ".join(f"{count} {status}" for status, count in statuses.items())
+        raise NotAllowed(f"No run of group {name!r} is in a state for this: {listed}.")
     return NamedRuns(matches, is_group=True)
 
 
@@ -86,7 +102,9 @@ def has_policy(view: RunView) -> bool:
     return view.kind is RunKind.TRAIN and (view.checkpoint_step is not None or view.stage == "finished")
 
 
-def can_resume(view: RunView) -> bool:
+def can_resume(view: RunView, is_extended: bool = False) -> bool:
+    """Whether a run can be resumed; one that has succeeded can only be extended."""
     if view.stage != "finished":
         return view.stage == "paused"
-    return view.kind is RunKind.TRAIN and view.checkpoint_step is not None
+    has_checkpoint = view.kind is RunKind.TRAIN and view.checkpoint_step is not None
+    return has_checkpoint and (is_extended or view.outcome != "succeeded")

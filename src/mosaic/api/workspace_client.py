@@ -202,7 +202,7 @@ class Client:
         if self._workspace is None:
             raise NotAllowed(f"sweep() needs a workspace on this machine; {self._name} is a daemon elsewhere.")
         data = read_sweep(config)
-        check_sweep(self._connection.call, data)
+        check_sweep(self._connection.call, self._workspace, data)
         with open_study(self._workspace, data) as study:
             loop = SweepLoop(self._connection.call, study)
             loop.run()

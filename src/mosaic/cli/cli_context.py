@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 Result = TypeVar("Result")
+INTERRUPTED_EXIT_CODE = 130
+"""After Ctrl-C, or where what was waited for was cancelled."""
+YAML_SUFFIXES = (".yaml", ".yml")
+"""An argument that ends like this is a file, and otherwise a name."""
 
 
 class CliContext:

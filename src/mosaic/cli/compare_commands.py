@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,9 @@ from mosaic.statistics.comparison import Comparison, ScoreKind, format_value, st
 from mosaic.statistics.curves import ConfidenceInterval
 from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
 from mosaic.statistics.run_progress import describe_tails
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SPARKLINE_WIDTH = 32
 LEADERBOARD_COLUMNS = ("RANK", "POLICY", "ALGO", "STEP", "EPISODES", "MEAN", "95 %", "IQM", "EVALUATED")
@@ -115,7 +118,7 @@ def compare(context: CliContext, /, runs: tuple[str, ...], **choices: object) ->
         print_aggregates(result.aggregates)
     if result.environments:
         output.print_message(
-            f"These runs are on {' and '.join(result.environments)}, whose returns cannot be averaged. "
+            f"These runs are on {formatting.join_words(list(result.environments))}, whose returns cannot be averaged. "
             f"{describe_normalization(result.aggregates)} "
             f"One environment alone: --env {shlex.quote(next(iter(result.environments)))}"
         )
@@ -262,14 +265,23 @@ def _print_improvement_probabilities(comparison: Comparison) -> None:
     names = [group.name for group in comparison.groups]
     screen = output.console()
     averaged = ", averaged over environments" if comparison.is_normalized else ""
-    screen.print(f"\nHow likely a run of the row is better than one of the column{averaged} [95 %]", style="bold")
-    table = output.create_table("", *names)
+    title = f"\nHow likely a run of the row is better than one of the column{averaged}"
+    table = _improvement_table(comparison, names, format_probability)
+    is_complete = output.fits_width(screen, table)
+    if not is_complete:
+        table = _improvement_table(comparison, names, lambda value: f"{value.point:.2f}")
+    screen.print(f"{title} [95 %]" if is_complete else title, style="bold")
+    screen.print(table)
+
+
+def _improvement_table(
+    comparison: Comparison, names: Sequence[str], format_cell: Callable[[ConfidenceInterval], str]
+) -> Table:
+    table = output.create_table("", *names, truncate=("", *names))
     for one in names:
         values = [comparison.improvement_probability.get((one, other)) for other in names]
-        table.add_row(
-            one, *(formatting.PLACEHOLDER if value is None else format_probability(value) for value in values)
-        )
-    screen.print(table)
+        table.add_row(one, *(formatting.PLACEHOLDER if value is None else format_cell(value) for value in values))
+    return table
 
 
 def _print_differences(result: ComparisonResult) -> None:
@@ -280,11 +292,14 @@ def _print_differences(result: ComparisonResult) -> None:
     place = {entry.run_id: at for at, entry in enumerate(result.entries)}
     heads = [group.name.partition(" · ")[0] for group in groups]
     screen = output.console()
-    screen.print("\nWhat differs", style="bold")
     table = output.create_table("SETTING", *heads, wrap=heads)
     for name, row in result.differences.items():
         cells = [", ".join(dict.fromkeys(format_value(row[place[run]]) for run in group.run_ids)) for group in groups]
-        table.add_row(name, *cells)
+        if len(groups) == 1 or len(set(cells)) > 1:  # seeds differ within each group, and are the same in all
+            table.add_row(name, *cells)
+    if not table.row_count:
+        return
+    screen.print("\nWhat differs", style="bold")
     screen.print(table)
 
 

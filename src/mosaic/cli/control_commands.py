@@ -1,27 +1,38 @@
-"""`mosaic cancel`, `pause`, `resume` and `resubmit`; `mosaic tag`, `note`, `archive` and `delete`."""
+"""`mosaic cancel`, `pause`, `resume` and `resubmit`; `mosaic tag`, `note`, `rename`, `archive`, `delete`, `restore`."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mosaic import formatting
-from mosaic.api.run_lookup import can_resume
+from mosaic.api.run_lookup import LAST, can_resume
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, pass_context
-from mosaic.cli.parameters import COUNT, find_run, find_runs, run_argument, run_options, runs_argument
-from mosaic.contracts.errors import BadInput
+from mosaic.cli.parameters import (
+    COUNT,
+    find_current_runs,
+    find_run,
+    find_runs,
+    run_argument,
+    run_options,
+    runs_argument,
+)
+from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
 from mosaic.submission.run_payloads import apply_assignments, leave_group, parse_assignments, split_assignments
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 
+MAX_UNDO_IDS = 3
+"""Deleted runs that are listed in the command that restores them; of more, what the user typed."""
 TRUST_HELP = "Execute what the config of an imported run would execute: its program, or the module of its environment."
 
 
@@ -36,35 +47,65 @@ def print_views(context: CliContext, views: list[RunView], template: str) -> Non
         click.echo(template.format(run=run, status=view.status, folder=context.describe_path(view.run_dir), tags=tags))
 
 
+def change_each(views: Sequence[RunView], change: Callable[[RunView], RunView]) -> list[RunView]:
+    """Changes runs one after the other, and prints why some of several are refused: they may have ended meanwhile."""
+    changed: list[RunView] = []
+    for at, view in enumerate(views, 1):
+        try:
+            changed.append(change(view))
+        except (NotAllowed, UnknownName) as error:
+            if at == len(views) and not changed:
+                raise
+            output.print_message(str(error))
+    return changed
+
+
+def exit_code(chosen: Sequence[RunView], changed: Sequence[RunView]) -> int:
+    return 0 if len(changed) == len(chosen) else BadInput.exit_code
+
+
 @command()
 @runs_argument()
 @click.option("--no-wait", is_flag=True, help="Return at once instead of waiting for their end.")
 @pass_context
-def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> None:
+def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> int:
     """Stops runs, each with a checkpoint from which it can be resumed."""
     context.print_workspace()
     trainer = context.trainer()
-    views = [trainer.cancel(view.run_id) for view in find_runs(context, runs, lambda view: view.stage != "finished")]
+
+    def stop(view: RunView) -> RunView:
+        try:
+            return trainer.cancel(view.run_id)
+        except NotAllowed:
+            if view.stage == "finished":
+                raise
+            return trainer.get(view.run_id)  # it has just ended by itself
+
+    chosen = find_runs(context, runs, lambda view: view.stage != "finished")
+    views = change_each(chosen, stop)
     if no_wait:
         print_views(context, views, "Run {run} is {status}.")
-        return
+        return exit_code(chosen, views)
     from mosaic.cli.run_follower import wait_for_end
 
     stopping = [view for view in views if view.stage != "finished"]
     if stopping:
         output.print_message(f"Waiting until {'it has' if len(stopping) == 1 else f'all {len(stopping)} have'} ended.")
     print_views(context, wait_for_end(context, views), "Run {run} has ended: {status}.")
+    return exit_code(chosen, views)
 
 
 @command()
 @runs_argument()
 @pass_context
-def pause(context: CliContext, runs: tuple[str, ...]) -> None:
+def pause(context: CliContext, runs: tuple[str, ...]) -> int:
     """Pauses runs. A paused run keeps its memory and its slot; `mosaic resume` continues it."""
     context.print_workspace()
     trainer = context.trainer()
-    views = [trainer.pause(view.run_id) for view in find_runs(context, runs, lambda view: view.stage == "running")]
+    chosen = find_runs(context, runs, lambda view: view.stage == "running")
+    views = change_each(chosen, lambda view: trainer.pause(view.run_id))
     print_views(context, views, "Run {run} was asked to pause. Resume it: mosaic resume {run}")
+    return exit_code(chosen, views)
 
 
 @command()
@@ -84,20 +125,20 @@ def resume(
     """Resumes runs: a paused one at once, a finished one from its last good checkpoint."""
     context.print_workspace()
     trainer = context.trainer()
-    chosen = find_runs(context, runs, can_resume)
+    chosen = find_runs(context, runs, lambda view: can_resume(view, total_timesteps is not None))
     if follow and len(chosen) > 1:
         raise BadInput("--follow takes one run.")
-    views = [trainer.resume(view.run_id, total_timesteps, is_trusted) for view in chosen]
+    views = change_each(chosen, lambda view: trainer.resume(view.run_id, total_timesteps, is_trusted))
     if not follow:
         print_views(context, views, "Run {run} resumed. Watch it: mosaic show -f {run}")
-        return 0
+        return exit_code(chosen, views)
     from mosaic.cli import run_follower
 
     return run_follower.report_end(context, run_follower.follow(context, views[0]))
 
 
 @command()
-@run_argument()
+@run_argument(metavar="RUN|GROUP")
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting, such as learning_rate=0.001."
 )
@@ -108,23 +149,56 @@ def resume(
 def resubmit(
     context: CliContext, run: str, assignments: tuple[str, ...], group: str | None, is_trusted: bool, follow: bool
 ) -> int:
-    """Starts a new run from the config of another one, with changes.
+    """Starts a new run from the config of another one, with changes; for a group, one from each of its runs.
 
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
     The new run is in the group of the other one if no setting but the seed differs.
     A script runs again in its folder, with this shell's environment.
     """
-    from mosaic.cli.train_commands import submit_run
+    from mosaic.api.experiments import repeat_member
+    from mosaic.cli.train_commands import submit_many, submit_run
     from mosaic.submission.caller_environment import program_environment
 
     written = split_assignments(assignments)
-    config = context.trainer().config(find_run(context, run).run_id)
-    changes = parse_assignments(config, written) | ({} if group is None else {"group": group})
-    payload = apply_assignments(config, changes)
-    if names := leave_group(config, payload, changes):
-        why = f"The new run is not in group {config['metadata']['group']!r}: it differs in {', '.join(names)}."
-        output.print_message(f"{why} --group sets one.")
-    return submit_run(context, payload, not follow, program_environment(payload), is_trusted)
+    trainer = context.trainer()
+    views = find_current_runs(context, run)
+    configs = [trainer.config(view.run_id) for view in views]
+    payloads: list[dict[str, Any]] = []
+    differing: dict[str, None] = {}
+    for config in configs:
+        changes = parse_assignments(config, written) | ({} if group is None else {"group": group})
+        payloads.append(apply_assignments(config, changes))
+        differing |= dict.fromkeys(leave_group(config, payloads[-1], changes))
+    names = ", ".join(differing)
+    if len(payloads) == 1:
+        if differing:
+            why = f"The new run is not in group {configs[0]['metadata']['group']!r}: it differs in {names}."
+            output.print_message(f"{why} --group sets one.")
+        return submit_run(context, payloads[0], not follow, program_environment(payloads[0]), is_trusted)
+    if differing:
+        raise BadInput(
+            f"The new runs do not belong to group {run!r}, as they differ in {names}. Name one: --group NAME"
+        )
+    _require_different(configs, payloads)
+    members = trainer.runs(group=group or run, include_archived=True)
+    for view, config, payload in zip(views, configs, payloads, strict=True):
+        payload["metadata"] |= repeat_member(view, config, payload, members)
+    for payload in payloads:  # all of them before the first is submitted
+        trainer.check(payload, program_environment(payload), is_trusted)
+    return submit_many(context, payloads, group or run, not follow, program_environment, is_trusted)
+
+
+def _require_different(configs: Sequence[dict[str, Any]], payloads: Sequence[dict[str, Any]]) -> None:
+    """Refuses changes that make equal runs of different ones, such as one seed for all."""
+
+    def count(payloads: Sequence[dict[str, Any]]) -> int:
+        return len({json.dumps(payload["metadata"]["worker"], sort_keys=True) for payload in payloads})
+
+    if count(payloads) < count(configs):
+        raise BadInput(
+            f"With these changes, only {count(payloads)} of the {len(payloads)} new runs would differ in their "
+            "settings or seed. Change less, or resubmit single runs."
+        )
 
 
 # --- organizing
@@ -198,7 +272,7 @@ def rename(context: CliContext, run: str, name: str) -> None:
 @runs_argument()
 @click.option("--undo", is_flag=True, help="Show them in the list again.")
 @pass_context
-def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> None:
+def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> int:
     """Hides runs from the list without deleting them; `mosaic runs --archived` shows them."""
     context.print_workspace()
     trainer = context.trainer()
@@ -207,26 +281,29 @@ def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> None:
         return view.stage == "finished" and view.is_archived is undo
 
     chosen = find_runs(context, runs, fits, include_archived=undo)
-    views = [trainer.annotate(view.run_id, is_archived=not undo) for view in chosen]
+    views = change_each(chosen, lambda view: trainer.annotate(view.run_id, is_archived=not undo))
     print_views(context, views, "Run {run} is back in the list." if undo else "Run {run} is archived.")
+    return exit_code(chosen, views)
 
 
 @command()
 @runs_argument()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_context
-def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
-    """Moves finished runs to the trash. A run that has not ended is refused."""
+def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> int:
+    """Moves finished runs to the trash, from which `mosaic restore` takes them. A run that has not ended is refused."""
     context.print_workspace()
     trainer = context.trainer()
     views = find_runs(context, runs, lambda view: view.stage == "finished")
     if not yes and any(view.stage == "finished" for view in views):
         _confirm_delete(views)
-    deleted = [trainer.delete(view.run_id) for view in views]
+    deleted = change_each(views, lambda view: trainer.delete(view.run_id))
     print_views(context, deleted, "Run {run} is in the trash: {folder}")
     if not context.is_json:
-        where = " (on the trainer's machine)" if context.is_remote else ""
-        output.print_message(f"Undo{where}: mosaic import {shlex.quote(deleted[0].run_dir)}")
+        is_long = len(deleted) > MAX_UNDO_IDS and LAST not in map(str.lower, runs)
+        names = runs if is_long else [formatting.short_id(view.run_id) for view in deleted]
+        output.print_message(f"Undo: {context.add_trainer_option(shlex.join(['mosaic', 'restore', *names]))}")
+    return exit_code(views, deleted)
 
 
 def _confirm_delete(views: list[RunView]) -> None:

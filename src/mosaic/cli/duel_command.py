@@ -10,15 +10,13 @@ import click
 
 from mosaic import formatting
 from mosaic.cli import output
-from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.contracts.errors import BadInput
+from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext, command, pass_context
+from mosaic.contracts.errors import BadInput, RunEnded
 
 if TYPE_CHECKING:
     from mosaic.api.duel_results import DuelResult, MeanEstimate
     from mosaic.api.duels import DuelPlan
 
-INCOMPLETE_EXIT_CODE = 3
-CANCELLED_EXIT_CODE = 130
 _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -57,7 +55,7 @@ def duel(context: CliContext, /, file: Path, out: Path | None, is_dry_run: bool)
             click.echo(f"Wrote {out.absolute()}")
     if result.is_complete:
         return 0
-    return CANCELLED_EXIT_CODE if has_cancelled(result) else INCOMPLETE_EXIT_CODE
+    return INTERRUPTED_EXIT_CODE if has_cancelled(result) else RunEnded.exit_code
 
 
 def has_cancelled(result: DuelResult) -> bool:

@@ -15,17 +15,21 @@ import click
 from mosaic import formatting
 from mosaic.api.run_wait import InterruptCounter
 from mosaic.cli import output
-from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
-from mosaic.contracts.errors import unknown_name_error
+from mosaic.cli.cli_context import (
+    INTERRUPTED_EXIT_CODE,
+    YAML_SUFFIXES,
+    CliContext,
+    command,
+    common_options,
+    pass_context,
+)
+from mosaic.contracts.errors import RunEnded, unknown_name_error
 
 if TYPE_CHECKING:
     from mosaic.api.experiment_state import ExperimentRun, SettingRow
     from mosaic.contracts.views import RunView
     from mosaic.submission.experiment_plan import ExperimentPlan
 
-FAILED_EXIT_CODE = 3
-DETACHED_EXIT_CODE = 130
-FILE_SUFFIXES = (".yaml", ".yml")
 _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -89,8 +93,13 @@ def run(context: CliContext, file: Path, is_detached: bool, is_retry: bool) -> i
                 f"Interrupted: {report.left} runs were not submitted. "
                 f"Submit them: mosaic experiment run {shlex.quote(str(file))}"
             )
-            return DETACHED_EXIT_CODE
-        output.print_message(f"{_count(len(report.submitted), 'run')} submitted to group {plan.name}.")
+            return INTERRUPTED_EXIT_CODE
+        if report.submitted:
+            output.print_message(
+                f"{formatting.count_noun(len(report.submitted), 'run')} submitted to group {plan.name}."
+            )
+        else:
+            output.print_message(f"All runs of group {plan.name} were submitted before.")
         runs = report.runs
         if not is_detached:
             with closing(ProgressLine()) as show:
@@ -103,12 +112,12 @@ def run(context: CliContext, file: Path, is_detached: bool, is_retry: bool) -> i
             f"Detached; the runs continue. Attach again: mosaic experiment run {shlex.quote(str(file))}    "
             f"Cancel them: mosaic cancel {plan.name}"
         )
-        return DETACHED_EXIT_CODE
+        return INTERRUPTED_EXIT_CODE
     if any(one.is_unsuccessful for one in runs):
         output.print_message(
             f"Submit those that did not succeed again: mosaic experiment run {shlex.quote(str(file))} --retry"
         )
-        return FAILED_EXIT_CODE
+        return RunEnded.exit_code
     return 0
 
 
@@ -120,7 +129,7 @@ def status(context: CliContext, experiment_name: str) -> None:
     from mosaic.api.experiments import read_runs
 
     path = Path(experiment_name)
-    if path.suffix in FILE_SUFFIXES or path.is_file():
+    if path.suffix in YAML_SUFFIXES or path.is_file():
         plan = _read_plan(path)
         _print_runs(context, plan.name, read_runs(context.call_with_reconnect, plan))
         return
@@ -137,7 +146,9 @@ def status(context: CliContext, experiment_name: str) -> None:
     _print_table(rows_by_setting(current))
     click.echo(f"\n{experiment_name}: {format_counts([view.status for view in current])}")
     if superseded:
-        output.print_message(f"{_count(len(superseded), 'run')} with earlier settings or attempts are not counted.")
+        output.print_message(
+            f"{formatting.count_noun(len(superseded), 'run')} with earlier settings or attempts are not counted."
+        )
 
 
 @command()
@@ -178,10 +189,6 @@ def _read_plan(file: Path) -> ExperimentPlan:
     return plan_experiment(read_experiment(file))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 # --- output
 
 
@@ -203,7 +210,7 @@ def print_plan(plan: ExperimentPlan, runs: Sequence[ExperimentRun]) -> None:
     output.console().print(table)
     steps_text = f" with {plan.total_steps:,} steps in total" if plan.total_steps else ""
     submitted = f"{missing.total()} would be submitted" if missing else "all of them are submitted already"
-    click.echo(f"\n{_count(len(runs), 'run')} in group {plan.name}{steps_text}; {submitted}.")
+    click.echo(f"\n{formatting.count_noun(len(runs), 'run')} in group {plan.name}{steps_text}; {submitted}.")
 
 
 def _print_runs(context: CliContext, name: str, runs: Sequence[ExperimentRun]) -> None:

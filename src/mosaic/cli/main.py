@@ -16,12 +16,11 @@ from typing import Any
 import click
 
 from mosaic import __version__
-from mosaic.cli.cli_context import CliContext, common_options
+from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext, common_options
 from mosaic.contracts.errors import MosaicError, similar_names, unknown_name_error
 from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
-INTERRUPTED_EXIT_CODE = 130
 
 OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 """Of a write to stdout; an error of another file has its name."""
@@ -72,7 +71,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("control_commands:cancel", "Stop runs, each with a checkpoint."),
         "pause": ("control_commands:pause", "Pause running runs."),
         "resume": ("control_commands:resume", "Resume paused, stopped, failed or lost runs."),
-        "resubmit": ("control_commands:resubmit", "Start a new run from the config of another one."),
+        "resubmit": ("control_commands:resubmit", "Start new runs from the configs of others, with changes."),
     },
     "Organize": {
         "tag": ("control_commands:tag", "Add tags to a run or remove them."),
@@ -80,6 +79,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "rename": ("control_commands:rename", "Give a run another name."),
         "archive": ("control_commands:archive", "Hide runs from the list without deleting them."),
         "delete": ("control_commands:delete", "Move finished runs to the trash."),
+        "restore": ("restore_command:restore", "Restore deleted runs, or list the trash."),
         "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
         "import": ("export:import_", "Import a run that was exported as a zip."),
         "push": ("hub_commands:push", "Upload a run's policy to the Hugging Face Hub."),

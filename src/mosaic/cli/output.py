@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_UNLIMITED_WIDTH = 10_000
 
 OUTCOMES = ("succeeded", "failed", "cancelled", "rejected", "lost")
 OUTCOME_STYLES = {
@@ -96,6 +97,12 @@ def create_table(
             overflow="fold" if column in wrap else "ellipsis",
         )
     return table
+
+
+def fits_width(screen: Console, table: Table) -> bool:
+    """Whether nothing of a table has to be cut or wrapped."""
+    unlimited = screen.options.update(max_width=_UNLIMITED_WIDTH)  # a table is measured as no wider than its screen
+    return screen.measure(table, options=unlimited).maximum <= screen.width
 
 
 def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from mosaic import formatting
 from mosaic.api.run_wait import InterruptCounter, poll_until_finished
 from mosaic.cli import output
-from mosaic.cli.cli_context import CliContext
+from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext
 from mosaic.cli.live_view import LiveDisplay, LiveGroupView, LiveRunState, PlainDisplay, create_display
 from mosaic.cli.outage import Outage
 from mosaic.client.trainer_client import MetricsUpdate
-from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed
+from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed, RunEnded
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.views import MetricsCursor
 
@@ -34,9 +34,7 @@ MAX_SILENCE_S = 5.0
 """After this long without an event, the daemon is asked for the run's state."""
 FOLLOWED_EVENT_KINDS = ("record", "hello", "progress", "episodes", "sample", "warning", "anomaly")
 """What the live view shows."""
-EXIT_CODES = {"succeeded": 0, "cancelled": 130}
-FAILED_EXIT_CODE = 3
-DETACHED_EXIT_CODE = 130
+EXIT_CODES = {"succeeded": 0, "cancelled": INTERRUPTED_EXIT_CODE}
 
 
 class RunEventStream:
@@ -276,8 +274,8 @@ def wait_for_end(context: CliContext, views: list[RunView]) -> list[RunView]:
 def exit_code(view: RunView) -> int:
     """The exit code of a command that waited for the run."""
     if view.stage != "finished":
-        return DETACHED_EXIT_CODE
-    return EXIT_CODES.get(str(view.outcome), FAILED_EXIT_CODE)
+        return INTERRUPTED_EXIT_CODE
+    return EXIT_CODES.get(str(view.outcome), RunEnded.exit_code)
 
 
 def report_end(context: CliContext, view: RunView) -> int:

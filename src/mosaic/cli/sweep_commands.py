@@ -14,8 +14,15 @@ import click
 from mosaic import formatting
 from mosaic.api.run_wait import InterruptCounter
 from mosaic.cli import output
-from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
-from mosaic.contracts.errors import MissingExtra, MosaicError, NotAllowed
+from mosaic.cli.cli_context import (
+    INTERRUPTED_EXIT_CODE,
+    YAML_SUFFIXES,
+    CliContext,
+    command,
+    common_options,
+    pass_context,
+)
+from mosaic.contracts.errors import MissingExtra, MosaicError, NotAllowed, RunEnded
 
 if TYPE_CHECKING:
     from mosaic.api.sweeps.study import Study
@@ -23,9 +30,6 @@ if TYPE_CHECKING:
     from mosaic.api.sweeps.sweep_plan import SweepPlan
     from mosaic.api.sweeps.trial_row import TrialRow
 
-FAILED_EXIT_CODE = 3
-DETACHED_EXIT_CODE = 130
-FILE_SUFFIXES = (".yaml", ".yml")
 DASHBOARD = "optuna-dashboard"
 _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
 
@@ -75,13 +79,13 @@ def run(context: CliContext, file: Path, is_cancel: bool) -> int:
     if is_cancel:
         end_running_sweep(context.workspace, data)
     else:
-        check_sweep(context.call_with_reconnect, data)
+        check_sweep(context.call_with_reconnect, context.workspace, data)
     with InterruptCounter() as interrupts, open_study(context.workspace, data) as study:
         context.print_workspace()
         loop = SweepLoop(context.call_with_reconnect, study, lambda: interrupts.count > 0)
         if is_cancel:
             count = loop.cancel()
-            message = f"{count} running trial{'' if count == 1 else 's'} cancelled. Continue: {_run_command(file)}"
+            message = f"{formatting.count_noun(count, 'running trial')} cancelled. Continue: {_run_command(file)}"
             context.print_result({"name": study.plan.config.name, "cancelled": count}, message)
             return 0
         with SweepProgress(study.plan) as show:
@@ -98,14 +102,14 @@ def run(context: CliContext, file: Path, is_cancel: bool) -> int:
             print_summary(study.plan, rows)
     if loop.is_cancelled and not is_ended:
         output.print_message(f"Another process has cancelled the sweep. Continue: {_run_command(file)}")
-        return FAILED_EXIT_CODE
+        return RunEnded.exit_code
     if not is_ended:
         output.print_message(
             f"Detached; the runs of running trials continue. Continue: {_run_command(file)}    "
             f"Cancel: {_run_command(file)} --cancel"
         )
-        return DETACHED_EXIT_CODE
-    return 0 if best is not None else FAILED_EXIT_CODE
+        return INTERRUPTED_EXIT_CODE
+    return 0 if best is not None else RunEnded.exit_code
 
 
 @command("status")
@@ -245,7 +249,7 @@ def _open_for_reading(context: CliContext, name: str) -> tuple[SweepFolder, Stud
     from mosaic.api.sweeps.sweep_loop import read_study
 
     path = Path(name)
-    if path.suffix in FILE_SUFFIXES:
+    if path.suffix in YAML_SUFFIXES:
         name = parse_sweep(read_sweep(path)).name
     folder = find_sweep(context.workspace, name)
     return folder, read_study(folder)

@@ -19,6 +19,7 @@ from mosaic.cli.compare_commands import format_interval
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.table import Table
 
     from mosaic.api.sweeps.sweep_plan import SweepPlan
     from mosaic.api.sweeps.trial_row import TrialRow
@@ -70,15 +71,26 @@ def print_best_trials(plan: SweepPlan, rows: Sequence[TrialRow]) -> None:
     if not done:
         output.print_message("No trial is done.")
         return
-    names = [dimension.name for dimension in plan.dimensions]
+    screen = output.console()
+    table = _trials_table(plan, done[:BEST_SHOWN], [dimension.name for dimension in plan.dimensions])
+    if not output.fits_width(screen, table):
+        table = _trials_table(plan, done[:BEST_SHOWN])
+    screen.print(table)
+
+
+def _trials_table(plan: SweepPlan, rows: Sequence[TrialRow], settings: Sequence[str] = ()) -> Table:
+    """One row for each trial, with a column for each of these settings; without any, with one column for all."""
     has_intervals = plan.config.seeds_per_trial > 1
-    columns = ("TRIAL", "SCORE", *(("MEAN OVER SEEDS 95 %",) if has_intervals else ()), *map(str.upper, names))
-    table = output.create_table(*columns, right_aligned=columns[:2])
-    for row in done[:BEST_SHOWN]:
+    columns = ("TRIAL", "SCORE", *(("MEAN OVER SEEDS 95 %",) if has_intervals else ()))
+    table = output.create_table(
+        *columns, *(map(str.upper, settings) if settings else ("SETTINGS",)),
+        right_aligned=columns[:2], wrap=() if settings else ("SETTINGS",),
+    )  # fmt: skip
+    for row in rows:
         interval = (format_interval(score_interval(row.seed_scores)),) if has_intervals else ()
-        cells = (format_param(row.params[name]) for name in names)
+        cells = [format_param(row.params[name]) for name in settings] or [format_params(row)]
         table.add_row(str(row.number), formatting.format_number(row.score), *interval, *cells)
-    output.console().print(table)
+    return table
 
 
 def sweep_json(plan: SweepPlan, rows: Sequence[TrialRow]) -> dict[str, Any]:

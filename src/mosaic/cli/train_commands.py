@@ -233,7 +233,7 @@ def _submit_training(
         algorithm.name, payload["metadata"]["worker"]["config"].get("env_id", ""), time.time()
     )
     payloads = [with_seed(payload, seed, group) for seed in parse_seeds(seeds)]
-    return _submit_many(context, payloads, group, is_detached, environment)
+    return submit_many(context, payloads, group, is_detached, lambda _: environment)
 
 
 def submit_run(
@@ -260,15 +260,17 @@ def submit_run(
     return 0
 
 
-def _submit_many(
+def submit_many(
     context: CliContext,
     payloads: list[dict[str, Any]],
     group: str,
     is_detached: bool,
-    environment: dict[str, str] | None,
+    get_environment: Callable[[dict[str, Any]], dict[str, str] | None],
+    is_trusted: bool = False,
 ) -> int:
+    """Submits the runs of a group and, unless detached, stays with them until their end."""
     context.print_workspace()
-    views = [context.submit(payload, environment) for payload in payloads]
+    views = [context.submit(payload, get_environment(payload), is_trusted) for payload in payloads]
     output.print_warnings(*views)
     output.print_message(f"{len(views)} runs in group {group}. List them: mosaic runs --group {group}")
     if not is_detached:

@@ -61,7 +61,7 @@ def add(context: CliContext, name: str, address: str, replace: bool) -> None:
     elif sys.stdin.isatty():
         token = _ask_for_token(stored)
     else:
-        token = stored or read_token()
+        token = stored or read_token(is_remote=True)
     with connect_remote(from_profile(profile, token)) as client:
         status = client.status()
     place = put_secret(profile.secret_name, token)

@@ -146,7 +146,8 @@ def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonA
     if full_disk:
         raise NoDaemon(f"The daemon did not start. {full_disk}")
     printed = console.read_bytes()[printed_before:].decode(errors="replace").strip().splitlines()
-    raise NoDaemon(f"The daemon did not start. {printed[-1] if printed else ''} See its output: {console}")
+    reason = f" {printed[-1].rstrip('.')}." if printed else ""
+    raise NoDaemon(f"The daemon did not start.{reason} Its output: {console}")
 
 
 class ReconnectingClient:

@@ -103,8 +103,9 @@ def read_token(file: Path | None = None, is_remote: bool = False) -> str:
     if file is None:
         token = os.environ.get(TOKEN_VARIABLE, "")
         if not token:
+            where = "trainer/remote_token" if is_remote else "trainer/daemon.json"
             raise BadInput(
-                "A trainer on another machine needs its token, which is in its trainer/daemon.json. Set "
+                f"A trainer on another machine needs its token, which is in {where} of its workspace. Set "
                 f"${TOKEN_VARIABLE} to it, or name a copy of that file: --token-file FILE"
             )
         return token

@@ -148,13 +148,15 @@ class TrainerClient:
         except NoDaemon as error:
             raise SubmissionUncertain(error) from None
 
-    def check(self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Verdict:
+    def check(
+        self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None, is_trusted: bool = False
+    ) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
-        request = self._payload_request(payload, environment)
+        request = self._payload_request(payload, environment, is_trusted)
         return Verdict.model_validate_json(self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
 
     def _payload_request(
-        self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool = False
+        self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool
     ) -> pb.PayloadRequest:
         if environment is not None and not self.is_local:
             raise NotAllowed(

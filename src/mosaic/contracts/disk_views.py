@@ -88,6 +88,7 @@ class TrashedRun(View):
     size_bytes: int | None = None
     """Null where it was not measured."""
     run_name: str | None = None
+    group: str | None = None
     algo: str | None = None
     env_id: str | None = None
     seed: int | None = None

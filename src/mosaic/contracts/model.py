@@ -26,12 +26,22 @@ Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 MAX_LISTED = 20
 """Problems that a refusal names."""
 _MAX_PATH_LENGTH = 200
-_MESSAGES = {
-    "dict_type": 'expected a JSON object, such as {"name": 1}',
-    "tuple_type": "expected a list",
-    "list_type": "expected a list",
+_EXPECTED = {
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": 'a mapping, such as {"name": 1}',
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
 }
-"""Instead of pydantic's, by the type of its error."""
+"""By pydantic's type of error: what a person who wrote JSON or YAML calls it."""
 
 
 def _check_process(process: ProcessIdentity) -> ProcessIdentity:
@@ -70,7 +80,8 @@ def _field_problem(problem: dict[str, Any], prefix: str, written_paths: Mapping[
         return FieldProblem(path, "unknown key")
     if problem["type"] == "missing":
         return FieldProblem(path, "missing")
-    message = _MESSAGES.get(problem["type"]) or str(problem["msg"]).removeprefix("Value error, ")
+    expected = _EXPECTED.get(problem["type"])
+    message = f"expected {expected}" if expected else str(problem["msg"]).removeprefix("Value error, ")
     value = problem.get("input")
     is_plain = isinstance(value, (str, int, float, bool)) or value is None
     given = f" (given: {str(value)[:60]!r})" if is_plain else ""

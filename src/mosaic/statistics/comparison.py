@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import permutations
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -238,12 +238,15 @@ def compare(
     groups.sort(key=lambda group: -group.iqm.point if np.isfinite(group.iqm.point) else np.inf)
     improvement = {}
     names = [group.name for group in groups] if has_probabilities and key != NO_GROUPING else []
-    for one, other in permutations(names, 2):
+    for one, other in combinations(names, 2):
         shared = [task for task in strata[one] if task in strata[other]]
         if shared:
-            improvement[one, other] = probability_of_improvement_interval(
+            better = probability_of_improvement_interval(
                 [strata[one][task] for task in shared], [strata[other][task] for task in shared]
             )
+            improvement[one, other] = better
+            # Not sampled again, so that both directions agree.
+            improvement[other, one] = ConfidenceInterval(1 - better.point, 1 - better.high, 1 - better.low)
     return Comparison(grid, groups, improvement, is_normalized)
 
 

@@ -99,9 +99,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-_Algorithm = Annotated[ExperimentAlgorithm, BeforeValidator(lambda value: expand_entry(value, "name"))]
-_Environment = Annotated[ExperimentEnvironment, BeforeValidator(lambda value: expand_entry(value, "id"))]
-_Settings = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
+AlgorithmEntry = Annotated[ExperimentAlgorithm, BeforeValidator(lambda value: expand_entry(value, "name"))]
+EnvironmentEntry = Annotated[ExperimentEnvironment, BeforeValidator(lambda value: expand_entry(value, "id"))]
+SettingsSection = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 
 
 class ExperimentConfig(Contract):
@@ -109,14 +109,14 @@ class ExperimentConfig(Contract):
 
     name: SafeName
     """The group of its runs."""
-    algorithms: Annotated[tuple[_Algorithm, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
-    environments: Annotated[tuple[_Environment, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
+    algorithms: Annotated[tuple[AlgorithmEntry, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
+    environments: Annotated[tuple[EnvironmentEntry, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_expand_seeds), Field(min_length=1, max_length=MAX_RUNS)] = (1,)
-    settings: _Settings = Field(default_factory=dict)
+    settings: SettingsSection = Field(default_factory=dict)
     """Settings of all algorithms."""
-    variants: Annotated[dict[SafeName, _Settings], Field(max_length=MAX_ENTRIES)] = Field(default_factory=dict)
+    variants: Annotated[dict[SafeName, SettingsSection], Field(max_length=MAX_ENTRIES)] = Field(default_factory=dict)
     """Named changes of settings: each algorithm is run with each of them."""
-    options: Annotated[_Settings, AfterValidator(convert_options)] = Field(default_factory=dict)
+    options: Annotated[SettingsSection, AfterValidator(convert_options)] = Field(default_factory=dict)
     """Options of every run, by the names of their flags: cpus, memory_mb, tags, track and so on."""
 
     @model_validator(mode="after")

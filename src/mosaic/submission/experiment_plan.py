@@ -53,7 +53,7 @@ class PlannedRun:
     @property
     def key(self) -> str:
         scope = {"scope": self.cell.key_scope} if self.cell.key_scope else {}
-        return _digest({"settings": self.cell.settings_key, "seed": self.seed, **scope})
+        return digest({"settings": self.cell.settings_key, "seed": self.seed, **scope})
 
     def build_payload(self, attempt: int = 1) -> dict[str, Any]:
         member = ExperimentMember(
@@ -185,10 +185,11 @@ def _settings_key(algorithm: Algorithm, env_id: str, settings: Mapping[str, Any]
     """A hash of the settings that differ from their defaults: writing a default out makes no new run."""
     fields: dict[str, SettingField] = {field.name: field for field in algorithm.fields}
     changed = {name: value for name, value in settings.items() if value != fields[name].default}
-    return _digest({"worker": algorithm.worker.id, "algo": algorithm.name, "env_id": env_id, "settings": changed})
+    return digest({"worker": algorithm.worker.id, "algo": algorithm.name, "env_id": env_id, "settings": changed})
 
 
-def _digest(data: Mapping[str, Any]) -> str:
+def digest(data: Mapping[str, Any]) -> str:
+    """Return the hash of what identifies a run, as a key."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 

@@ -52,6 +52,7 @@ from mosaic.trainer.rpc_calls import CallThreads, DecodingInterceptor
 from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.server import Servicer
+from mosaic.trainer.submissions import Submissions
 from mosaic.trainer.supervisor import Supervisor
 from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity
 from mosaic.trainer.workspace_lock import WorkspaceLock
@@ -164,8 +165,12 @@ class Daemon:
         self._address = bind_loopback(server, self._port)
         executors = self._executors = self._create_executors()
         self.supervisor = Supervisor(self._records, executors, backlog)
-        self._run_service = RunService(self._records, checkers, executors, self.supervisor.wake, self._default_executor)
-        servicer = Servicer(self._records, self._run_service, checkers, feed, threads, self._credentials, self)
+        wake = self.supervisor.wake
+        submissions = Submissions(self._records, checkers, executors, wake, self._default_executor)
+        self._run_service = RunService(self._records, checkers, submissions, wake)
+        servicer = Servicer(
+            self._records, submissions, self._run_service, checkers, feed, threads, self._credentials, self
+        )
         add_TrainerServicer_to_server(servicer, server)
         await _add_standard_services(server)
         self._started_at = time.time()

@@ -41,8 +41,9 @@ from mosaic.trainer.records import Records
 from mosaic.trainer.rpc_calls import CallCounter, CallThreads, Context, guard_calls, iterate_in, run_in
 from mosaic.trainer.run_import import import_run
 from mosaic.trainer.run_logs import LogPart, RunLogs, find_error, text_finder
-from mosaic.trainer.run_service import Caller, RunService
+from mosaic.trainer.run_service import RunService
 from mosaic.trainer.run_settings import SETTINGS_KINDS, describe_settings, find_algorithm, worker_options
+from mosaic.trainer.submissions import Caller, Submissions
 from mosaic.trainer.trash import list_trash
 from mosaic.workers import get_worker
 
@@ -61,6 +62,7 @@ class Servicer(TrainerServicer):
     def __init__(
         self,
         records: Records,
+        submissions: Submissions,
         run_service: RunService,
         checkers: Checkers,
         feed: EventFeed,
@@ -69,6 +71,7 @@ class Servicer(TrainerServicer):
         daemon: Daemon,
     ) -> None:
         self._records = records
+        self._submissions = submissions
         self._run_service = run_service
         self._checkers = checkers
         self._credentials = credentials
@@ -89,10 +92,10 @@ class Servicer(TrainerServicer):
     # --- runs
 
     def SubmitRun(self, request: pb.PayloadRequest, context: Context) -> pb.RunReply:
-        return _run_reply(self._run_service.submit(request.payload_json, _caller(request, request.environment)))
+        return _run_reply(self._submissions.submit(request.payload_json, _caller(request, request.environment)))
 
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        verdict = self._run_service.check(request.payload_json, _caller(request, request.environment))
+        verdict = self._submissions.check(request.payload_json, _caller(request, request.environment))
         return _json_reply(verdict)
 
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:

@@ -1,4 +1,4 @@
-"""The trash: folders of deleted runs, which are kept for 30 days; `mosaic import` restores them."""
+"""The trash: folders of deleted runs, which are kept for 30 days; `mosaic restore` takes them out of it."""
 
 from __future__ import annotations
 
@@ -98,6 +98,7 @@ def list_trash(workspace: Workspace, has_sizes: bool) -> Iterator[TrashedRun]:
             seconds_left=max(0.0, RETENTION_S - ages[path.name]),
             size_bytes=measure_folder(path) if has_sizes else None,
             run_name=record.run_name,
+            group=record.group,
             algo=record.algo,
             env_id=record.env_id,
             seed=record.seed,
@@ -126,15 +127,15 @@ def delete_for_good(
     """Delete runs of the trash, all without `run_ids`; return what was deleted, or would be."""
     items = []
     for path in _list_folders(workspace):
-        if (run_ids and path.name not in run_ids) or time.time() - _deleted_at(path) < older_than_s:
-            continue
-        items.append(
-            PruneItem(run_id=path.name, kind=DiskKind.TRASH, names=(), size_bytes=measure_folder(path)),
-        )
-        if not is_dry_run:
-            pruned = workspace.runs / f"{PRUNED_PREFIX}{path.name}-{secrets.token_hex(4)}"
-            path.rename(pruned)
-            shutil.rmtree(pruned, ignore_errors=True)
+        with suppress(FileNotFoundError):  # it has just been restored
+            if (run_ids and path.name not in run_ids) or time.time() - _deleted_at(path) < older_than_s:
+                continue
+            item = PruneItem(run_id=path.name, kind=DiskKind.TRASH, names=(), size_bytes=measure_folder(path))
+            if not is_dry_run:
+                pruned = workspace.runs / f"{PRUNED_PREFIX}{path.name}-{secrets.token_hex(4)}"
+                path.rename(pruned)
+                shutil.rmtree(pruned, ignore_errors=True)
+            items.append(item)
     return items
 
 

@@ -17,10 +17,10 @@ from mosaic.contracts.model import Contract, parse_contract, refuse
 from mosaic.contracts.payload import SafeName
 from mosaic.submission.experiment_config import (
     MAX_ENTRIES,
-    ExperimentAlgorithm,
-    ExperimentEnvironment,
+    AlgorithmEntry,
+    EnvironmentEntry,
+    SettingsSection,
     convert_options,
-    expand_entry,
     suggest,
 )
 
@@ -52,9 +52,6 @@ class Pruning(Contract):
         return self
 
 
-_Algorithm = Annotated[ExperimentAlgorithm, BeforeValidator(lambda value: expand_entry(value, "name"))]
-_Environment = Annotated[ExperimentEnvironment, BeforeValidator(lambda value: expand_entry(value, "id"))]
-_Settings = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 _Pruning = Annotated[Pruning, BeforeValidator(lambda value: {"method": value} if isinstance(value, str) else value)]
 
 
@@ -71,11 +68,11 @@ def _expand_search(value: Any) -> Any:
 class SweepConfig(Contract):
     name: SafeName
     """The folder of the study, the group of its runs, and the preset of its best settings."""
-    algorithm: _Algorithm
-    environments: Annotated[tuple[_Environment, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
-    settings: _Settings = Field(default_factory=dict)
+    algorithm: AlgorithmEntry
+    environments: Annotated[tuple[EnvironmentEntry, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
+    settings: SettingsSection = Field(default_factory=dict)
     """Fixed settings of all trials."""
-    options: Annotated[_Settings, AfterValidator(convert_options)] = Field(default_factory=dict)
+    options: Annotated[SettingsSection, AfterValidator(convert_options)] = Field(default_factory=dict)
     """Options of every run, as in an experiment."""
     search: Annotated[dict[str, SearchEntry], BeforeValidator(lambda value: _expand_search(value))]
     """By setting: what is tried. Empty: the ranges that ship with MOSAIC, which a file asks for by `default`."""

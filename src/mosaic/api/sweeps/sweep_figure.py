@@ -65,7 +65,8 @@ def _draw_history(axes: Axes, plan: SweepPlan, rows: Sequence[TrialRow], done: S
     axes.set_xlabel("trial")
     axes.set_ylabel(_describe_score(plan))
     axes.set_title("History")
-    axes.legend(frameon=False, loc="best")
+    # Below the axes: its markers look like trials.
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, columnspacing=1.0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.5)
 
@@ -123,7 +124,8 @@ def _draw_coordinates(
                 zorder=4,
                 bbox={"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.3},
             )
-    axes.set_xticks(places, [dimension.name for dimension in dimensions], rotation=25, ha="right")
+    names = [f"{dimension.name} (log)" if dimension.is_log else dimension.name for dimension in dimensions]
+    axes.set_xticks(places, names, rotation=25, ha="right")
     axes.set_yticks([])
     axes.set_ylim(-0.06, 1.06)
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
@@ -139,5 +141,4 @@ def _positions(dimensions: Sequence[Dimension], params: Mapping[str, Any]) -> li
 def _axis_labels(dimension: Dimension) -> list[tuple[float, str]]:
     if dimension.options:
         return [(dimension.position(one), str(one)) for one in dimension.options]
-    log_scale = "  (log)" if dimension.is_log else ""
-    return [(0.0, f"{dimension.low:.3g}"), (1.0, f"{dimension.high:.3g}{log_scale}")]
+    return [(0.0, f"{dimension.low:.3g}"), (1.0, f"{dimension.high:.3g}")]

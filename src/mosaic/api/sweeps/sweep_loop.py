@@ -28,6 +28,7 @@ from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded, UnknownName
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import MetricsCursor
+from mosaic.formatting import count_noun, join_words
 from mosaic.submission.caller_environment import program_environment
 
 if TYPE_CHECKING:
@@ -46,9 +47,22 @@ MAX_FAILED = 5
 """Trials that fail before the first one succeeds: then something is wrong with all of them."""
 
 
-def check_sweep(call: Call[Any], data: dict[str, Any]) -> None:
-    """Raise ConfigRefused where the sweep's file, or a run without searched settings, is refused."""
-    check_cells(call, plan_sweep(parse_sweep(data)).plan_defaults().cells, 1)
+def check_sweep(call: Call[Any], workspace: Workspace, data: dict[str, Any]) -> None:
+    """Raise where the sweep's file or a run without searched settings is refused, or other runs have its group."""
+    config = parse_sweep(data)
+    cells = plan_sweep(config).plan_defaults().cells
+    if not SweepFolder(workspace.sweeps / config.name).config.exists():
+        _require_new_group(call, config.name)
+    check_cells(call, cells, 1)
+
+
+def _require_new_group(call: Call[Any], name: str) -> None:
+    members = call(lambda trainer: trainer.runs(group=name, include_archived=True))
+    if members:
+        raise NotAllowed(
+            f"The group {name!r} has {count_noun(len(members), 'run')} that this sweep did not start. Choose another "
+            "name: the runs of a sweep are a group of their own."
+        )
 
 
 @contextmanager
@@ -81,8 +95,8 @@ def _check_unchanged(folder: SweepFolder, config: SweepConfig) -> None:
     changed = changed_keys(parse_sweep(folder.read_config()), config)
     if changed:
         raise NotAllowed(
-            f"The sweep {config.name!r} was started with another {' and '.join(changed)}, so its scores cannot "
-            f"be compared. Only {', '.join(FREE_KEYS)} may change: undo the change, or choose another name."
+            f"The sweep {config.name!r} was started with other values of {join_words(changed)}, so its scores "
+            f"cannot be compared. Only {join_words(FREE_KEYS)} may change: undo the change, or choose another name."
         )
 
 

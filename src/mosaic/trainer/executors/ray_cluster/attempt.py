@@ -110,15 +110,20 @@ class AttemptBridge:
                 await self._follow()
         except NodeGone as gone:
             self._mirror.close()
-            if self._is_copied is not True:
-                await asyncio.sleep(SHARED_GRACE_S)
+            await self._wait_for_writers()
             self._send(AttemptLost(run_id=self._run_id, attempt=self._attempt, reason=str(gone)))
         except Exception:
             self._node.kill()
+            await self._wait_for_writers()
             raise
         finally:
             self._mirror.close()
         self._node.kill()
+
+    async def _wait_for_writers(self) -> None:
+        """Until no keeper without its actor can write to a shared folder, in which the next attempt begins."""
+        if self._is_copied is not True:
+            await asyncio.sleep(SHARED_GRACE_S)
 
     def _send(self, message: AttemptReport) -> None:
         if self._is_current():

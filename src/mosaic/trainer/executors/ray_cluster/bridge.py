@@ -196,8 +196,13 @@ class Bridge:
             raise NodeGone("Its actor is no longer in the cluster") from None
 
     async def report_cluster(self, address: str) -> None:
+        """Return when the cluster cannot be asked any more."""
         while True:
-            report = await asyncio.to_thread(_describe_cluster, address)
+            try:
+                report = await asyncio.to_thread(_describe_cluster, address)
+            except Exception as error:  # whatever Ray raises where the connection is lost
+                self.send(ClusterUnavailable(reason=_last_line(error)))
+                return
             self.send(report)
             await asyncio.sleep(REPORT_S)
 
@@ -283,8 +288,9 @@ def main() -> int:
 
 
 async def _serve(bridge: Bridge, address: str, lines: queue.SimpleQueue[bytes]) -> None:
-    """Until the daemon closes stdin, or is gone."""
+    """Until the daemon closes stdin or is gone, or the cluster is: the next bridge connects again."""
     reporting = asyncio.create_task(bridge.report_cluster(address))
+    reporting.add_done_callback(lambda _: lines.put(b""))
     while line := await asyncio.to_thread(lines.get):
         try:
             bridge.handle(decode_from_daemon(line))

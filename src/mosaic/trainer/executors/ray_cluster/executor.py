@@ -200,6 +200,7 @@ class RayExecutor:
             # Sockets are in there, whose paths may have 107 characters only.
             temp_dir = Path(tempfile.gettempdir()) / f"mosaic-ray-{os.getuid()}" / workspace_id
             self._has_answered.clear()
+            self._cluster = None
             self._sent.clear()
             self._has_sent_active = False
             self._reports.clear()
@@ -238,6 +239,8 @@ class RayExecutor:
                 log.error("ray_bridge_message_malformed", error=str(error)[:500])
         code = process.wait()
         with self._lock:
+            if process is not self._process:
+                return  # the next one was started before this thread noticed the end
             self._cluster = None
             self._next_start_at = time.monotonic() + RESTART_S
             self._problem = self._problem or f"the bridge ended with exit code {code}"
