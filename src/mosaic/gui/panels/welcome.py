@@ -70,7 +70,7 @@ class WelcomePage(QWidget):
             title,
             ui.muted_label(
                 "A workbench for reinforcement learning: pick an algorithm and an environment, train, watch it live, "
-                "compare.\nRuns belong to a trainer in the background: closing this window touches none of them."
+                "compare.\nRuns belong to a trainer in the background: they continue when this window is closed."
             ),
             16,
             ui.heading_label("Begin with an example"),
