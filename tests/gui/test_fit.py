@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from PySide6.QtWidgets import QScrollArea, QWidget
-from tests.helpers.gui import find, settle
-from tests.helpers.gui_fit import find_misfits
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractScrollArea,
+    QComboBox,
+    QDockWidget,
+    QHeaderView,
+    QLabel,
+    QLineEdit,
+    QScrollArea,
+    QTabBar,
+    QWidget,
+)
+from tests.helpers.gui import find, finish_calls, settle
+from tests.helpers.gui_fit import describe_widget, find_misfits
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
@@ -84,3 +95,34 @@ def _places(program: Application) -> Iterator[str]:
             if run is not None and tab.id not in TABS_WITH_PROCESSES and tab.is_available(run):
                 program.workbench.select(run.run_id, tab.id)
                 yield f"tab {tab.id} of run {number}"
+
+
+def test_another_size_of_the_text_reaches_every_widget_at_once(program: Application) -> None:
+    start_with(program, FakeTrainer([view(1)]))
+    window, workbench = program.window, program.workbench
+    window.resize(1366, 768)
+    for panel in window.findChildren(QDockWidget):
+        panel.show()
+    settle()
+    finish_calls(program.bridge)
+    status = FakeTrainer().status()
+    for size_pt in (12.0, 14.0, 16.0, 10.0):
+        workbench.show_message("Size of the text: 14 pt")
+        program.settings.put("font_pt", size_pt)
+        workbench.apply_theme()
+        program.bridge.status_polled.emit([], status)
+        misfits = _settled_misfits(window)
+        assert not misfits, "\n".join(misfits)
+        sizes = {size_pt, *(size_pt + offset for offset in (-1, -0.5, 2)), 1.5 * (size_pt + 2)}
+        other = {
+            f"{describe_widget(each)}: {each.font().pointSizeF()} pt"
+            for each in window.findChildren(QWidget)
+            if each.isVisible() and _shows_text(each) and each.font().pointSizeF() not in sizes
+        }
+        assert not other
+
+
+def _shows_text(widget: QWidget) -> bool:
+    if isinstance(widget, (QLabel, QAbstractButton)):
+        return bool(widget.text())  # not those with an icon only
+    return isinstance(widget, (QAbstractScrollArea, QComboBox, QHeaderView, QLineEdit, QTabBar))
