@@ -8,6 +8,7 @@ import pytest
 from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractScrollArea,
+    QApplication,
     QComboBox,
     QDockWidget,
     QHeaderView,
@@ -22,8 +23,10 @@ from tests.helpers.gui_fit import describe_widget, find_misfits
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
+from mosaic.gui.forms.submit_controller import VerdictLine
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.panels import PAGES, RUN_TABS
+from mosaic.gui.views.widgets import combo_box
 
 SIZES = ((1024, 700), (1366, 768), (1920, 1080))
 FONT_SIZES_PT = (10.0, 14.0)
@@ -120,6 +123,35 @@ def test_another_size_of_the_text_reaches_every_widget_at_once(program: Applicat
             if each.isVisible() and _shows_text(each) and each.font().pointSizeF() not in sizes
         }
         assert not other
+
+
+@pytest.mark.parametrize("page", ["train", "policy"])
+def test_the_buttons_of_a_form_stay_in_sight_below_a_long_verdict(program: Application, page: str) -> None:
+    start_with(program, FakeTrainer([view(1)]))
+    window = program.window
+    window.resize(1024, 700)
+    for panel in window.findChildren(QDockWidget):
+        panel.show()
+    window.show_page(page)
+    settle()
+    line = find(window, f"{page}.verdict", QLabel).parent()
+    assert isinstance(line, VerdictLine)
+    line.show_text("This would run. " * 40, "good")
+    settle()
+    assert find(window, "page.area", QScrollArea).verticalScrollBar().maximum() == 0
+    assert not find_misfits(window)
+
+
+def test_a_text_that_is_wider_than_its_box_ends_before_a_number(qapp: QApplication) -> None:
+    box = combo_box("box", [("Episode 0 · return 1234567", 0)])
+    box.show()
+    box.resize(box.sizeHint())
+    assert box.shown_text() == box.currentText()
+    box.resize(box.sizeHint().width() - 24, box.height())
+    assert box.shown_text() == "Episode 0 · return …"
+    box.setPlaceholderText("All")
+    box.setCurrentIndex(-1)
+    assert box.shown_text() == "All"
 
 
 def _shows_text(widget: QWidget) -> bool:

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.gui.views.elided_combo_box import ElidedComboBox
 from mosaic.gui.views.widgets import ElidedLabel
 
 TOLERANCE = 2
@@ -78,7 +79,9 @@ def _problems(widget: QWidget) -> Iterator[str]:
         yield from _label_problems(widget)
     elif isinstance(widget, QComboBox):
         needed = widget.fontMetrics().horizontalAdvance(widget.currentText()) + COMBO_FRAME
-        if needed > widget.width() + TOLERANCE and not widget.toolTip():
+        # A text that can be edited is scrolled by the cursor, and needs a tool tip.
+        is_whole = bool(widget.toolTip()) if widget.isEditable() else isinstance(widget, ElidedComboBox)
+        if needed > widget.width() + TOLERANCE and not is_whole:
             yield f"{describe_widget(widget)} is {widget.width()} px wide, its text needs {needed}"
     elif isinstance(widget, QAbstractButton):
         needed = widget.minimumSizeHint().width()
