@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from PySide6.QtWidgets import (
@@ -14,6 +15,7 @@ from PySide6.QtWidgets import (
     QHeaderView,
     QLabel,
     QLineEdit,
+    QPushButton,
     QScrollArea,
     QTabBar,
     QWidget,
@@ -23,9 +25,11 @@ from tests.helpers.gui_fit import describe_widget, find_misfits
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
+from mosaic.gui.dialogs import DIALOGS
 from mosaic.gui.forms.submit_controller import VerdictLine
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.panels import PAGES, RUN_TABS
+from mosaic.gui.panels.runs_panel import RunsPanel
 from mosaic.gui.views.widgets import combo_box
 
 SIZES = ((1024, 700), (1366, 768), (1920, 1080))
@@ -88,16 +92,48 @@ def _settled_misfits(window: QWidget) -> list[str]:
 
 def _places(program: Application) -> Iterator[str]:
     """Show every page and every tab of a run, one after the other."""
+    workbench = program.workbench
     for page in PAGES:
         if page.id != "run":
             program.window.show_page(page.id)
             yield page.id
+    workbench.group_requested.emit("ablation")
+    yield "group"
+    workbench.evaluation_requested.emit([run_id(1), run_id(2)])
+    yield "evaluation of several runs"
+    find(program.window, "batch.back", QPushButton).click()
     for tab in RUN_TABS:
         for number in (3, 2) if tab is RUN_TABS[0] else (3,):
-            run = program.workbench.runs.get(run_id(number))
+            run = workbench.runs.get(run_id(number))
             if run is not None and tab.id not in TABS_WITH_PROCESSES and tab.is_available(run):
-                program.workbench.select(run.run_id, tab.id)
+                workbench.select(run.run_id, tab.id)
                 yield f"tab {tab.id} of run {number}"
+
+
+DIALOG_ACTIONS = ("agent.script", "run.resume", "run.tags", "run.delete")
+
+
+@pytest.mark.parametrize("font_size_pt", FONT_SIZES_PT)
+def test_every_dialog_fits(program: Application, font_size_pt: float) -> None:
+    start_with(program, FakeTrainer([view(1, algo="qdagger_dqn_atari_impalacnn", env_id="BreakoutNoFrameskip-v4")]))
+    window, workbench = program.window, program.workbench
+    program.settings.put("font_pt", font_size_pt)
+    workbench.apply_theme()
+    workbench.select(run_id(1))
+    window.refresh_actions()
+    openings: dict[str, Callable[[], object]] = {}
+    openings |= {name: partial(workbench.dialog_requested.emit, name) for name in DIALOGS}
+    openings |= {name: window.action(name).trigger for name in DIALOG_ACTIONS}
+    openings["columns"] = find(window, "dock.runs").findChildren(RunsPanel)[0]._choose_columns
+    found: list[str] = []
+    for name, open_it in openings.items():
+        open_it()
+        dialog = QApplication.activeModalWidget()
+        assert dialog is not None, name
+        found += [f"{name}: {misfit}" for misfit in _settled_misfits(dialog)]
+        dialog.close()
+        settle()
+    assert not found, "\n".join(found)
 
 
 def test_another_size_of_the_text_reaches_every_widget_at_once(program: Application) -> None:
