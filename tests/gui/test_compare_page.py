@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,11 @@ TOTAL = 1000
 class CurvesTrainer(FakeTrainer):
     """Every run returns its number from its first step to its last, every ten steps."""
 
+    def config(self, run: str) -> dict[str, Any]:
+        view = self.views[run]
+        config = {"algo": view.algo, "env_id": view.env_id, "seed": view.seed}
+        return {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         steps = range(10, 1 + (self.views[run].global_step or 0), 10)
         series = MetricSeries(RETURN_TAG, steps, [float(step) for step in steps], [float(run[-4:])] * len(steps))
@@ -53,6 +59,7 @@ def compare_runs(program: Application, runs: list[RunView]) -> ComparePage:
     page = program.window.findChild(ComparePage)
     assert page is not None
     pump(lambda: page._compared is not None and all(len(one.x) for one in page._compared.entries), "all points")
+    pump(lambda: len(page._settings) == len(runs), "all settings")
     settle()
     return page
 
@@ -123,6 +130,16 @@ def test_single_runs_come_with_a_hint_about_several_seeds(program: Application) 
     assert "There is one run of each setting, so there are no intervals." in notice(page)
     page.show_runs([run_id(1)])
     pump(lambda: "intervals" not in notice(page), "one run, which is compared with nothing")
+
+
+def test_runs_that_are_grouped_by_what_they_share_come_without_a_hint_about_seeds(program: Application) -> None:
+    runs = [finished(1, seed=1, env_id="CartPole-v1"), finished(2, seed=1, env_id="Acrobot-v1")]
+    page = compare_runs(program, runs)
+    assert "There is one run of each setting" in notice(page)
+    page.key.setCurrentIndex(page.key.findData("algo"))
+    table = find(page, "compare.results", RowsTable)
+    pump(lambda: table.to_tsv().splitlines()[1].startswith("ppo\t2"), "both runs in one group")
+    assert "one run of each setting" not in notice(page)
 
 
 def test_unfinished_runs_are_named_and_compared_at_the_common_step(program: Application) -> None:

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
-from PySide6.QtWidgets import QScrollArea, QWidget
-from tests.helpers.gui import find, settle
-from tests.helpers.gui_fit import find_misfits
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractScrollArea,
+    QApplication,
+    QComboBox,
+    QDockWidget,
+    QHeaderView,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QScrollArea,
+    QTabBar,
+    QWidget,
+)
+from tests.helpers.gui import find, finish_calls, settle
+from tests.helpers.gui_fit import describe_widget, find_misfits
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
+from mosaic.gui.dialogs import DIALOGS
+from mosaic.gui.forms.submit_controller import VerdictLine
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.panels import PAGES, RUN_TABS
+from mosaic.gui.panels.runs_panel import RunsPanel
+from mosaic.gui.views.widgets import combo_box
 
 SIZES = ((1024, 700), (1366, 768), (1920, 1080))
 FONT_SIZES_PT = (10.0, 14.0)
@@ -74,13 +92,105 @@ def _settled_misfits(window: QWidget) -> list[str]:
 
 def _places(program: Application) -> Iterator[str]:
     """Show every page and every tab of a run, one after the other."""
+    workbench = program.workbench
     for page in PAGES:
         if page.id != "run":
             program.window.show_page(page.id)
             yield page.id
+    workbench.group_requested.emit("ablation")
+    yield "group"
+    workbench.evaluation_requested.emit([run_id(1), run_id(2)])
+    yield "evaluation of several runs"
+    find(program.window, "batch.back", QPushButton).click()
     for tab in RUN_TABS:
         for number in (3, 2) if tab is RUN_TABS[0] else (3,):
-            run = program.workbench.runs.get(run_id(number))
+            run = workbench.runs.get(run_id(number))
             if run is not None and tab.id not in TABS_WITH_PROCESSES and tab.is_available(run):
-                program.workbench.select(run.run_id, tab.id)
+                workbench.select(run.run_id, tab.id)
                 yield f"tab {tab.id} of run {number}"
+
+
+DIALOG_ACTIONS = ("agent.script", "run.resume", "run.tags", "run.delete")
+
+
+@pytest.mark.parametrize("font_size_pt", FONT_SIZES_PT)
+def test_every_dialog_fits(program: Application, font_size_pt: float) -> None:
+    start_with(program, FakeTrainer([view(1, algo="qdagger_dqn_atari_impalacnn", env_id="BreakoutNoFrameskip-v4")]))
+    window, workbench = program.window, program.workbench
+    program.settings.put("font_pt", font_size_pt)
+    workbench.apply_theme()
+    workbench.select(run_id(1))
+    window.refresh_actions()
+    openings: dict[str, Callable[[], object]] = {}
+    openings |= {name: partial(workbench.dialog_requested.emit, name) for name in DIALOGS}
+    openings |= {name: window.action(name).trigger for name in DIALOG_ACTIONS}
+    openings["columns"] = find(window, "dock.runs").findChildren(RunsPanel)[0]._choose_columns
+    found: list[str] = []
+    for name, open_it in openings.items():
+        open_it()
+        dialog = QApplication.activeModalWidget()
+        assert dialog is not None, name
+        found += [f"{name}: {misfit}" for misfit in _settled_misfits(dialog)]
+        dialog.close()
+        settle()
+    assert not found, "\n".join(found)
+
+
+def test_another_size_of_the_text_reaches_every_widget_at_once(program: Application) -> None:
+    start_with(program, FakeTrainer([view(1)]))
+    window, workbench = program.window, program.workbench
+    window.resize(1366, 768)
+    for panel in window.findChildren(QDockWidget):
+        panel.show()
+    settle()
+    finish_calls(program.bridge)
+    status = FakeTrainer().status()
+    for size_pt in (12.0, 14.0, 16.0, 10.0):
+        workbench.show_message("Size of the text: 14 pt")
+        program.settings.put("font_pt", size_pt)
+        workbench.apply_theme()
+        program.bridge.status_polled.emit([], status)
+        misfits = _settled_misfits(window)
+        assert not misfits, "\n".join(misfits)
+        sizes = {size_pt, *(size_pt + offset for offset in (-1, -0.5, 2)), 1.5 * (size_pt + 2)}
+        other = {
+            f"{describe_widget(each)}: {each.font().pointSizeF()} pt"
+            for each in window.findChildren(QWidget)
+            if each.isVisible() and _shows_text(each) and each.font().pointSizeF() not in sizes
+        }
+        assert not other
+
+
+@pytest.mark.parametrize("page", ["train", "policy"])
+def test_the_buttons_of_a_form_stay_in_sight_below_a_long_verdict(program: Application, page: str) -> None:
+    start_with(program, FakeTrainer([view(1)]))
+    window = program.window
+    window.resize(1024, 700)
+    for panel in window.findChildren(QDockWidget):
+        panel.show()
+    window.show_page(page)
+    settle()
+    line = find(window, f"{page}.verdict", QLabel).parent()
+    assert isinstance(line, VerdictLine)
+    line.show_text("This would run. " * 40, "good")
+    settle()
+    assert find(window, "page.area", QScrollArea).verticalScrollBar().maximum() == 0
+    assert not find_misfits(window)
+
+
+def test_a_text_that_is_wider_than_its_box_ends_before_a_number(qapp: QApplication) -> None:
+    box = combo_box("box", [("Episode 0 · return 1234567", 0)])
+    box.show()
+    box.resize(box.sizeHint())
+    assert box.shown_text() == box.currentText()
+    box.resize(box.sizeHint().width() - 24, box.height())
+    assert box.shown_text() == "Episode 0 · return …"
+    box.setPlaceholderText("All")
+    box.setCurrentIndex(-1)
+    assert box.shown_text() == "All"
+
+
+def _shows_text(widget: QWidget) -> bool:
+    if isinstance(widget, (QLabel, QAbstractButton)):
+        return bool(widget.text())  # not those with an icon only
+    return isinstance(widget, (QAbstractScrollArea, QComboBox, QHeaderView, QLineEdit, QTabBar))

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.gui.views.elided_combo_box import ElidedComboBox
 from mosaic.gui.views.widgets import ElidedLabel
 
 TOLERANCE = 2
@@ -40,7 +41,7 @@ def find_misfits(root: QWidget) -> list[str]:
         assert layout is not None
         inside = [child for child in children if layout.indexOf(child) >= 0 or _is_in_nested_layout(parent, child)]
         found += [
-            f"{_describe(one)} overlaps {_describe(other)}"
+            f"{describe_widget(one)} overlaps {describe_widget(other)}"
             for one, other in combinations(inside, 2)
             if _overlap(one.geometry(), other.geometry()) and not any(map(_is_empty_label, (one, other)))
         ]
@@ -72,24 +73,27 @@ def _problems(widget: QWidget) -> Iterator[str]:
     if parent is not None and not is_scrolled and not isinstance(parent, QAbstractScrollArea):
         room = parent.rect().adjusted(-TOLERANCE, -TOLERANCE, TOLERANCE, TOLERANCE)
         if not widget.geometry().isEmpty() and not room.contains(widget.geometry()):
-            yield f"{_describe(widget)} at {_rect(widget.geometry())} is outside of {_describe(parent)}, {_rect(room)}"
+            place = _rect(widget.geometry())
+            yield f"{describe_widget(widget)} at {place} is outside of {describe_widget(parent)}, {_rect(room)}"
     if isinstance(widget, QLabel) and not isinstance(widget, ElidedLabel):  # whose tool tip shows the whole text
         yield from _label_problems(widget)
     elif isinstance(widget, QComboBox):
         needed = widget.fontMetrics().horizontalAdvance(widget.currentText()) + COMBO_FRAME
-        if needed > widget.width() + TOLERANCE and not widget.toolTip():
-            yield f"{_describe(widget)} is {widget.width()} px wide, its text needs {needed}"
+        # A text that can be edited is scrolled by the cursor, and needs a tool tip.
+        is_whole = bool(widget.toolTip()) if widget.isEditable() else isinstance(widget, ElidedComboBox)
+        if needed > widget.width() + TOLERANCE and not is_whole:
+            yield f"{describe_widget(widget)} is {widget.width()} px wide, its text needs {needed}"
     elif isinstance(widget, QAbstractButton):
         needed = widget.minimumSizeHint().width()
         if widget.text() and needed > widget.width() + TOLERANCE:
-            yield f"{_describe(widget)} is {widget.width()} px wide and needs {needed}"
+            yield f"{describe_widget(widget)} is {widget.width()} px wide and needs {needed}"
     elif isinstance(widget, QLineEdit) and not isinstance(widget.parent(), (QComboBox, QAbstractSpinBox)):
         needed = widget.fontMetrics().horizontalAdvance(widget.text()) + 12
         if _is_number(widget.text()) and needed > widget.width() + TOLERANCE:
-            yield f"{_describe(widget)} is {widget.width()} px wide, its number needs {needed}"
+            yield f"{describe_widget(widget)} is {widget.width()} px wide, its number needs {needed}"
     has_line = isinstance(widget, (QLineEdit, QComboBox)) or (isinstance(widget, QAbstractButton) and widget.text())
     if has_line and widget.height() < widget.fontMetrics().height():
-        yield f"{_describe(widget)} is {widget.height()} px high, a line needs {widget.fontMetrics().height()}"
+        yield f"{describe_widget(widget)} is {widget.height()} px high, a line needs {widget.fontMetrics().height()}"
 
 
 def _label_problems(label: QLabel) -> Iterator[str]:
@@ -98,15 +102,15 @@ def _label_problems(label: QLabel) -> Iterator[str]:
     if label.wordWrap():
         needed = label.heightForWidth(label.width())
         if needed > label.height() + TOLERANCE:
-            yield f"{_describe(label)} is {label.height()} px high and needs {needed}"
+            yield f"{describe_widget(label)} is {label.height()} px high and needs {needed}"
         word = max(label.text().split(), key=label.fontMetrics().horizontalAdvance, default="")
         is_plain = label.textFormat() is Qt.TextFormat.PlainText or "<" not in label.text()
         if is_plain and label.fontMetrics().horizontalAdvance(word) > label.width() + TOLERANCE:
-            yield f"{_describe(label)} is {label.width()} px wide and cuts the word {word!r}"
+            yield f"{describe_widget(label)} is {label.width()} px wide and cuts the word {word!r}"
     elif label.sizeHint().width() > label.width() + TOLERANCE:
-        yield f"{_describe(label)} is {label.width()} px wide and needs {label.sizeHint().width()}"
+        yield f"{describe_widget(label)} is {label.width()} px wide and needs {label.sizeHint().width()}"
     elif label.sizeHint().height() > label.height() + TOLERANCE:
-        yield f"{_describe(label)} is {label.height()} px high and needs {label.sizeHint().height()}"
+        yield f"{describe_widget(label)} is {label.height()} px high and needs {label.sizeHint().height()}"
 
 
 def _is_number(text: str) -> bool:
@@ -121,7 +125,7 @@ def _rect(area: QRect) -> str:
     return f"{area.width()}x{area.height()}+{area.x()}+{area.y()}"
 
 
-def _describe(widget: QWidget) -> str:
+def describe_widget(widget: QWidget) -> str:
     name, up = widget.objectName(), widget.parentWidget()
     while not name and up is not None:
         name, up = (f"in {up.objectName()}" if up.objectName() else ""), up.parentWidget()

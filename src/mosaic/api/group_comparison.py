@@ -61,7 +61,7 @@ class ComparisonResult:
     @property
     def notes(self) -> list[str]:
         """Sentences about runs that are unfinished or shorter than others, the common step, and missing seeds."""
-        return describe_progress(self.entries, self.common_steps) + describe_seeds(self.entries)
+        return describe_progress(self.entries, self.common_steps) + describe_seeds(self.entries, self.statistics.groups)
 
     @property
     def scored_groups(self) -> list[tuple[str, RunGroup]]:

@@ -115,6 +115,7 @@ class MainWindow(QMainWindow):
         search.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         bar = PagesBar(self._buttons.buttons(), search, TrainerStatusButton(self._workbench))
         self._workbench.bridge.status_polled.connect(lambda *_: bar.fit())
+        self._workbench.theme_changed.connect(bar.fit)
         self.addToolBar(bar)
         self.messages = Messages(self, bar)
         self.setCentralWidget(ui.widget_column(self.banner, (PageArea(self._page_stack), 1), spacing=0))

@@ -352,7 +352,8 @@ def _style_sheet(t: Tokens) -> str:
     QTabBar::tab {{ padding: 6px 12px; border: 0; color: {t.muted}; background: transparent; }}
     QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; }}
     QTabBar::tab:hover {{ color: {t.text}; }}
-    /* With the application's own font, a dock keeps the font of its title from the time when it was created. */
+    /* With the application's own font, a dock keeps the font of its title, and of its tabs, from before a change. */
+    QTabBar {{ font-size: {_points}pt; }}
     QDockWidget {{ font-size: {_points}pt; font-weight: 500; color: {t.muted}; }}
     QDockWidget::title {{ padding: 4px {MARGIN}px; color: {t.muted}; background: {t.window}; }}
     QHeaderView::section {{ padding: 4px 8px; border: 0; border-bottom: 1px solid {t.line}; background: {t.window};

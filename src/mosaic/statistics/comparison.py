@@ -90,7 +90,7 @@ class RunGroup:
     run_curves: Floats
     """One row per run of the group."""
     complete_until: float | None
-    """The x at which `tail` begins; None where no run is missing."""
+    """The last x that all runs with points have reached, where `tail` begins; None where no run is missing."""
     final_return: ConfidenceInterval
     """Mean over the runs of their scores (the mean return of their last 100 episodes, unless others were given), with
     Student's 95 % interval; NaN where the runs are on different environments, whose returns cannot be averaged. The
@@ -267,7 +267,9 @@ def _group_curves(
     # A run is not missing where its next point may follow.
     widest_gap = max(float(np.diff(entry.x).max(initial=0.0)) for entry in group)
     tail, last = _incomplete_tail(band, max(MIN_TAIL * len(grid), 1 + widest_gap / (grid[1] - grid[0])))
-    return _mask_partial(band), tail, each, None if last is None else float(grid[last])
+    # Not the last point of the grid, which may be far before it where another run is much longer.
+    complete_until = None if last is None else min(float(entry.x[-1]) for entry in group if len(entry.x))
+    return _mask_partial(band), tail, each, complete_until
 
 
 def _grid(entries: Sequence[ComparedRun]) -> Floats:

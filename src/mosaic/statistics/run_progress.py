@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mosaic.contracts.states import Outcome
 from mosaic.formatting import count_noun, format_count, progress_fraction
-from mosaic.statistics.comparison import ComparedRun, Comparison, Floats, RunProgress, shorten_titles
+from mosaic.statistics.comparison import ComparedRun, Comparison, Floats, RunGroup, RunProgress, shorten_titles
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -70,13 +70,14 @@ def _cut(entry: ComparedRun, last_step: float) -> ComparedRun:
 # --- sentences
 
 
-def describe_seeds(entries: Sequence[ComparedRun]) -> list[str]:
-    """Say that several seeds are needed where no two runs have the same settings."""
+def describe_seeds(entries: Sequence[ComparedRun], groups: Sequence[RunGroup]) -> list[str]:
+    """Say that several seeds are needed where no two runs have the same settings, and no group has an interval."""
     without_seed = {
         str(sorted((name, str(value)) for name, value in entry.settings.items() if name not in ("seed", "group")))
         for entry in entries
     }
-    if len(entries) < 2 or len(without_seed) < len(entries):
+    has_intervals = any(len(group.run_ids) > 1 for group in groups)
+    if len(entries) < 2 or len(without_seed) < len(entries) or has_intervals:
         return []
     return [
         "There is one run of each setting, so there are no intervals. "

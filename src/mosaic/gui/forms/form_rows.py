@@ -28,6 +28,7 @@ from mosaic.gui.models.environment_check import EnvironmentFinding
 from mosaic.gui.models.environment_choices import ALL_FAMILIES, families, family_title, unavailable_hint
 from mosaic.gui.models.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
 from mosaic.gui.views.button_row import ButtonRow
+from mosaic.gui.views.elided_combo_box import ElidedComboBox
 from mosaic.gui.views.widgets import (
     ElidedLabel,
     Item,
@@ -60,7 +61,7 @@ class WheelGuard(QObject):
 
 
 def form_combo(name: str = "") -> QComboBox:
-    combo = with_object_name(QComboBox(), name)
+    combo = with_object_name(ElidedComboBox(), name)
     combo.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
     combo.installEventFilter(WheelGuard(combo))
     return combo

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from PySide6.QtCore import QEvent, QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
@@ -35,14 +35,14 @@ from mosaic.gui.models.environment_check import (
 from mosaic.gui.models.environment_choices import WorkerEnvironments, environment_problem
 from mosaic.gui.models.form_layout import FormSection, trainable_by_worker, worker_algorithms
 from mosaic.gui.models.training import Training
-from mosaic.gui.views.widgets import column, create_timer, muted_label, section_label
+from mosaic.gui.views.widgets import YieldingScrollArea, column, create_timer, muted_label, section_label
 
 PREFIX = "train"
 MAX_COLUMN_WIDTH = 760
 """With text of the default size."""
 
 
-class TrainForm(QScrollArea):
+class TrainForm(YieldingScrollArea):
     def __init__(self, training: Training, environments: WorkerEnvironments) -> None:
         super().__init__()
         self._training = training

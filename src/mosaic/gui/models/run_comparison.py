@@ -88,7 +88,7 @@ class ComparedRuns:
         if others := len(self.other_groups):
             what = "runs" if self.choice.key == NO_GROUPING else "groups"
             notes.append(f"The best {MAX_DISTINCT} of {MAX_DISTINCT + others:,} {what} have colors; the table has all.")
-        return notes + describe_seeds(self.entries)
+        return notes + describe_seeds(self.entries, self.comparison.groups)
 
 
 def needed_tags(choice: ComparisonChoice, tags: Mapping[str, GrowingPoints]) -> dict[str, GrowingPoints]:

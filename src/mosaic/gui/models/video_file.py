@@ -27,7 +27,6 @@ class VideoFile(NamedTuple):
     """On the trainer's machine."""
     size_bytes: int
     written_at: float
-    episode_id: str = ""
     episode_return: float | None = None
     episode_length: int | None = None
     local_path: Path | None = None
@@ -65,7 +64,6 @@ def _read_video_file(trainer: TrainerClient, view: RunView, file: RunFile, names
         PurePath(view.run_dir, file.name),
         file.size_bytes,
         float(metadata.get("timestamp") or file.modified_at),
-        str(metadata.get("episode_id") or ""),
         metadata.get("episode_return"),
         metadata.get("episode_length"),
     )

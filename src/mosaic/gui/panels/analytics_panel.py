@@ -21,6 +21,8 @@ from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.wrapping_row import WrappingRow
 from mosaic.gui.workbench import Workbench
 
+MIN_FILTER_WIDTH = 120
+
 
 class AnalyticsTab(QWidget):
     def __init__(self, workbench: Workbench) -> None:
@@ -45,6 +47,7 @@ class AnalyticsTab(QWidget):
     def _build_toolbar(self) -> WrappingRow:
         settings = self._workbench.settings
         self.tag_filter = ui.search_field("analytics.filter", "Filter tags", max_width=220)
+        self.tag_filter.setMinimumWidth(MIN_FILTER_WIDTH)
         self.tag_filter.textChanged.connect(self.grid.set_filter)
         self.smoothing = SmoothingSlider("analytics.smoothing", settings.get("chart_smoothing", 0.6))
         self.smoothing.changed.connect(self._smooth)

@@ -95,7 +95,7 @@ class BatchEvaluation(QWidget):
         self._workbench.theme_changed.connect(lambda: align_labels(rows))
         body = ui.widget_column(*rows, ui.Stretch(), margins=(0, 0, theme.MARGIN, 0))
         body.setMaximumWidth(MAX_FORM_WIDTH)
-        return ui.scroll_area(body, "batch.scroll", is_vertical_only=True)
+        return ui.form_area(body, "batch.scroll")
 
     # --- which runs
 

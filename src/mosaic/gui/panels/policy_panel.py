@@ -162,7 +162,7 @@ class PolicyView(QWidget):
             margins=(0, theme.GAP, theme.MARGIN, theme.MARGIN),
         )
         body.setMaximumWidth(MAX_FORM_WIDTH)
-        return ui.scroll_area(body, "policy.scroll", is_vertical_only=True)
+        return ui.form_area(body, "policy.scroll")
 
     def _build_policy_rows(self) -> list[LabelledRow | FieldRow]:
         self._algorithm = form_combo("policy.algorithm")

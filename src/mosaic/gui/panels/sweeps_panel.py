@@ -39,7 +39,7 @@ class SweepsPage(QWidget):
         workbench.closing.connect(self.sweeps.close)
         self.table = RowsTable("sweeps.list", text_columns=(0, 1, 2, 4), elided_column=4)
         self.table.setIconSize(QSize(STATE_ICON_SIZE, STATE_ICON_SIZE))
-        self.table.opened.connect(lambda row: self.show_sweep(self.sweeps.listed()[row].name))
+        self.table.opened.connect(lambda row: self.show_sweep(self._names[row]))
         self.table.itemSelectionChanged.connect(self._update_buttons)
         self._open = ui.button(
             "Open", "sweeps.open", self._open_selected, "Show the selected sweep (Return, or a double click)"
@@ -78,7 +78,7 @@ class SweepsPage(QWidget):
     def _open_selected(self) -> None:
         row = self.table.selected_row()
         if row is not None:
-            self.show_sweep(self.sweeps.listed()[row].name)
+            self.show_sweep(self._names[row])
 
     # --- what is shown
 

@@ -68,13 +68,15 @@ class Messages(QObject):
         self._hide()
         self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self._hide)
+        # Its parts have the new size of the text only after the window.
+        self._place_timer = QTimer(self, singleShot=True)
+        self._place_timer.timeout.connect(self._place)
         window.installEventFilter(self)
 
     def show_action(self, text: str, title: str, action: Callable[[], None]) -> None:
         """Show a message with a button; it stays as long as a warning."""
         self._action = action
         self._button.setText(title)
-        self._button.adjustSize()
         self._button.show()
         self._show(text, "info")
         self._timer.start(MESSAGE_KINDS["warning"][2])
@@ -113,6 +115,7 @@ class Messages(QObject):
     def _place(self) -> None:
         """As wide as its text in one line; only a text that is wider than the window takes more lines."""
         has_button = not self._button.isHidden()
+        self._button.adjustSize()
         button_width = self._button.width() + theme.GAP if has_button else 0
         margins = theme.MARGIN, MESSAGE_PADDING, theme.MARGIN + button_width, MESSAGE_PADDING
         self._layout.setContentsMargins(*margins)
@@ -134,6 +137,7 @@ class Messages(QObject):
             self._place()
         elif event.type() is QEvent.Type.StyleChange and self._frame.isVisible():
             self._apply_colors()  # the theme was switched
+            self._place_timer.start()
         return False
 
 
@@ -199,6 +203,8 @@ class PagesBar(QToolBar):
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)  # it would offer to hide the bar for good
         self._search, self._trainer = search, trainer
         self._parts = (*buttons, search, trainer)
+        self._widths: tuple[int, ...] = ()
+        """Of the parts, when they were placed."""
         gap = QWidget()
         gap.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         for widget in (*buttons, gap, search, trainer):
@@ -224,3 +230,9 @@ class PagesBar(QToolBar):
             Qt.ToolButtonStyle.ToolButtonIconOnly if room < 0 else Qt.ToolButtonStyle.ToolButtonTextBesideIcon
         )
         self._trainer.set_short(room + search_width < 0)
+        widths = tuple(part.sizeHint().width() for part in self._parts)
+        if layout is not None and widths != self._widths:
+            # With another size of the text, a tool bar keeps the places of its widgets.
+            self._widths = widths
+            layout.invalidate()
+            layout.activate()

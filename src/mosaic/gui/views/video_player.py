@@ -214,7 +214,7 @@ class VideoPair(QWidget):
         self._choices: list[VideoChoice] = []
         self._needs_reload = False
         self._players = [VideoPlayer(workbench.bridge, f"compare.player.{side}") for side in ("left", "right")]
-        self._menus = [with_object_name(QComboBox(), f"compare.video.{side}") for side in ("left", "right")]
+        self._menus = [combo_box(f"compare.video.{side}") for side in ("left", "right")]
         self._empty = EmptyState("No videos", "None of these runs has recorded one: “Capture video” makes a run do so.")
         # In a hidden tab it does not make the page taller.
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Ignored)

@@ -29,6 +29,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.gui import theme
 from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.views.elided_combo_box import ElidedComboBox
 from mosaic.gui.views.labels import DOT_SIZE as DOT_SIZE
 from mosaic.gui.views.labels import ElidedLabel as ElidedLabel
 from mosaic.gui.views.labels import IconLabel as IconLabel
@@ -182,8 +183,26 @@ def remember_splitter(split: QSplitter, settings: GuiSettings) -> QSplitter:
     return split
 
 
+class YieldingScrollArea(QScrollArea):
+    """Asks for no more height than it needs, so that the page stays as high as the window.
+
+    A page with wrapped text would else be as high as the hints of its parts, with its buttons out of sight.
+    """
+
+    def sizeHint(self) -> QSize:
+        return QSize(super().sizeHint().width(), self.minimumSizeHint().height())
+
+
 def scroll_area(widget: QWidget, name: str = "", is_vertical_only: bool = False) -> QScrollArea:
-    area = with_object_name(QScrollArea(), name)
+    return _fill_scroll_area(with_object_name(QScrollArea(), name), widget, is_vertical_only)
+
+
+def form_area(widget: QWidget, name: str) -> QScrollArea:
+    """Of a form with a verdict and buttons below it."""
+    return _fill_scroll_area(with_object_name(YieldingScrollArea(), name), widget, is_vertical_only=True)
+
+
+def _fill_scroll_area(area: QScrollArea, widget: QWidget, is_vertical_only: bool) -> QScrollArea:
     area.setWidgetResizable(True)
     if is_vertical_only:
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -281,9 +300,9 @@ def search_field(name: str, placeholder: str, tip: str = "", max_width: int = 0)
     return field
 
 
-def combo_box(name: str, rows: Iterable[tuple[str, object]] = (), tip: str = "") -> QComboBox:
+def combo_box(name: str, rows: Iterable[tuple[str, object]] = (), tip: str = "") -> ElidedComboBox:
     """A list of choices: the title and the value of each."""
-    box = with_object_name(QComboBox(), name)
+    box = with_object_name(ElidedComboBox(), name)
     box.setToolTip(tip)
     for title, value in rows:
         box.addItem(title, value)

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import QByteArray, QEvent, QObject, QRect, QSize, Qt
-from PySide6.QtWidgets import QDockWidget, QMainWindow, QScrollArea, QSizePolicy, QToolBar, QToolButton, QWidget
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import (
+    QDockWidget,
+    QMainWindow,
+    QScrollArea,
+    QSizePolicy,
+    QStackedWidget,
+    QToolBar,
+    QToolButton,
+    QWidget,
+)
 
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.views import widgets as ui
@@ -195,13 +205,40 @@ def fit_rect(frame: QRect, available: QRect) -> QRect:
     return QRect(left, top, size.width(), size.height())
 
 
+class _CurrentPage(QWidget):
+    """Needs as much room as the page that is shown: a stack with wrapped text needs as much as the highest of all."""
+
+    def __init__(self, pages: QStackedWidget) -> None:
+        super().__init__()
+        self._pages = pages
+        pages.setParent(self)
+        pages.currentChanged.connect(lambda _: self.updateGeometry())
+
+    def minimumSizeHint(self) -> QSize:
+        smallest, page = self._pages.minimumSizeHint(), self._pages.currentWidget()
+        if page is None or not page.hasHeightForWidth():
+            return smallest
+        return smallest.expandedTo(QSize(0, page.heightForWidth(max(self.width(), smallest.width()))))
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().event(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._pages.resize(event.size())
+        if event.size().width() != event.oldSize().width():
+            self.updateGeometry()
+        super().resizeEvent(event)
+
+
 class PageArea(QScrollArea):
     """Scrolls a page that needs more room than there is; otherwise the page is as large as the area."""
 
-    def __init__(self, pages: QWidget) -> None:
+    def __init__(self, pages: QStackedWidget) -> None:
         super().__init__()
         self.setObjectName("page.area")
         self.setWidgetResizable(True)
-        self.setWidget(pages)
+        self.setWidget(_CurrentPage(pages))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
