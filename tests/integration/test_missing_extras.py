@@ -179,9 +179,9 @@ def test_what_needs_torch_or_a_video_is_refused_in_the_dry_run(workspace: Worksp
         with pytest.raises(MissingExtra, match=r"Saving a video needs av, .*\[video\]', or turn it off"):
             check({"video": {"capture": True}})
         # torch would be faster for wide layers, and could use a GPU; numpy computes both.
-        wide = check(algo="td3_continuous_action", env_id="Pendulum-v1")
+        wide = check(algo="td3_continuous_action", env_id="Pendulum-v1", hidden_sizes=[300])
         assert wide.backend == "numpy"
-        assert [text for text in wide.warnings if "torch is faster for 256 units" in text]
+        assert [text for text in wide.warnings if "torch is faster for 300 units" in text]
         assert [text for text in check(cuda=True).warnings if text.startswith("cuda: only torch")]
         assert check().warnings == ()
 

@@ -12,7 +12,7 @@ Paper: Fujimoto, van Hoof, Meger, "Addressing Function Approximation Error in Ac
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -38,8 +38,6 @@ NETWORK = ddpg.NETWORK
 
 class Config(ddpg.DeterministicConfig, defaults={"exp_name": NAME}):
     """Settings of TD3."""
-
-    kernel_units: ClassVar[int] = 128
 
     policy_noise: float = Field(default=0.2, ge=0, le=10, json_schema_extra=LEARNING)
     """The standard deviation of the noise on target actions, relative to half an action's range."""
