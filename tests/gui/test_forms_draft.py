@@ -22,9 +22,11 @@ from mosaic.gui.models.draft import (
     build_payloads,
     changed_fields,
     draft_from_payload,
+    draft_from_preset,
     field_problem,
     find_field_error,
     is_default,
+    preset_from_draft,
     problems,
     seeds_problem,
     summary_line,
@@ -34,6 +36,7 @@ from mosaic.gui.models.environment_choices import environment_problem, families,
 from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
 from mosaic.submission.algorithm_schema import open_script_folder
 from mosaic.submission.caller_environment import program_environment
+from mosaic.submission.user_presets import read_presets, save_preset
 
 RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
 KL = SettingField("target_kl", "float", None, "", {"gt": 0}, is_optional=True)
@@ -142,6 +145,8 @@ def test_every_field_survives_a_round_trip_through_the_payload(layout: FormLayou
     back = draft_from_payload(payload)
     assert back.rest == {}
     assert build_payloads(layout, back, 0.0) == [payload]
+    save_preset("mine", preset_from_draft(layout, replace(draft, seeds="1-3", rest={"artifacts": {"x": 1}})))
+    assert draft_from_preset(read_presets()["mine"]) == replace(back, seeds="1-3", rest={"artifacts": {"x": 1}})
 
 
 @given(

@@ -26,12 +26,12 @@ from mosaic.api.sweeps.trial_row import TrialRow, TrialStatus
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
-from mosaic.gui.models.presets import Presets
 from mosaic.gui.models.sweep_state import SweepState, SweepStatus, build_axes, build_lines, read_state
 from mosaic.gui.panels.sweep_page import sort_trials
 from mosaic.gui.panels.sweeps_panel import SweepsPage
 from mosaic.gui.views.parallel_plot import ParallelPlot
 from mosaic.gui.views.sweep_charts import best_so_far
+from mosaic.submission.user_presets import read_presets
 
 CONFIG: dict[str, Any] = {
     "name": "study",
@@ -171,9 +171,7 @@ def test_the_best_settings_are_copied_and_saved_as_a_preset(program: Application
     asked = pump(lambda: program.window.findChild(QInputDialog, "sweep.preset.name"), "the question")
     asked.setTextValue("found")
     asked.accept()
-    draft = Presets(program.settings).get("found")
-    assert draft is not None
-    assert float(draft.texts["learning_rate"]) == best.params["learning_rate"]
+    assert read_presets()["found"].settings["learning_rate"] == best.params["learning_rate"]
     click(find(page, "sweep.command", QToolButton))
     assert str(study.folder.config) in QGuiApplication.clipboard().text().replace("'\"'\"'", "'")
 

@@ -33,7 +33,9 @@ from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.app import Application
 from mosaic.gui.forms.presets_menu import PresetsMenu
 from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.models.draft import Draft
 from mosaic.gui.models.environment_choices import sort_environments
+from mosaic.submission.user_presets import Preset, presets_path, read_presets, save_preset
 
 LISTED = [
     EnvironmentListing(id="CartPole-v1", family="classic_control", is_installed=True, extra="train"),
@@ -177,7 +179,7 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     dialog = pump(lambda: window.findChild(QInputDialog, "train.presets.name"), "the question for a name")
     dialog.setTextValue("mine")
     dialog.accept()
-    assert training.preset_names() == ["mine"]
+    assert list(read_presets()) == ["mine"]
     click(find(window, "train.reset", QToolButton))
     assert training.draft.texts == {}
     undo = find(window, "message.button", QPushButton)
@@ -191,9 +193,9 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     delete = next(action.menu() for action in menu.actions() if action.text() == "Delete")
     assert delete is not None
     delete.actions()[0].trigger()  # type: ignore[attr-defined]
-    assert training.preset_names() == []
+    assert read_presets() == {}
     click(undo)
-    assert training.preset_names() == ["mine"]
+    assert list(read_presets()) == ["mine"]
     menu.aboutToShow.emit()
     next(action for action in menu.actions() if action.text() == "mine").trigger()
     assert training.draft.texts == {"gamma": "0.5"}
@@ -212,6 +214,55 @@ def test_a_preset_that_is_replaced_can_be_brought_back(program: Application) -> 
     assert training.draft.texts == {"gamma": "0.5"}
     program.window.action("edit.undo").trigger()
     assert training.draft.texts == {"gamma": "0.6"}, "what loading a preset has replaced"
+
+
+def test_a_preset_that_cannot_be_saved_or_read_is_explained(program: Application) -> None:
+    window, training = opened(program), program.workbench.training
+    presets = find(window, "train.presets", QToolButton).findChild(PresetsMenu)
+    assert presets is not None
+    messages: list[str] = []
+    program.workbench.message_posted.connect(lambda text, _: messages.append(text))
+    training.edit(replace(training.draft, texts={"gamma": "much"}))
+    presets.save("mine")
+    assert messages.pop().startswith("gamma: Expected a number")
+    training.edit(replace(training.draft, texts={}, seeds="many"))
+    presets.save("mine")
+    assert messages.pop().startswith("seed: Expected seeds such as")
+    assert read_presets() == {}
+    save_preset("elsewhere", Preset("nosuch", "magic"))
+    presets.load("elsewhere")
+    assert "'magic' of the worker 'nosuch', which is not here" in messages.pop()
+    program.workbench.delete_preset("elsewhere")
+    presets.load("elsewhere")
+    assert messages.pop() == "No preset 'elsewhere'."
+    presets_path().write_text("{")
+    presets.fill()
+    assert "is damaged" in messages.pop()
+    assert "The presets cannot be read" in [action.text() for action in presets.menu.actions()]
+    program.window.action("edit.undo").trigger()  # the deletion cannot be undone in a file that cannot be read
+    assert "is damaged" in messages.pop()
+    assert presets_path().read_text() == "{"
+
+
+def test_presets_in_the_settings_of_an_earlier_window_are_taken_over_once(
+    make_program: Callable[[], Application],
+) -> None:
+    drafts = {
+        "mine": Draft("cleanrl", "ppo", {"gamma": "0.5", "total_timesteps": "3M"}, "1-2", {"artifacts": {"x": 1}}),
+        "newer": Draft("cleanrl", "ppo", {"gamma": "0.5"}),
+        "elsewhere": Draft("nosuch", "magic", {"gamma": "0.5"}),
+    }
+    save_preset("newer", Preset("cleanrl", "dqn"))
+    settings = make_program().settings
+    settings.put("presets", {name: draft.to_json() for name, draft in drafts.items()})
+    settings.flush()
+    first = make_program()
+    mine = Preset("cleanrl", "ppo", {"gamma": 0.5, "total_timesteps": 3_000_000}, "1-2", {"artifacts": {"x": 1}})
+    assert read_presets() == {"mine": mine, "newer": Preset("cleanrl", "dqn")}
+    assert first.settings.get("presets").keys() == {"newer", "elsewhere"}, "nothing is lost"
+    first.workbench.delete_preset("mine")
+    make_program()
+    assert list(read_presets()) == ["newer"]
 
 
 def test_the_form_is_restored_when_the_window_opens_again(make_program: Callable[[], Application]) -> None:

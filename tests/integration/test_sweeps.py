@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import running_daemon, wait_for
+from tests.helpers.uninstalled import uninstalled
 
 import mosaic as mosaic_api
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.presets import Presets
+from mosaic.gui.models.draft import draft_from_preset
+from mosaic.submission.user_presets import read_presets
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"
 SMALL = """
@@ -87,14 +88,15 @@ def test_the_example_runs_and_its_best_settings_are_a_preset_of_the_train_form(
     assert len(views) == 8
     assert {view.seed for view in views} == {1, 2}
 
-    settings = GuiSettings(shared, Path(os.environ["XDG_CONFIG_HOME"], "mosaic", "workbench.ini"))
-    presets = Presets(settings)
-    draft = presets.get("first-sweep")
-    assert draft is not None
+    draft = draft_from_preset(read_presets()["first-sweep"])
     assert (draft.algorithm, draft.rest) == ("ppo", {})
     assert float(draft.texts.get("learning_rate", 0.00025)) == best["params"]["learning_rate"]
-    assert mosaic(shared, "sweep", "save-preset", "first-sweep", "--as", "mine").code == 0
-    assert presets.names() == ["first-sweep", "mine"], "a window that is open finds it, too"
+    without_qt = uninstalled(tmp_path / "without", "PySide6")
+    saved = mosaic(shared, "sweep", "save-preset", "first-sweep", "--as", "mine", **without_qt)
+    assert (saved.code, "Train with it: mosaic train ppo --preset mine\n" in saved.out) == (0, True)
+    assert read_presets()["mine"] == read_presets()["first-sweep"]
+    checked = mosaic(shared, "check", "ppo", "--preset", "mine", "--json").json
+    assert checked["summary"]["settings"]["learning_rate"] == best["params"]["learning_rate"]
 
     again = mosaic(shared, "sweep", str(EXAMPLE))
     assert again.code == 0
@@ -201,7 +203,7 @@ def test_nothing_starts_if_a_setting_or_its_bounds_do_not_fit(
 def test_nothing_but_the_study_imports_optuna() -> None:
     code = (
         "import sys, mosaic.api.sweeps.sweep_loop, mosaic.api.sweeps.sweep_figure, mosaic.cli.sweep_commands, "
-        "mosaic.cli.sweep_output, mosaic.gui.models.presets; print('optuna' in sys.modules)"
+        "mosaic.cli.sweep_output, mosaic.submission.user_presets; print('optuna' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 

@@ -160,12 +160,12 @@ def test_only_what_does_not_change_the_meaning_of_scores_may_change_in_a_study()
     ]
 
 
-def test_the_payload_of_a_preset_has_the_settings_and_neither_group_nor_options() -> None:
+def test_the_preset_of_a_trial_has_its_settings_and_neither_seed_nor_options() -> None:
     plan = plan_sweep(parse_sweep(CONFIG | {"options": {"tags": ["x"], "cpus": 1}}))
-    payload = plan.build_payload({"learning_rate": 1e-3, "num_steps": 64})
-    assert payload["metadata"].keys() == {"worker"}
-    assert payload["metadata"]["worker"]["config"]["algo_params"] == {"learning_rate": 1e-3, "num_steps": 64}
-    assert "resources" not in payload
+    preset = plan.build_preset({"learning_rate": 1e-3, "num_steps": 64})
+    assert (preset.worker, preset.algorithm, preset.seeds, preset.rest) == ("cleanrl", "ppo", None, {})
+    core = {"env_id": "CartPole-v1", "total_timesteps": plan.plan_defaults().cells[0].total_timesteps}
+    assert preset.settings == {**core, "learning_rate": 1e-3, "num_steps": 64}
 
 
 @pytest.mark.parametrize(("columns", "heading"), [("80", "SETTINGS"), ("200", "LEARNING_RATE")])

@@ -14,8 +14,15 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.common.packages import TORCH_COMMAND, has_torch
 from mosaic.contracts.errors import BadInput, unknown_name_error
-from mosaic.submission.algorithm_schema import Algorithm, find_installed_scripts, get_algorithm, load_algorithms
+from mosaic.submission.algorithm_schema import (
+    Algorithm,
+    command_name,
+    find_installed_scripts,
+    get_algorithm,
+    load_algorithms,
+)
 from mosaic.submission.tuned_presets import TUNED_PRESETS
+from mosaic.submission.user_presets import Preset, read_presets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,12 +70,17 @@ def algorithms(context: CliContext, name: str | None) -> None:
 @command()
 @pass_context
 def presets(context: CliContext) -> None:
-    """Lists settings that learn faster than the defaults, with what was measured."""
+    """Lists presets: settings that learn faster than the defaults, with what was measured, and your own.
+
+    Your own are saved by the train form, and by sweeps with their best settings.
+    """
+    own = sorted(read_presets().items())
     if context.is_json:
-        output.print_json([asdict(preset) for preset in TUNED_PRESETS])
+        tuned: list[dict[str, Any]] = [{"is_tuned": True, **asdict(preset)} for preset in TUNED_PRESETS]
+        output.print_json([*tuned, *({"is_tuned": False, "name": name, **asdict(preset)} for name, preset in own)])
         return
     table = output.create_table(
-        "NAME", "ALGO", "ENV", "STEPS", "RETURN [95 %]", "DEFAULTS [95 %]", "SEEDS", "SETTINGS", wrap=("SETTINGS",)
+        "TUNED", "ALGO", "ENV", "STEPS", "RETURN [95 %]", "DEFAULTS [95 %]", "SEEDS", "SETTINGS", wrap=("SETTINGS",)
     )
     for preset in TUNED_PRESETS:
         changes = ", ".join(f"{name} {value:g}" for name, value in preset.changes.items())
@@ -77,9 +89,20 @@ def presets(context: CliContext) -> None:
             *(str(preset.tuned), str(preset.default), str(preset.seeds), changes),
         )
     output.console().print(table)
+    if own:
+        _print_own_presets(own)
     output.print_message(
         "Train with one: mosaic train ppo --preset cartpole-ppo    Flags change single settings of it."
     )
+
+
+def _print_own_presets(own: Sequence[tuple[str, Preset]]) -> None:
+    table = output.create_table("YOUR OWN", "ALGO", "SETTINGS", wrap=("SETTINGS",))
+    for name, preset in own:
+        shown = {**preset.settings, **({} if preset.seeds is None else {"seeds": preset.seeds})}
+        settings = (f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in shown.items())
+        table.add_row(name, command_name(preset.worker, preset.algorithm), ", ".join(settings))
+    output.console().print(table)
 
 
 def _to_json(name: str, algorithm: Algorithm) -> dict[str, object]:

@@ -31,7 +31,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "Train an agent on CartPole, watch it learn, evaluate it."),
         "doctor": ("doctor:doctor", "Check this machine and show how to fix each problem."),
         "algorithms": ("catalogue_commands:algorithms", "List the algorithms, or explain one and its settings."),
-        "presets": ("catalogue_commands:presets", "List settings that learn faster than the defaults, as measured."),
+        "presets": ("catalogue_commands:presets", "List tuned settings, as measured, and your own presets."),
         "envs": ("catalogue_commands:envs", "List the environments, or explain one: settings, actions, keys."),
     },
     "Train": {

@@ -23,6 +23,7 @@ from mosaic.cli.cli_context import (
     pass_context,
 )
 from mosaic.contracts.errors import MissingExtra, MosaicError, NotAllowed, RunEnded
+from mosaic.submission.user_presets import save_preset
 
 if TYPE_CHECKING:
     from mosaic.api.sweeps.study import Study
@@ -68,7 +69,7 @@ def sweep() -> None:
 def run(context: CliContext, file: Path, is_cancel: bool) -> int:
     """Runs a sweep, or continues it: running trials are taken over. Ctrl-C detaches: their runs continue.
 
-    At the end, the best settings become a preset of the train form, under the sweep's name.
+    At the end, the best settings become a preset with the sweep's name.
     """
     from mosaic.api.sweeps.sweep_config import read_sweep
     from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, end_running_sweep, open_study
@@ -95,7 +96,7 @@ def run(context: CliContext, file: Path, is_cancel: bool) -> int:
         result = sweep_json(study.plan, rows)
         best = best_trial(rows)
         if is_ended and best is not None:
-            result["preset"] = _try_save_preset(context, study.plan, best)
+            result["preset"] = _try_save_preset(study.plan, best)
         if context.is_json:
             output.print_json(result)
         else:
@@ -150,8 +151,8 @@ def init(context: CliContext, algorithm: str, env_id: str, name: str | None) -> 
 @click.argument("sweep_name", metavar="NAME")
 @click.option("--as", "preset", metavar="PRESET", help="The name of the preset; one with this name is replaced.")
 @pass_context
-def save_preset(context: CliContext, sweep_name: str, preset: str | None) -> None:
-    """Saves the best settings as a preset that the train form offers."""
+def save_best(context: CliContext, sweep_name: str, preset: str | None) -> None:
+    """Saves the best settings as a preset, for mosaic train and the train form."""
     from mosaic.api.sweeps.sweep_result import best_trial
 
     _, study = _open_for_reading(context, sweep_name)
@@ -159,9 +160,11 @@ def save_preset(context: CliContext, sweep_name: str, preset: str | None) -> Non
     if best is None:
         raise NotAllowed(f"No trial of the sweep {sweep_name!r} is done yet, so there are no best settings.")
     name = preset or study.plan.config.name
-    _save_preset(context, study.plan, best, name)
+    save_preset(name, study.plan.build_preset(best.params))
     context.print_result(
-        {"preset": name, "trial": best.number}, f"Saved the settings of trial {best.number} as preset {name!r}."
+        {"preset": name, "trial": best.number},
+        f"Saved the settings of trial {best.number} as preset {name!r}. Train with it: "
+        f"{_train_command(study.plan, name)}",
     )
 
 
@@ -202,7 +205,7 @@ def dashboard(context: CliContext, sweep_name: str, port: int) -> None:
     os.execv(program, arguments)  # so that signals reach it
 
 
-for each in (run, status, init, save_preset, plot, dashboard):
+for each in (run, status, init, save_best, plot, dashboard):
     sweep.add_command(each)
 
 
@@ -255,23 +258,17 @@ def _open_for_reading(context: CliContext, name: str) -> tuple[SweepFolder, Stud
     return folder, read_study(folder)
 
 
-def _try_save_preset(context: CliContext, plan: SweepPlan, best: TrialRow) -> str | None:
+def _try_save_preset(plan: SweepPlan, best: TrialRow) -> str | None:
     """The results of a sweep are shown whether or not its preset can be saved."""
+    name = plan.config.name
     try:
-        _save_preset(context, plan, best, plan.config.name)
+        save_preset(name, plan.build_preset(best.params))
     except MosaicError as error:
         output.print_message(f"The best settings were not saved as a preset: {error}")
         return None
-    output.print_message(f"The best settings are the preset {plan.config.name!r} of the train form.")
-    return plan.config.name
+    output.print_message(f"The best settings are the preset {name!r}. Train with it: {_train_command(plan, name)}")
+    return name
 
 
-def _save_preset(context: CliContext, plan: SweepPlan, best: TrialRow, name: str) -> None:
-    try:
-        from mosaic.gui.gui_settings import GuiSettings
-    except ModuleNotFoundError:
-        raise MissingExtra("Presets belong to the window: pip install 'mosaic-rl[gui]'") from None
-    from mosaic.gui.models.draft import draft_from_payload
-    from mosaic.gui.models.presets import Presets
-
-    Presets(GuiSettings(context.workspace)).save(name, draft_from_payload(plan.build_payload(best.params)))
+def _train_command(plan: SweepPlan, preset: str) -> str:
+    return shlex.join(["mosaic", "train", plan.config.algorithm.name, "--preset", preset])

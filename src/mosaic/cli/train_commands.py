@@ -34,15 +34,14 @@ from mosaic.submission.run_estimate import earlier_runs, estimate_run
 from mosaic.submission.run_payloads import (
     TRAIN_OPTION_NAMES,
     UNCHECKED_MESSAGE,
-    build_train_payload,
     default_group_name,
     parse_seeds,
     verdict_rows,
     with_seed,
 )
 from mosaic.submission.script_payloads import flag_value
-from mosaic.submission.tuned_presets import TUNED_PRESETS, find_preset
 from mosaic.submission.unknown_algorithms import unknown_algorithm_error
+from mosaic.submission.user_presets import Preset, find_preset
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import Verdict
@@ -88,9 +87,8 @@ class AlgorithmCommand(Command):
         ]
         detach = click.Option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
         seeds = click.Option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7.")
-        names = [preset.name for preset in TUNED_PRESETS if preset.algorithm == algorithm.name]
-        help_text = f"Begin with tuned settings: {', '.join(names)}. Other flags change single ones of them."
-        preset = click.Option(["--preset"], metavar="NAME", help=help_text, hidden=not names)
+        help_text = "Begin with the settings of a preset, which other flags change. List them: mosaic presets."
+        preset = click.Option(["--preset"], metavar="NAME", help=help_text)
         super().__init__(
             algorithm.name,
             params=[*own_flags, *flags, *(() if is_check else (detach,)), seeds, preset],
@@ -122,16 +120,17 @@ class AlgorithmCommand(Command):
             for field in self.settings
             if ctx.get_parameter_source(field.name) is ParameterSource.COMMANDLINE
         }
-        if values["preset"] is not None:
-            given = {**find_preset(values["preset"], self.algorithm.name).settings, **given}
-        if values["seeds"] is not None and "seed" in given:
+        seeds = values["seeds"]
+        if seeds is not None and "seed" in given:
             raise BadInput("--seed and --seeds cannot both be given.")
-        defaults = {field.name: field.default for field in self.settings}
-        payload = build_train_payload(self.algorithm.worker.id, self.algorithm.name, given, defaults)
+        preset = Preset(self.algorithm.worker.id, self.algorithm.name)
+        if values["preset"] is not None:
+            preset = find_preset(values["preset"], preset.worker, preset.algorithm)
+        if seeds is None and "seed" not in given:
+            seeds = preset.seeds
+        payload = preset.build_payload(given, {field.name: field.default for field in self.settings})
         payload["metadata"]["worker"]["config"].update(self.algorithm.location)
-        return self._handler(
-            ctx.ensure_object(CliContext), self.algorithm, payload, values["seeds"], bool(values.get("detach"))
-        )
+        return self._handler(ctx.ensure_object(CliContext), self.algorithm, payload, seeds, bool(values.get("detach")))
 
 
 def parse_own_cleanrl(args: Sequence[str]) -> dict[str, str]:

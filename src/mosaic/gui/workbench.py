@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from PySide6.QtCore import QObject, QTimer, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QWidget
 
+from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.draft import Draft
 from mosaic.gui.models.environment_choices import WorkerEnvironments
 from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.recording import Recordings
@@ -26,6 +27,8 @@ from mosaic.gui.models.ticks import MAX_TICKED, Ticks
 from mosaic.gui.models.training import Training
 from mosaic.gui.models.trash import Trash
 from mosaic.gui.models.undo import UndoStack
+from mosaic.submission import user_presets
+from mosaic.submission.user_presets import Preset
 
 MAX_CACHED_SERIES = 64
 THEME_DELAY_MS = 40
@@ -204,15 +207,29 @@ class Workbench(QObject):
         if before != self.training.draft and (before.texts or before.seeds is not None or before.rest):
             self.offer_undo(text, title, lambda: self.training.replace(before))
 
-    def save_preset(self, name: str, draft: Draft, text: str) -> None:
-        """Save a configuration by name; the one that it replaces can be brought back."""
-        replaced = self.training.get_preset(name)
-        self.training.save_preset(name, draft)
-        if replaced is None:
-            self.show_message(text, "good")
-        else:
-            put_back = partial(self.training.save_preset, name, replaced)
-            self.offer_undo(f"{text} It replaced another one.", f"replace preset {name!r}", put_back)
+    def save_preset(self, name: str, preset: Preset, text: str) -> None:
+        """Save a preset; the one that it replaces can be brought back."""
+        with self.errors_shown():
+            replaced = user_presets.read_presets().get(name)
+            user_presets.save_preset(name, preset)
+            if replaced is None:
+                self.show_message(text, "good")
+            else:
+                put_back = partial(self._restore_preset, name, replaced)
+                self.offer_undo(f"{text} It replaced another one.", f"replace preset {name!r}", put_back)
+
+    def delete_preset(self, name: str) -> None:
+        """Delete a preset; it can be brought back."""
+        with self.errors_shown():
+            deleted = user_presets.read_presets().get(name)
+            user_presets.delete_preset(name)
+            if deleted is not None:
+                put_back = partial(self._restore_preset, name, deleted)
+                self.offer_undo(f"Deleted the preset {name!r}.", f"delete preset {name!r}", put_back)
+
+    def _restore_preset(self, name: str, preset: Preset) -> None:
+        with self.errors_shown():
+            user_presets.save_preset(name, preset)
 
     def open_path(self, path: Path) -> None:
         """Opens a file or a folder in the user's program for it."""
@@ -223,6 +240,14 @@ class Workbench(QObject):
         """For `failed=` of the bridge."""
         self.events.add_error(error)
         self.show_message(str(error), "bad")
+
+    @contextmanager
+    def errors_shown(self) -> Iterator[None]:
+        """What the user can act on is shown instead of raised."""
+        try:
+            yield
+        except MosaicError as error:
+            self.show_error(error)
 
     def ask(
         self, call: Callable[[Any], Any], then: Callable[[Any], None] | None = None, owner: QObject | None = None

@@ -118,6 +118,12 @@ def _with_limit(field: SettingField) -> SettingField:
     return replace(field, constraints={"le": limit, **(field.constraints or {})})
 
 
+def command_name(worker_id: str, name: str) -> str:
+    """Return the name by which commands take an algorithm of a worker. A script has only one name."""
+    keys = (key for key, one in load_algorithms().items() if (one.worker.id, one.name) == (worker_id, name))
+    return next(keys, name)
+
+
 def get_algorithm(name: str) -> Algorithm:
     """An algorithm of a worker, or an installed script such as `cleanrl:ppo`."""
     known = load_algorithms()

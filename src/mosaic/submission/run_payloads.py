@@ -70,6 +70,15 @@ def build_payload(worker: dict[str, Any], options: Mapping[str, Any] | None = No
     return payload
 
 
+def merge_payloads(under: Mapping[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Return both as one payload; where both have a value, that of `over`."""
+    merged = copy.deepcopy(dict(under))
+    for key, value in over.items():
+        is_both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge_payloads(merged[key], value) if is_both else value
+    return merged
+
+
 def with_seed(payload: dict[str, Any], seed: int, group: str) -> dict[str, Any]:
     """The same run for another seed, as a member of a group."""
     member = copy.deepcopy(payload)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mosaic.contracts.errors import unknown_name_error
-
 
 class MeasuredReturn(NamedTuple):
     """The mean over seeds of the return of the last 100 training episodes, with Student's 95 % interval."""
@@ -71,10 +69,3 @@ TUNED_PRESETS = (
     ),
 )  # fmt: skip
 """Measured in 2026 on one CPU thread, by `mosaic experiment run` with these settings and the defaults as variants."""
-
-
-def find_preset(name: str, algorithm: str) -> TunedPreset:
-    known = {preset.name: preset for preset in TUNED_PRESETS if preset.algorithm == algorithm}
-    if name not in known:
-        raise unknown_name_error(f"preset of {algorithm}", name, known)
-    return known[name]

@@ -13,9 +13,12 @@ from mosaic.api.sweeps.search_space import Dimension, build_search_space, defaul
 from mosaic.api.sweeps.sweep_config import DEFAULT_TRIALS, SUBJECT, SweepConfig
 from mosaic.contracts.errors import FieldProblem, UnknownName
 from mosaic.contracts.model import refuse
+from mosaic.contracts.options import CONFIG_PATH, value_at
 from mosaic.submission.algorithm_schema import Algorithm, get_algorithm
 from mosaic.submission.experiment_config import ExperimentConfig
 from mosaic.submission.experiment_plan import ExperimentPlan, plan_experiment
+from mosaic.submission.run_payloads import CORE_FIELD_NAMES
+from mosaic.submission.user_presets import Preset
 
 Params = Mapping[str, Any]
 """The searched settings of a trial, by name."""
@@ -56,11 +59,12 @@ class SweepPlan:
         """Return the runs without searched settings, for a dry run before anything starts."""
         return plan_experiment(self._experiment("defaults", {}, self.config.options))
 
-    def build_payload(self, params: Params) -> dict[str, Any]:
-        """Return the training with these settings on the first environment, as a person would submit it."""
-        payload = dict(plan_experiment(self._experiment("preset", params, {})).cells[0].payload)
-        payload["metadata"] = {key: value for key, value in payload["metadata"].items() if key != "group"}
-        return payload
+    def build_preset(self, params: Params) -> Preset:
+        """Return these settings with the first environment, without the seeds and options of the sweep."""
+        cell = plan_experiment(self._experiment("preset", params, {})).cells[0]
+        config = value_at(cell.payload, CONFIG_PATH)
+        core = {name: config[name] for name in CORE_FIELD_NAMES if name in config}
+        return Preset(self.algorithm.worker.id, self.algorithm.name, core | config.get("algo_params", {}))
 
     def _experiment(self, label: str, params: Params, options: Mapping[str, Any]) -> ExperimentConfig:
         config = self.config

@@ -1,4 +1,4 @@
-"""The menu of named configurations: save, load, delete."""
+"""The menu of presets: save, load, delete."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import partial
 from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QInputDialog, QMenu, QToolButton
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import unknown_name_error
 from mosaic.formatting import format_number, short_id
 from mosaic.gui.models.draft import field_text
 from mosaic.gui.models.presets import best_runs
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.algorithm_schema import load_algorithms
-from mosaic.submission.run_payloads import build_train_payload
 from mosaic.submission.tuned_presets import TUNED_PRESETS, TunedPreset
+from mosaic.submission.user_presets import Preset, read_presets
 
 
 class PresetsMenu(QObject):
@@ -34,19 +34,25 @@ class PresetsMenu(QObject):
     def fill(self) -> None:
         self.menu.clear()
         self.menu.addAction("Save as preset…", self.ask_name)
-        names = self._training.preset_names()
+        names, reason = self._find_names()
         self._add_best_runs()
         self._add_tuned()
         self.menu.addSeparator()
         if not names:
-            self.menu.addAction("No presets yet").setEnabled(False)
+            self.menu.addAction(reason).setEnabled(False)
             return
         for name in names:
             self.menu.addAction(name, partial(self.load, name))
         self.menu.addSeparator()
         delete = self.menu.addMenu("Delete")
         for name in names:
-            delete.addAction(name, partial(self.delete, name))
+            delete.addAction(name, partial(self._workbench.delete_preset, name))
+
+    def _find_names(self) -> tuple[list[str], str]:
+        """The user's presets, and why there are none."""
+        with self._workbench.errors_shown():
+            return sorted(read_presets()), "No presets yet"
+        return [], "The presets cannot be read"
 
     def _add_best_runs(self) -> None:
         """Offer the settings of the runs that did best in the environment of the form."""
@@ -73,7 +79,7 @@ class PresetsMenu(QObject):
 
     def load_tuned(self, preset: TunedPreset) -> None:
         worker = load_algorithms()[preset.algorithm].worker.id
-        self._training.load_payload(build_train_payload(worker, preset.algorithm, preset.settings, {}))
+        self._training.load_preset(Preset(worker, preset.algorithm, preset.settings))
         self._workbench.show_message(preset.describe())
 
     def load_run(self, run_id: str) -> None:
@@ -92,21 +98,16 @@ class PresetsMenu(QObject):
     def save(self, name: str) -> None:
         name = name.strip()
         if name:
-            self._workbench.save_preset(name, self._training.draft, f"Saved as preset {name!r}.")
+            with self._workbench.errors_shown():
+                self._workbench.save_preset(name, self._training.build_preset(), f"Saved as preset {name!r}.")
 
     def load(self, name: str) -> None:
-        try:
+        with self._workbench.errors_shown():
+            presets = read_presets()
+            if name not in presets:  # it was deleted while the menu was open
+                raise unknown_name_error("preset", name, presets)
             self._workbench.replace_form(
                 f"The form shows the preset {name!r}.",
                 f"load preset {name!r}",
-                partial(self._training.load_preset, name),
+                partial(self._training.load_preset, presets[name]),
             )
-        except BadInput as error:
-            self._workbench.show_error(error)
-
-    def delete(self, name: str) -> None:
-        deleted = self._training.get_preset(name)
-        self._training.delete_preset(name)
-        if deleted is not None:
-            put_back = partial(self._training.save_preset, name, deleted)
-            self._workbench.offer_undo(f"Deleted the preset {name!r}.", f"delete preset {name!r}", put_back)

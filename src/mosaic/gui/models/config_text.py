@@ -14,11 +14,11 @@ from mosaic.gui.models.draft import (
     Draft,
     build_payloads,
     changed_values,
-    command_name,
     draft_from_payload,
     to_command_line,
 )
 from mosaic.gui.models.form_layout import FormLayout, get_layout
+from mosaic.submission.algorithm_schema import command_name
 from mosaic.submission.run_payloads import CORE_FIELD_NAMES
 
 SCRIPT_WORKER = "script"
@@ -72,7 +72,7 @@ def to_python(payload: dict[str, Any]) -> str:
     named |= {name: value for name, value in changed_values(layout, draft).items() if name not in CORE_FIELD_NAMES}
     if "run_name" in named:
         named["name"] = named.pop("run_name")
-    arguments = [repr(command_name(layout)), repr(config["env_id"])]
+    arguments = [repr(command_name(draft.worker, draft.algorithm)), repr(config["env_id"])]
     arguments += [f"{name}={value!r}" for name, value in named.items()]
     return "import mosaic\n\nrun = mosaic.train(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")\n"
 

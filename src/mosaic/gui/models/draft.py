@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shlex
 from collections.abc import Collection, Mapping
@@ -14,15 +13,17 @@ from mosaic.contracts.extras import translate_extras
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.models.form_layout import FormLayout, format_setting, format_value, get_layout
-from mosaic.submission.algorithm_schema import load_algorithms
+from mosaic.submission.algorithm_schema import command_name
 from mosaic.submission.run_payloads import (
     CORE_FIELD_NAMES,
     build_train_payload,
     default_group_name,
+    merge_payloads,
     parse_seeds,
     setting_path,
     with_seed,
 )
+from mosaic.submission.user_presets import Preset
 
 
 @dataclass(frozen=True)
@@ -136,20 +137,12 @@ def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[dict[st
     defaults = {field.name: field.default for field in layout.core}
     payload = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
     payload["metadata"]["worker"]["config"].update(layout.algorithm.location)
-    payload = _deep_merge(draft.rest, payload)
+    payload = merge_payloads(draft.rest, payload)
     if draft.seeds is None:
         return [payload]
     env_id = payload["metadata"]["worker"]["config"].get("env_id", "")
     group = payload["metadata"].get("group") or default_group_name(draft.algorithm, env_id, now)
     return [with_seed(payload, seed, group) for seed in parse_seeds(draft.seeds)]
-
-
-def _deep_merge(under: Mapping[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = copy.deepcopy(dict(under))
-    for key, value in over.items():
-        is_both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _deep_merge(merged[key], value) if is_both else value
-    return merged
 
 
 def draft_from_payload(payload: dict[str, Any]) -> Draft:
@@ -169,6 +162,18 @@ def draft_from_payload(payload: dict[str, Any]) -> Draft:
             draft = draft.with_text(setting, format_setting(setting, value))
     _pop_path(rest, ("resources", "gpus", "mandatory"), None)
     return replace(draft, rest=_drop_empty(rest))
+
+
+def preset_from_draft(layout: FormLayout, draft: Draft) -> Preset:
+    """The fields that do not have their default, as a preset. Raises BadInput where one is invalid."""
+    changed = changed_fields(layout, draft)  # others may still be empty
+    raise_first_problem({name: problem for name, problem in problems(layout, draft).items() if name in changed})
+    return Preset(draft.worker, draft.algorithm, changed_values(layout, draft), draft.seeds, draft.rest)
+
+
+def draft_from_preset(preset: Preset) -> Draft:
+    """The draft that shows it. Raises BadInput where no form can."""
+    return replace(draft_from_payload(preset.build_payload({}, {})), seeds=preset.seeds)
 
 
 def _pop_path(data: dict[str, Any], path: tuple[str, ...], default: Any) -> Any:
@@ -197,7 +202,7 @@ def to_command_line(layout: FormLayout, draft: Draft) -> str:
         return f"printf %s {shlex.quote(json.dumps(payloads[0]))} | mosaic submit -"
     values = changed_values(layout, draft)
     config = payloads[0]["metadata"]["worker"]["config"]
-    words = ["mosaic", "train", command_name(layout)]
+    words = ["mosaic", "train", command_name(draft.worker, draft.algorithm)]
     for name in CORE_FIELD_NAMES:
         if name == "seed" and draft.seeds is not None:
             words += ["--seeds", draft.seeds.replace(" ", "")]
@@ -216,13 +221,6 @@ def _to_flags(setting: SettingField, value: Any) -> list[str]:
     if setting.type == "bool":
         return [flag if value else f"--no-{flag[2:]}"]
     return [flag, "none" if value is None else format_setting(setting, value)]
-
-
-def command_name(layout: FormLayout) -> str:
-    if layout.algorithm.is_user_script:
-        return layout.algorithm.name
-    wanted = (layout.algorithm.worker.id, layout.algorithm.name)
-    return next(key for key, one in load_algorithms().items() if (one.worker.id, one.name) == wanted)
 
 
 def find_field_error(error: Exception, names: Collection[str], changed: Collection[str] = ()) -> tuple[str, str] | None:

@@ -1,43 +1,39 @@
-"""Named configurations of the train form, in the user's settings; the command line saves some, too."""
+"""What the train form offers to begin with, besides the presets in the user's file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.draft import Draft
+from mosaic.gui.models.draft import Draft, preset_from_draft
+from mosaic.gui.models.form_layout import get_layout
+from mosaic.submission.user_presets import read_presets, save_preset
 
 MAX_BEST_RUNS = 5
 
 
-class Presets:
-    """Reads the file each time, as another process may have changed it."""
+def move_presets_to_file(settings: GuiSettings) -> None:
+    """Move presets from the window's settings, where it kept them before, to the file that commands read, too.
 
-    def __init__(self, settings: GuiSettings) -> None:
-        self._settings = settings
-
-    def names(self) -> list[str]:
-        return sorted(self._read())
-
-    def get(self, name: str) -> Draft | None:
-        return Draft.from_json(self._read().get(name))
-
-    def save(self, name: str, draft: Draft) -> None:
-        self._write(self._read() | {name: draft.to_json()})
-
-    def delete(self, name: str) -> None:
-        self._write({key: preset for key, preset in self._read().items() if key != name})
-
-    def _read(self) -> dict[str, object]:
-        self._settings.flush()
-        presets = self._settings.get("presets", {})
-        return presets if isinstance(presets, dict) else {}
-
-    def _write(self, presets: dict[str, object]) -> None:
-        self._settings.put("presets", presets)
-        self._settings.flush()
+    One that cannot be read, such as that of a worker which is not installed, stays until it can be.
+    """
+    earlier = settings.get("presets", {})
+    if not earlier or not isinstance(earlier, dict):
+        return
+    with suppress(BadInput):
+        known = read_presets()
+        for name, stored in list(earlier.items()):
+            with suppress(BadInput):
+                draft = Draft.from_json(stored)
+                if name not in known and draft is not None:
+                    save_preset(name, preset_from_draft(get_layout(draft.worker, draft.algorithm), draft))
+                    del earlier[name]
+        settings.put("presets", earlier)
+        settings.flush()
 
 
 def best_runs(views: Iterable[RunView], env_id: str) -> list[RunView]:

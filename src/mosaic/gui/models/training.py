@@ -1,4 +1,4 @@
-"""What will be trained next: the draft that the form shows and that "Train Agent" submits; and its presets."""
+"""What will be trained next: the draft that the form shows and that "Train Agent" submits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from mosaic.client.submission import new_submission_key
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
+from mosaic.gui.models.draft import (
+    Draft,
+    build_payloads,
+    draft_from_payload,
+    draft_from_preset,
+    preset_from_draft,
+)
 from mosaic.gui.models.form_layout import FormLayout, get_layout, trainable_by_worker
-from mosaic.gui.models.presets import Presets
+from mosaic.gui.models.presets import move_presets_to_file
 from mosaic.submission.caller_environment import program_environment
+from mosaic.submission.user_presets import Preset
 
 SAVE_DELAY_MS = 500
 DEFAULT_ALGORITHM = "ppo"
@@ -39,7 +46,7 @@ class Training(QObject):
     def __init__(self, settings: GuiSettings, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._settings = settings
-        self._presets = Presets(settings)
+        move_presets_to_file(settings)
         self._draft: Draft | None = None
         self._save_timer = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
         self._save_timer.timeout.connect(self.save)
@@ -89,28 +96,18 @@ class Training(QObject):
         """One for each seed. Raises BadInput where a field is invalid."""
         return build_payloads(self.layout, self.draft, time.time())
 
-    # --- presets
+    def build_preset(self) -> Preset:
+        """Raises BadInput where a field is invalid."""
+        return preset_from_draft(self.layout, self.draft)
 
-    def preset_names(self) -> list[str]:
-        return self._presets.names()
-
-    def get_preset(self, name: str) -> Draft | None:
-        return self._presets.get(name)
-
-    def save_preset(self, name: str, draft: Draft) -> None:
-        """A preset does not come from a run, even if the form was filled from one."""
-        self._presets.save(name, replace(draft, source=""))
-
-    def delete_preset(self, name: str) -> None:
-        self._presets.delete(name)
-
-    def load_preset(self, name: str) -> None:
-        draft = _draft_if_available(self._presets.get(name))
-        if draft is None:
+    def load_preset(self, preset: Preset) -> None:
+        """Raises BadInput where no form can show it."""
+        if preset.algorithm not in trainable_by_worker().get(preset.worker, ()):
             raise BadInput(
-                f"The preset {name!r} is for an algorithm that is not here. Delete it, or install its worker."
+                f"The preset is for {preset.algorithm!r} of the worker {preset.worker!r}, which is not here. Delete "
+                "it, or install its worker."
             )
-        self.replace(draft)
+        self.replace(draft_from_preset(preset))
 
 
 def default_draft() -> Draft:

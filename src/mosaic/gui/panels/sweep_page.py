@@ -18,7 +18,6 @@ from mosaic.contracts.views import RunView
 from mosaic.formatting import PLACEHOLDER, format_si_number
 from mosaic.gui import run_action_handlers as handlers
 from mosaic.gui import theme
-from mosaic.gui.models.draft import draft_from_payload
 from mosaic.gui.models.sweep_commands import SweepCommands
 from mosaic.gui.models.sweep_state import SweepState, build_axes, build_lines
 from mosaic.gui.panels.sweep_actions import SweepActions
@@ -114,7 +113,10 @@ class SweepPage(QWidget):
         self._score_note.setProperty("note", True)
         self._copy = ui.button("Copy", "sweep.copy", self._copy_settings, "Copy these settings as JSON")
         self._save = ui.button(
-            "Save as preset…", "sweep.preset", self._ask_preset_name, "Offer these settings in the train form"
+            "Save as preset…",
+            "sweep.preset",
+            self._ask_preset_name,
+            "Offer these settings in the train form and in mosaic train",
         )
         texts = ui.column(self._best_title, self._best_settings, self._score_note, spacing=2)
         ui.row(
@@ -280,13 +282,13 @@ class SweepPage(QWidget):
         dialog.open()
 
     def save_preset(self, name: str) -> None:
-        """Save the best settings for the train form."""
+        """Save the best settings for further trainings."""
         state = self._state
         if not name.strip() or state is None or state.plan is None or state.best is None:
             return
-        draft = draft_from_payload(state.plan.build_payload(state.best.params))
         name = name.strip()
-        self._workbench.save_preset(name, draft, f"Saved trial {state.best.number} as preset {name!r}.")
+        preset = state.plan.build_preset(state.best.params)
+        self._workbench.save_preset(name, preset, f"Saved trial {state.best.number} as preset {name!r}.")
 
 
 def describe_trial(row: TrialRow) -> str:
