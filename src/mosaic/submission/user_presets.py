@@ -30,7 +30,7 @@ class Preset:
     seeds: str | None = None
     """Several seeds as written, such as 1-5; None: one run."""
     rest: Mapping[str, Any] = field(default_factory=dict)
-    """The parts of a payload that are no settings; they are submitted unchanged."""
+    """The parts of a payload that are not settings; they are submitted unchanged."""
 
     def build_payload(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return the payload of a training; `given` are settings that replace the preset's."""
