@@ -111,6 +111,11 @@ def count_noun(number: float, noun: str, plural: str = "") -> str:
     return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def capitalize_first(text: str) -> str:
+    """Return a text with a capital first letter; unlike `str.capitalize`, it leaves the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def format_number(value: float | None) -> str:
     """Format a metric with about four significant digits and its whole part exactly: `0.0123`, `1,234`."""
     if value is None:

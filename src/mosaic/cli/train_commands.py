@@ -108,7 +108,7 @@ class AlgorithmCommand(Command):
             record = param.get_help_record(ctx)
             if record is not None:
                 title = getattr(param, "section", "") or "The run as a whole"
-                sections.setdefault(title[:1].upper() + title[1:], []).append(record)
+                sections.setdefault(formatting.capitalize_first(title), []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=34)

@@ -17,6 +17,7 @@ from mosaic.contracts.events import (
 )
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, Option, RunKind, value_at
 from mosaic.contracts.run_settings import MachineInfo, RunSettings, SettingValue, SourceCommit
+from mosaic.formatting import capitalize_first
 from mosaic.submission.algorithm_schema import Algorithm, load_algorithms, open_script_folder, supported_options
 from mosaic.submission.run_payloads import FORM_STATE_PREFIX, flatten_settings
 
@@ -85,7 +86,7 @@ def resolve_settings(
             add(name, "What runs", field.default if field else None, has_default=field is not None)
     for name, field in stated.items():
         if name not in settings:
-            add(name, supported[name].group if name in supported else _capitalize(field.group), field.default)
+            add(name, supported[name].group if name in supported else capitalize_first(field.group), field.default)
     for name in known:
         if name not in settings and name not in OPTIONS:
             add(name, "Settings", has_default=False)
@@ -123,7 +124,3 @@ def worker_options(payload: Mapping[str, Any]) -> tuple[Option, ...]:
 def _as_json(value: Any) -> Any:
     """The same as it would be after a journey as JSON, so that a tuple equals a list."""
     return json.loads(json.dumps(value, default=str))
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -8,7 +8,7 @@ from PySide6.QtCore import QSignalBlocker, Signal
 from PySide6.QtWidgets import QFileDialog, QLineEdit, QWidget
 
 from mosaic.contracts.views import RunView
-from mosaic.formatting import run_title
+from mosaic.formatting import capitalize_first, run_title
 from mosaic.gui import theme
 from mosaic.gui.forms.form_rows import form_combo, shrink_combo
 from mosaic.gui.models.policy_form import runs_with_policy
@@ -41,7 +41,7 @@ class TargetEditor(QWidget):
         self._file.setVisible(bool(description.file_filter))
         self._file.setEnabled(not self._workbench.is_remote)
         self._fill_examples(description, target)
-        hint = description.target[:1].upper() + description.target[1:]
+        hint = capitalize_first(description.target)
         self.line.setPlaceholderText(hint)
         self.line.setAccessibleName(hint)
         self._show_line(target)

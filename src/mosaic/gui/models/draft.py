@@ -12,6 +12,7 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.extras import translate_extras
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH
 from mosaic.contracts.setting_field import SettingField
+from mosaic.formatting import capitalize_first
 from mosaic.gui.models.form_layout import FormLayout, format_setting, format_value, get_layout
 from mosaic.submission.algorithm_schema import command_name
 from mosaic.submission.run_payloads import (
@@ -229,7 +230,7 @@ def find_field_error(error: Exception, names: Collection[str], changed: Collecti
     for path, problem in error.problems if isinstance(error, MosaicError) else ():
         name = OPTIONS_BY_PATH[path].name if path in OPTIONS_BY_PATH else path.rpartition(".")[2]
         if name in names:
-            messages.setdefault(name, f"{problem[:1].upper()}{problem[1:].removesuffix('.')}.")
+            messages.setdefault(name, f"{capitalize_first(problem).removesuffix('.')}.")
     chosen = next((name for name in messages if name in changed), next(iter(messages), None))
     return None if chosen is None else (chosen, messages[chosen])
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from PySide6.QtCore import QObject, Signal
 
 from mosaic.contracts.views import EnvironmentDetails, EnvironmentListing
+from mosaic.formatting import capitalize_first
 from mosaic.gui.bridge import Bridge
 
 _TITLES = {
@@ -40,7 +41,7 @@ def unavailable_hint(listing: EnvironmentListing) -> str:
 
 def family_title(name: str) -> str:
     words = name.replace("_", " ")
-    return _TITLES.get(name, words[:1].upper() + words[1:])
+    return _TITLES.get(name, capitalize_first(words))
 
 
 def families(listings: Iterable[EnvironmentListing]) -> list[tuple[str, bool]]:

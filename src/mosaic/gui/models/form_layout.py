@@ -11,6 +11,7 @@ from typing import Any
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import CORE_GROUP, OPTIONS, Option
 from mosaic.contracts.setting_field import SettingField
+from mosaic.formatting import capitalize_first
 from mosaic.submission.algorithm_schema import (
     Algorithm,
     ScriptFolder,
@@ -138,7 +139,7 @@ def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:
     for field in algorithm.fields:
         if field.name not in elsewhere:
             groups.setdefault(field.group, []).append(field)
-    left = tuple(FormSection(_capitalize(title), tuple(fields)) for title, fields in groups.items())
+    left = tuple(FormSection(capitalize_first(title), tuple(fields)) for title, fields in groups.items())
     right = tuple(FormSection(title, tuple(fields)) for title, fields in shown.items())
     return FormLayout(algorithm, core, left, right)
 
@@ -148,7 +149,7 @@ def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:
 
 def field_label(field: SettingField) -> str:
     label = OPTIONS[field.name].label if field.name in OPTIONS else SETTING_LABELS.get(field.name)
-    return label or _capitalize(
+    return label or capitalize_first(
         " ".join(filter(None, (_ABBREVIATIONS.get(word, word) for word in field.name.split("_"))))
     )
 
@@ -183,7 +184,3 @@ def field_tooltip(field: SettingField) -> str:
     """Everything about a field, for its tool tip."""
     unit = f" {field_unit(field)}" if field_unit(field) and field.default is not None else ""
     return f"{field.help}\n{field.name}: {field.expected_values}. Default: {format_default(field)}{unit}."
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]

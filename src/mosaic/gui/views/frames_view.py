@@ -10,7 +10,7 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING, describe_cost
-from mosaic.formatting import format_si_number
+from mosaic.formatting import capitalize_first, format_si_number
 from mosaic.gui.models.lanes import FrameCell, Lanes
 from mosaic.gui.views.frame_grid import FrameGrid
 from mosaic.gui.views.widgets import column, create_timer, with_object_name
@@ -28,7 +28,7 @@ FRAME_STATE_ICONS = {UNAVAILABLE: "mdi6.monitor-off", WAITING: "mdi6.timer-sand"
 
 def to_sentence(text: str) -> str:
     """Capitalize `the run has ended` and add the period."""
-    sentence = text[:1].upper() + text[1:]
+    sentence = capitalize_first(text)
     return sentence if not sentence or sentence[-1] in ".…!?)" else f"{sentence}."
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mosaic.contracts.states import RunRecord, Stage
+from mosaic.formatting import capitalize_first
 from mosaic.trainer.executors.local import GRACE_S
 from mosaic.trainer.executors.slurm.job_files import ENDED_BY_KEEPER, ENDED_BY_NOTICE, TaskReport
 from mosaic.trainer.lifecycle import (
@@ -84,7 +85,7 @@ def find_action(record: RunRecord, facts: JobFacts, at: float, log_end: str) -> 
         return JobAction(JobQueued(at, facts.job_id)) if is_news else None
     is_over = is_final(facts.state) and facts.ended_s > SURVIVAL_S
     if is_over or facts.claimed_s > STATE_TIMEOUT_S:
-        reason = _capitalize(f"{_name_job(facts)} has not reported that it started the run")
+        reason = capitalize_first(f"{_name_job(facts)} has not reported that it started the run")
         return JobAction(_lose_node(facts, at, reason))
     return None
 
@@ -103,7 +104,7 @@ def _find_reported(record: RunRecord, facts: JobFacts, report: TaskReport, at: f
         has_survived = report.ended_by is None and not facts.has_keeper_exited and facts.ended_s <= SURVIVAL_S
         return None if has_survived else JobAction(_end_started(facts, at))
     if report.ended_by is not None and facts.ended_s > STATE_TIMEOUT_S:
-        return JobAction(KeeperLost(at, reason=_capitalize(f"{_name_job(facts)} was terminated.")))
+        return JobAction(KeeperLost(at, reason=capitalize_first(f"{_name_job(facts)} was terminated.")))
     return None
 
 
@@ -133,10 +134,6 @@ def _end_unstarted(facts: JobFacts, at: float, log_end: str) -> LifecycleEvent:
 
 def _lose_node(facts: JobFacts, at: float, reason: str, is_planned: bool = False) -> NodeLost:
     return NodeLost(at, reason, facts.checkpoint_step, is_planned)
-
-
-def _capitalize(sentence: str) -> str:
-    return sentence[0].upper() + sentence[1:]
 
 
 def _name_job(facts: JobFacts) -> str:
