@@ -38,6 +38,7 @@ from PySide6.QtWidgets import (
     QToolButton,
     QWidget,
 )
+from screenshot_games import Games
 from screenshot_runs import make_experiment, make_runs, make_sweep
 from tests.helpers.gui import close, find, pump, pump_for, settle
 
@@ -126,6 +127,7 @@ class ScreenshotTaker:
         yield from self.many_scenes()
         yield from self.menu_scenes()
         yield from self.play_scenes()
+        yield from self.game_scenes()
         yield from self.state_scenes()
 
     def many_scenes(self) -> Iterator[Scene]:
@@ -202,6 +204,12 @@ class ScreenshotTaker:
         }.items():
             for part, is_end in (("", False), ("-end", True)):
                 yield Scene(f"configuration-{name}{part}", partial(self.configure_game, draft, is_end), 0.3)
+
+    def game_scenes(self) -> Iterator[Scene]:
+        games = Games(self.program)
+        for name, set_up in games.scenes():
+            yield Scene(f"game-{name}", set_up)
+        games.end()
 
     def choose_trash(self) -> None:
         self.program.window.show_page("trash")

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 from tests.helpers.gui import find, finish_calls, settle
-from tests.helpers.gui_fit import describe_widget, find_misfits
+from tests.helpers.gui_fit import FONT_SIZES_PT, SIZES, describe_widget, find_misfits, settled_misfits
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
@@ -32,18 +32,12 @@ from mosaic.gui.panels import PAGES, RUN_TABS
 from mosaic.gui.panels.runs_panel import RunsPanel
 from mosaic.gui.views.widgets import combo_box
 
-SIZES = ((1024, 700), (1366, 768), (1920, 1080))
-FONT_SIZES_PT = (10.0, 14.0)
-MAX_TURNS = 10
-TABS_WITH_PROCESSES = ("tensorboard", "wandb")
-"""They start programs, and have tests of their own."""
-
 
 @pytest.mark.timeout(300)  # ten seconds of processor time, on a machine that may be busy
 def test_every_page_fits_at_every_size_of_window_and_text(program: Application) -> None:
     long = {"env_id": "BreakoutNoFrameskip-v4", "algo": "ppo_continuous_action", "total_timesteps": 10_000_000}
     runs = [
-        running(3, seed=12345, **long),
+        running(3, seed=12345, has_wandb=True, has_recording=True, **long),
         view(2, outcome="failed", reason="It ended with exit code 3.", tags=["baseline", "long"], group="ablation"),
         view(1, run_name="a run with a long name", algo="qdagger_dqn_atari_impalacnn"),
     ]
@@ -67,7 +61,7 @@ def test_every_page_fits_at_every_size_of_window_and_text(program: Application) 
             list_width = find(window, "dock.runs").width()
             for place in _places(program):
                 where = f"{width}x{height}, {font_size_pt:g} pt, {place}"
-                found += [f"{where}: {misfit}" for misfit in _settled_misfits(window)]
+                found += [f"{where}: {misfit}" for misfit in settled_misfits(window)]
                 if (window.width(), window.height()) != (width, height):
                     found.append(f"{where}: the window grew to {window.width()}x{window.height()}")
                     window.resize(width, height)
@@ -78,16 +72,6 @@ def test_every_page_fits_at_every_size_of_window_and_text(program: Application) 
                 if hidden and width > SIZES[0][0] and font_size_pt == FONT_SIZES_PT[0]:
                     found.append(f"{where}: {hidden} px are reached by scrolling only")
     assert not found, "\n".join([f"{len(found)} misfits:", *found])
-
-
-def _settled_misfits(window: QWidget) -> list[str]:
-    """Those that remain when the layouts have settled, which takes some turns of the event loop."""
-    for _ in range(MAX_TURNS):
-        settle()
-        misfits = find_misfits(window)
-        if not misfits:
-            break
-    return misfits
 
 
 def _places(program: Application) -> Iterator[str]:
@@ -105,7 +89,7 @@ def _places(program: Application) -> Iterator[str]:
     for tab in RUN_TABS:
         for number in (3, 2) if tab is RUN_TABS[0] else (3,):
             run = workbench.runs.get(run_id(number))
-            if run is not None and tab.id not in TABS_WITH_PROCESSES and tab.is_available(run):
+            if run is not None and tab.is_available(run):
                 workbench.select(run.run_id, tab.id)
                 yield f"tab {tab.id} of run {number}"
 
@@ -130,7 +114,7 @@ def test_every_dialog_fits(program: Application, font_size_pt: float) -> None:
         open_it()
         dialog = QApplication.activeModalWidget()
         assert dialog is not None, name
-        found += [f"{name}: {misfit}" for misfit in _settled_misfits(dialog)]
+        found += [f"{name}: {misfit}" for misfit in settled_misfits(dialog)]
         dialog.close()
         settle()
     assert not found, "\n".join(found)
@@ -150,7 +134,7 @@ def test_another_size_of_the_text_reaches_every_widget_at_once(program: Applicat
         program.settings.put("font_pt", size_pt)
         workbench.apply_theme()
         program.bridge.status_polled.emit([], status)
-        misfits = _settled_misfits(window)
+        misfits = settled_misfits(window)
         assert not misfits, "\n".join(misfits)
         sizes = {size_pt, *(size_pt + offset for offset in (-1, -0.5, 2)), 1.5 * (size_pt + 2)}
         other = {

@@ -57,7 +57,9 @@ def shown_step(view: ReplayView) -> int:
 
 def test_an_episode_is_chosen_stepped_scrubbed_and_played(runs: list[str], program: Application) -> None:
     """R9.5: Replay (any recorded episode, scrub and step)."""
+    program.window.resize(1024, 700)
     view = open_replay(program, runs[0])
+    assert view.table.horizontalHeader().length() <= view.table.viewport().width(), "the ending of an episode is cut"
     table = find(view, "replay.episodes", QTableView)
     assert table.model().rowCount() == 2
     assert table.model().index(0, 3).data() == "random"

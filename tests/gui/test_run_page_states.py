@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QMessageBox, QPushButton, QScrollArea
+from PySide6.QtWidgets import QLabel, QMessageBox, QScrollArea
 from tests.helpers.gui import awaited, find, finish_calls, pump, settle
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.client.trainer_client import MetricsUpdate
-from mosaic.contracts.states import HistoryEntry, Stage
+from mosaic.contracts.states import HistoryEntry, Outcome, Stage
 from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.gui.app import Application
 from mosaic.gui.models.run_states import EMPTY_STATES, RunPhase, empty_text, run_phase
@@ -70,6 +70,7 @@ def test_every_empty_state_has_a_sentence_that_fits_the_run(tab: str) -> None:
         RunPhase.NEVER_STARTED: view(1, outcome="cancelled", started_at=None),
         RunPhase.ENDED: view(1, outcome="failed"),
     }
+    assert {run_phase(running(1, stage=stage)) for stage in Stage if stage != "finished"} == set(list(RunPhase)[:4])
     assert {run_phase(of_phase): of_phase for of_phase in views.values()} == views
     for phase, of_phase in views.items():
         title, text = empty_text(tab, of_phase, "stdout")
@@ -81,6 +82,15 @@ def test_every_empty_state_has_a_sentence_that_fits_the_run(tab: str) -> None:
             assert " is queued" not in sentence
         if phase is RunPhase.NEVER_STARTED:
             assert "never started" in sentence
+
+
+@pytest.mark.parametrize("tab", EMPTY_STATES)
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_empty_states_of_an_ended_run_expect_nothing(tab: str, outcome: Outcome) -> None:
+    for started_at in (1.0, None):
+        sentence = empty_text(tab, view(1, outcome=outcome, started_at=started_at), "stdout").as_line().lower()
+        assert not {"yet", "waits", "starting", "paused"} & set(sentence.replace(".", "").split())
+        assert started_at or "never started" in sentence
 
 
 def test_the_empty_states_name_what_is_known() -> None:
@@ -135,6 +145,30 @@ def test_cancelling_an_evaluation_promises_no_checkpoint(program: Application) -
     assert find(program.window, "message").isVisible()
 
 
+def test_a_message_about_a_request_follows_the_runs(program: Application) -> None:
+    fake = FakeTrainer([running(1)])
+    fake.pause = fake.get  # type: ignore[method-assign]
+    start_with(program, fake)
+    program.window.show()
+    message, label = find(program.window, "message"), program.window.messages.label
+    program.workbench.select(run_id(1))
+    paused = "Run 000001: paused. Space in the list of runs continues."
+    for action, waiting, stage, done in (
+        ("run.pause", "Run 000001: pause requested.", "paused", paused),
+        ("run.cancel", "Run 000001: stop requested, with a checkpoint where it can.", "finished", ""),
+    ):
+        program.window.action(action).trigger()
+        finish_calls(program.bridge)
+        assert message.isVisible()
+        assert label.text() == waiting
+        program.workbench.runs.update([fake._changed(run_id(1), stage=stage)])
+        assert message.isVisible() is bool(done)
+        assert label.text() == (done or waiting)
+    program.window.messages.show_message("Another one.")
+    program.workbench.runs.update([fake._changed(run_id(1), stage="running")])
+    assert label.text() == "Another one."
+
+
 def test_a_tab_whose_page_is_left_while_it_is_created_is_shown_later(program: Application) -> None:
     start_with(program, FakeTrainer([view(1)]))
     program.window.show_page("run")
@@ -151,15 +185,13 @@ def test_a_tab_whose_page_is_left_while_it_is_created_is_shown_later(program: Ap
     assert find(program.window, "overview.split").isVisible()
 
 
-def test_a_queued_run_shows_what_it_waits_for_in_the_list_and_on_its_page(program: Application) -> None:
+def test_a_queued_run_shows_what_it_waits_for_once_in_the_list_and_once_on_its_page(program: Application) -> None:
     waiting = "2 of 2 slots busy, place 5"
     start_with(program, FakeTrainer([running(1, stage="queued", wait_reason=waiting, started_at=None)]))
     program.workbench.select(run_id(1), "overview")
-    reason = awaited(program.window, "overview.reason", QLabel)
-    pump(lambda: reason.text() == f"Queued: {waiting}.", "the reason")
-    assert reason.isVisible()
-    assert not find(program.window, "overview.logs", QPushButton).isVisible(), "it has no log yet"
-    assert find(program.window, "run.state", QLabel).text() == f"queued: {waiting}"
+    banner = awaited(program.window, "overview.why")
+    pump(lambda: find(program.window, "run.state", QLabel).text() == f"queued: {waiting}", "the reason")
+    assert not banner.isVisible()
     table = RunsTableModel(program.workbench.runs)
     tip = table.data(table.index(0, 0), Qt.ItemDataRole.ToolTipRole)
     assert tip.splitlines()[1:] == [waiting]
@@ -189,6 +221,11 @@ def test_the_warnings_of_the_dry_run_are_in_the_history(program: Application) ->
 def test_an_imported_run_is_marked() -> None:
     assert [detail.value for detail in run_details(view(1, is_imported=True)) if detail.name == "Imported"] == ["yes"]
     assert not any(detail.name == "Imported" for detail in run_details(view(1)))
+
+
+@pytest.mark.parametrize(("kind", "title"), [("train", "training"), ("policy_eval", "evaluation"), ("play", "play")])
+def test_the_details_name_the_kind_of_a_run(kind: str, title: str) -> None:
+    assert [detail.value for detail in run_details(view(1, kind=kind)) if detail.name == "Kind"] == [title]
 
 
 def test_a_rebuilt_index_is_reported_once_and_stays_in_the_log(program: Application) -> None:

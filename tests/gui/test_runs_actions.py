@@ -98,12 +98,9 @@ def test_a_remote_run_can_be_exported_but_its_folder_not_opened(program: Applica
 
 
 def test_cancel_does_not_ask_and_reports_what_it_does(program: Application, fake: FakeTrainer) -> None:
-    said: list[str] = []
-    program.workbench.message_posted.connect(lambda text, _: said.append(text))
     do(program, "run.cancel", ALIVE, ENDED)
-    pump(lambda: said, "a word about it")
+    pump(lambda: "stop requested" in program.window.messages.label.text(), "a word about it")
     assert fake.asked == [("cancel", ALIVE)]
-    assert "stop requested" in said[0]
     assert program.workbench.runs.get_or_placeholder(ALIVE).stage == "stopping"
 
 

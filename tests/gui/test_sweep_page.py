@@ -14,6 +14,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QInputDialog, QLabel, QPushButton, QScrollArea, QTableWidget, QToolButton
 from tests.helpers.daemons import LiveDaemon
 from tests.helpers.gui import click, find, pump, settle
+from tests.helpers.gui_fit import FONT_SIZES_PT, SIZES, settled_misfits
 from tests.helpers.gui_runs import FakeTrainer, start_with, view
 from tests.helpers.uninstalled import uninstalled
 
@@ -159,6 +160,20 @@ def test_a_sweep_shows_its_progress_and_follows_what_is_written(
         pump(lambda: text_of(page, "sweep.best").startswith(f"Best so far: 1M  (trial {row.number})"), "the best")
         assert not find(page, "sweep.continue", QToolButton).isEnabled()
     pump(find(page, "sweep.continue", QToolButton).isEnabled, "that nothing runs it")
+
+
+def test_the_page_of_a_sweep_fits_at_every_size_of_window_and_text(program: Application, study: Study) -> None:
+    page = open_sweep(program)
+    pump(lambda: text_of(page, "sweep.line") == "9 of 12 trials ended: 9 done", "the progress")
+    found: list[str] = []
+    for font_size_pt in FONT_SIZES_PT:
+        program.settings.put("font_pt", font_size_pt)
+        program.workbench.apply_theme()
+        for width, height in SIZES:
+            program.window.resize(width, height)
+            misfits = settled_misfits(program.window)
+            found += [f"{width}x{height}, {font_size_pt:g} pt: {misfit}" for misfit in misfits]
+    assert not found, "\n".join(found)
 
 
 def test_the_best_settings_are_copied_and_saved_as_a_preset(program: Application, study: Study) -> None:

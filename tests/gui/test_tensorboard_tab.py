@@ -166,10 +166,19 @@ def test_event_files_of_a_remote_trainer_that_are_too_large_are_not_copied(
 
 
 def test_a_run_without_output_shows_a_message(make: Make, workbench: Workbench, trainer: StillTrainer) -> None:
-    trainer.views[0] = changed(trainer.views[0], stage="finished", outcome="succeeded", kind="policy_eval")
+    trainer.views[0] = changed(trainer.views[0], stage="finished", outcome="succeeded", started_at=1.0)
     workbench.runs.update(trainer.views)
     tab = make()
-    pump(lambda: "written no TensorBoard files" in hint(tab), "the hint")
+    pump(lambda: "wrote no TensorBoard files" in hint(tab), "the hint")
+
+
+def test_tensorboard_starts_when_a_queued_run_does(make: Make, workbench: Workbench, trainer: StillTrainer) -> None:
+    queued = changed(trainer.views[0], stage="queued", started_at=None)
+    workbench.runs.update([queued])
+    tab = make()
+    assert hint(tab).startswith("The run is queued.")
+    workbench.runs.update([changed(queued, stage="running", started_at=1.0)])
+    pump(lambda: "cannot be shown inside the window" in hint(tab), "TensorBoard's folder")
 
 
 def test_a_tensorboard_that_was_killed_can_be_restarted(make: Make, opened: list[str]) -> None:

@@ -131,8 +131,11 @@ def test_ctrl_plus_and_minus_change_the_size_of_the_text_everywhere_at_once(prog
     assert program.settings.get("font_pt") == 10.0
 
 
-def test_text_is_never_elided_inside_a_number(qapp: QApplication) -> None:
-    metrics = QFontMetrics(QApplication.font())
+@pytest.mark.parametrize("size_pt", [10.0, 14.0])
+def test_text_is_never_elided_inside_a_number(qapp: QApplication, size_pt: float) -> None:
+    font = QApplication.font()
+    font.setPointSizeF(size_pt)
+    metrics = QFontMetrics(font)
     text = "steps · default 500000"
     whole = metrics.horizontalAdvance(text)
     mode = Qt.TextElideMode.ElideRight
@@ -140,6 +143,7 @@ def test_text_is_never_elided_inside_a_number(qapp: QApplication) -> None:
     for width in range(metrics.horizontalAdvance("steps …"), whole):
         assert not any(character.isdigit() for character in elide_text(text, metrics, mode, width))
     label = ElidedLabel(text)
+    label.setFont(font)
     label.resize(metrics.horizontalAdvance("steps · …") + 2, 20)
     assert label.shown_text.endswith("…")
 

@@ -18,10 +18,14 @@ from PySide6.QtWidgets import (
     QTabBar,
     QWidget,
 )
+from tests.helpers.gui import settle
 
 from mosaic.gui.views.elided_combo_box import ElidedComboBox
 from mosaic.gui.views.widgets import ElidedLabel
 
+SIZES = ((1024, 700), (1366, 768), (1920, 1080))
+FONT_SIZES_PT = (10.0, 14.0)
+MAX_TURNS = 10
 TOLERANCE = 2
 """Pixels: rounding of text widths."""
 COMBO_FRAME = 28
@@ -46,6 +50,16 @@ def find_misfits(root: QWidget) -> list[str]:
             if _overlap(one.geometry(), other.geometry()) and not any(map(_is_empty_label, (one, other)))
         ]
     return found
+
+
+def settled_misfits(window: QWidget) -> list[str]:
+    """Those that remain when the layouts have settled, which takes some turns of the event loop."""
+    for _ in range(MAX_TURNS):
+        settle()
+        misfits = find_misfits(window)
+        if not misfits:
+            break
+    return misfits
 
 
 def _is_checked(widget: QWidget, root: QWidget) -> bool:

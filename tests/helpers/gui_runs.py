@@ -18,7 +18,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.states import HistoryEntry, Stage
 from mosaic.contracts.trainer_pb2 import PruneRequest
-from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage
+from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage, WandbStatus
 from mosaic.gui.app import Application
 from mosaic.trainer.folder_reader import list_files, read_file
 from mosaic.trainer.run_logs import Finder, find_error, search_lines, text_finder
@@ -190,6 +190,9 @@ class FakeTrainer:
         tags = [tag for tag in dict.fromkeys([*known.tags, *add_tags]) if tag not in remove_tags]
         kept = known.is_archived if is_archived is None else is_archived
         return self._changed(run, tags=tags, is_archived=kept, notes=known.notes if notes is None else notes)
+
+    def wandb(self, run: str) -> list[WandbStatus]:
+        return []
 
     def trash(self, has_sizes: bool = False) -> Iterator[TrashedRun]:
         for trashed in self.trashed.values():

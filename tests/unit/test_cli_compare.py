@@ -126,7 +126,7 @@ def test_scores_are_normalized_by_reference_scores(tmp_path: Path) -> None:
 def test_a_hint_about_seeds_is_given_where_no_two_runs_have_the_same_settings() -> None:
     trainer = FinishedGroups()
     fast, slow = (next(run for run, one in trainer.views.items() if one.group == group) for group in ("fast", "slow"))
-    assert "Train each with several seeds" in call(trainer, "compare", fast, slow).err
+    assert "Run each with several seeds" in call(trainer, "compare", fast, slow).err
     assert "several seeds" not in call(trainer, "compare", "fast", "slow").err
 
 

@@ -69,6 +69,8 @@ class MainWindow(QMainWindow):
         workbench.page_requested.connect(self.show_page)
         workbench.dialog_requested.connect(self.open_dialog)
         workbench.message_posted.connect(self.messages.show_message)
+        workbench.request_posted.connect(self.messages.show_request)
+        workbench.runs.changed.connect(lambda _: self.messages.update_request())
         workbench.action_offered.connect(self.messages.show_action)
         workbench.bridge.connection_lost.connect(self._on_connection_lost)
         workbench.bridge.connected.connect(self._on_connected)

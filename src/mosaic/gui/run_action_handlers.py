@@ -108,14 +108,12 @@ def _is_to_stop(view: RunView, asked: set[str]) -> bool:
 def _cancel(workbench: Workbench, views: Sequence[RunView]) -> None:
     queued = [view for view in views if view.stage == "queued"]
     started = [view for view in views if view.stage != "queued"]
-    has_training = any(view.kind == RunKind.TRAIN for view in started)
-    stopping = "stop requested, with a checkpoint where it can." if has_training else "stop requested."
     if queued:  # first: they would start in the slots that become free
-        others = f" {count_noun(len(started), 'other run')}: {stopping}" if started else ""
+        others = f" {count_noun(len(started), 'other run')}: {_stop_text(started)}" if started else ""
         back = Reversal("cancel {runs} of the queue", _queue_again, "{runs}: queued again.")
         call_for_each(workbench, queued, _stop, "{runs}: taken out of the queue." + others, reversal=back)
     if started:  # a message of its own would hide the one with the button Undo
-        call_for_each(workbench, started, _stop, "" if queued else "{runs}: " + stopping)
+        call_for_each(workbench, started, _stop, "" if queued else _describe_stop)
 
 
 def _stop(view: RunView, trainer: TrainerClient) -> RunView:
@@ -147,11 +145,28 @@ def toggle_pause(workbench: Workbench) -> None:
     targets = workbench.target_runs()
     running = [view for view in targets if view.stage == "running"]
     if running:
-        message = "{runs}: pause requested. Space in the list of runs continues."
-        call_for_each(workbench, running, lambda view, trainer: trainer.pause(view.run_id), message)
+        call_for_each(workbench, running, lambda view, trainer: trainer.pause(view.run_id), _describe_pause)
     else:
         paused = [view for view in targets if view.stage == "paused"]
         call_for_each(workbench, paused, lambda view, trainer: trainer.resume(view.run_id), "{runs}: continuing.")
+
+
+def _describe_pause(views: Sequence[RunView]) -> str:
+    if any(view.stage == "running" for view in views):
+        return f"{describe_runs(views)}: pause requested."
+    is_paused = all(view.stage == "paused" for view in views)
+    return f"{describe_runs(views)}: paused. Space in the list of runs continues." if is_paused else ""
+
+
+def _describe_stop(views: Sequence[RunView]) -> str:
+    if all(view.stage == "finished" for view in views):
+        return ""
+    return f"{describe_runs(views)}: {_stop_text(views)}"
+
+
+def _stop_text(views: Sequence[RunView]) -> str:
+    has_training = any(view.kind == RunKind.TRAIN for view in views)
+    return "stop requested, with a checkpoint where it can." if has_training else "stop requested."
 
 
 def resume(workbench: Workbench) -> None:

@@ -32,13 +32,13 @@ def call_for_each(
     workbench: Workbench,
     views: Sequence[RunView],
     operation: Operation,
-    message: str,
+    message: str | Callable[[Sequence[RunView]], str],
     kind: str = "info",
     reversal: Reversal | None = None,
 ) -> None:
     """Calls the trainer for each run; shows the answers at once, and one message when all have arrived.
 
-    Without a message, only a problem is shown.
+    Without a message, only a problem is shown. A message that depends on the runs follows them while it is shown.
     """
     done: list[RunView] = []
     changed: list[RunView] = []
@@ -58,8 +58,14 @@ def call_for_each(
     def finish() -> None:
         if len(done) + len(problems) < len(views):
             return
-        texts = [message.format(runs=describe_runs(done))] if done and message else []
-        text = " ".join([*texts, *(str(error) for error in problems[-1:])])
+        if callable(message) and not problems:
+            ids = [view.run_id for view in done]
+            workbench.request_posted.emit(lambda: message([workbench.runs.get_or_placeholder(each) for each in ids]))
+            return
+        said = ""
+        if done:
+            said = message(done) if callable(message) else message.format(runs=describe_runs(done))
+        text = " ".join(filter(None, (said, *map(str, problems[-1:]))))
         if reversal is None or not done:
             if text:
                 workbench.show_message(text, "bad" if problems else kind)

@@ -61,6 +61,8 @@ class Workbench(QObject):
     """Give the page the room of all panels, or bring the panels back."""
     message_posted = Signal(str, str)
     """A passing message and its kind: info, good, warning or bad."""
+    request_posted = Signal(object)
+    """A passing message that follows the runs: a function that returns its text of now; empty: nothing to show."""
     action_offered = Signal(str, str, object)
     """A passing message with a button: the text, the button's title, and what it does."""
     dialog_requested = Signal(str)

@@ -81,7 +81,7 @@ def describe_seeds(entries: Sequence[ComparedRun], groups: Sequence[RunGroup]) -
         return []
     return [
         "There is one run of each setting, so there are no intervals. "
-        "Train each with several seeds to tell a difference from chance."
+        "Run each with several seeds to tell a difference from chance."
     ]
 
 

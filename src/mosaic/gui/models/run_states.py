@@ -24,6 +24,9 @@ class EmptyText(NamedTuple):
     title: str
     text: str = ""
 
+    def as_line(self) -> str:
+        return f"{self.title}. {self.text}".rstrip()
+
 
 _WAITS = "It waits for a free slot."
 _NEVER_STARTED = EmptyText("The run never started", "It was {outcome} while it was queued.")
@@ -63,6 +66,19 @@ EMPTY_STATES: dict[str, dict[RunPhase, EmptyText]] = {
         RunPhase.NEVER_STARTED: _NEVER_STARTED,
         RunPhase.ENDED: EmptyText("No points", "The run {ended} before it logged anything. The Logs tab may show why."),
     },
+    "tensorboard": {
+        RunPhase.QUEUED: EmptyText("The run is queued", f"{_WAITS} TensorBoard starts when the run has."),
+        RunPhase.NEVER_STARTED: _NEVER_STARTED,
+        RunPhase.ENDED: EmptyText("The run wrote no TensorBoard files", "Its metrics are in Analytics."),
+    },
+    "wandb": {
+        RunPhase.QUEUED: EmptyText("The run is queued", f"{_WAITS} W&B starts with it."),
+        RunPhase.STARTING: EmptyText("The run is starting", "W&B starts with it."),
+        RunPhase.RUNNING: EmptyText("W&B has not written anything yet"),
+        RunPhase.PAUSED: EmptyText("W&B has not written anything yet", "The run is paused."),
+        RunPhase.NEVER_STARTED: _NEVER_STARTED,
+        RunPhase.ENDED: EmptyText("W&B wrote nothing of this run"),
+    },
     "logs": {
         RunPhase.QUEUED: EmptyText("The run is queued", f"{_WAITS} Lines appear here as soon as it writes some."),
         RunPhase.STARTING: EmptyText("The run is starting", "Lines appear here as soon as it writes some."),
@@ -79,7 +95,10 @@ EMPTY_STATES: dict[str, dict[RunPhase, EmptyText]] = {
         ),
     },
 }
-"""A tab without a sentence for a phase of an active run has that of RunPhase.ENDED, or shows its own content."""
+"""A tab without a sentence for a phase of an active run has that of RunPhase.ENDED, or shows its own content.
+
+Config has content in every phase, and Replay is a tab only of runs with a recording. A run that stops is one that runs.
+"""
 
 
 def run_phase(view: RunView) -> RunPhase:

@@ -25,7 +25,6 @@ STATE_DESCRIPTIONS = {
     "online": "The script itself uploads to W&B.",
     "failed": "The upload failed. Everything is stored on this machine and can be synced again.",
 }
-NO_DATA_TEXT = "W&B has not written anything yet."
 
 
 class WandbRunStatus(NamedTuple):

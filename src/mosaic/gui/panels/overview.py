@@ -48,6 +48,7 @@ TILES = (
     ("cpu", "CPU"),
     ("memory", "Memory"),
 )
+KIND_TITLES = {RunKind.TRAIN: "training", RunKind.POLICY_EVAL: "evaluation", RunKind.PLAY: "play"}
 PROGRESS_STEPS = 1000
 STAGES_WITH_FRAMES = ("starting", "running", "paused", "stopping")
 """The stages in which there may be frames."""
@@ -223,8 +224,7 @@ class OverviewTab(QWidget):
         is_bad = view.outcome in BAD_OUTCOMES or view.is_stalled
         reason = view.reason or ("Running, but without progress for a while." if is_bad else "")
         reason = reason.partition(" Full log: ")[0]  # the button opens it
-        waiting = f"{view.status.capitalize()}: {view.wait_reason}." if view.wait_reason else ""
-        text = "\n".join(filter(None, (reason if is_bad else "", view.problem, waiting)))
+        text = "\n".join(filter(None, (reason if is_bad else "", view.problem)))
         self._reason.setText(text)
         self._reason_banner.setVisible(bool(text))
         self._logs_button.setVisible(view.started_at is not None)
@@ -257,7 +257,7 @@ def run_details(view: RunView) -> list[Detail]:
         "Run": [
             Detail("Id", short_id(view.run_id), view.run_id),
             Detail("Name", view.run_name or ""),
-            Detail("Kind", "training" if is_train else "evaluation"),
+            Detail("Kind", KIND_TITLES[view.kind]),
             Detail("Worker", describe_worker(view)),
             Detail("Worker id", view.worker_id or ""),
             Detail("Agent", view.agent_id or ""),

@@ -20,6 +20,7 @@ from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models import tensorboard_process
+from mosaic.gui.models.run_states import empty_text
 from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess
 from mosaic.gui.views import web
 from mosaic.gui.views import widgets as ui
@@ -74,12 +75,15 @@ class TensorBoardTab(WebTab):
         self._logdir: Path | None = None
         self._is_complete = False
         """Whether the copies of a remote run's files have everything."""
+        self._is_queued = False
+        """Whether the run was queued when it was looked at last."""
         self._open_browser_when_ready = False
         self.board = TensorBoardProcess(self)
         self._reload.setToolTip("Read the files again")
         self._stop_timer = ui.create_timer(self, STOP_DELAY_MS, self.board.stop, is_single_shot=True)
         self._copy_timer = ui.VisibleTimer(self, COPY_INTERVAL_MS, self._update_copies)
         self.board.changed.connect(self._on_state_changed)
+        workbench.runs.changed.connect(self._on_runs_changed)
         self._refresh()
 
     def _build_placeholder(self, workbench: Workbench) -> QWidget:
@@ -115,6 +119,11 @@ class TensorBoardTab(WebTab):
         if self.isVisible():
             self._find_logdir_and_start()
 
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
+        """A run that was queued may have started, or may have been cancelled."""
+        if self._run_id in run_ids and self._is_queued and self.isVisible():
+            self._find_logdir_and_start()
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._stop_timer.stop()
@@ -132,10 +141,13 @@ class TensorBoardTab(WebTab):
         view = self._workbench.runs.get(run_id)
         if view is None:
             return
+        self._is_queued = view.stage == "queued"
         if not self._is_installed():
             self._show_text(
                 "TensorBoard is not installed: pip install 'mosaic-rl[tensorboard]'. The same curves are in Analytics."
             )
+        elif self._is_queued:
+            self._show_text(empty_text("tensorboard", view).as_line())
         elif self._workbench.is_remote:
             self._show_text("Copying the event files from the trainer…", is_busy=True)
             self._copy_and_start(view)
@@ -181,7 +193,7 @@ class TensorBoardTab(WebTab):
         if run_id != self._run_id or view is None or not self.isVisible():
             return
         if view.stage == "finished" and not (logdir.is_dir() and any(logdir.iterdir())):
-            self._show_text("This run has written no TensorBoard files. Its metrics are in Analytics.")
+            self._show_text(empty_text("tensorboard", view).as_line())
             return
         self._logdir = logdir
         if self._has_web() or self._open_browser_when_ready:

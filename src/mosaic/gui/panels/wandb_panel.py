@@ -15,6 +15,7 @@ from mosaic.contracts.views import WandbStatus
 from mosaic.gui import theme
 from mosaic.gui.models import wandb_model
 from mosaic.gui.models.child_process import JsonProcess
+from mosaic.gui.models.run_states import empty_text
 from mosaic.gui.models.wandb_model import WandbRunStatus
 from mosaic.gui.views import web
 from mosaic.gui.views import widgets as ui
@@ -169,7 +170,7 @@ class WandbTab(WebTab):
 
     def _state_sentence(self, state: WandbStatus | None) -> str:
         if state is None:
-            return wandb_model.NO_DATA_TEXT
+            return empty_text("wandb", self._workbench.runs.get_or_placeholder(self._run_id)).as_line()
         if state.state == "offline" and not self._is_finished():
             return "Everything is stored on this machine and uploaded when W&B can be reached."
         if self._workbench.is_remote and wandb_model.can_sync(state):

@@ -44,9 +44,9 @@ class ButtonRow(QWidget):
                 continue
             size = button.sizeHint()
             if place.x() and place.x() + size.width() > self.width():
-                place = QPoint(0, place.y() + height + SPACING)
+                place, height = QPoint(0, place.y() + height + SPACING), 0
             button.setGeometry(place.x(), place.y(), min(size.width(), self.width()), size.height())
             place.setX(place.x() + size.width() + SPACING)
-            height = size.height()
+            height = max(height, size.height())  # a button without text is lower than the others
         if self.height() != place.y() + height:
             self.setFixedHeight(place.y() + height)

@@ -80,6 +80,8 @@ def path_label(name: str, path: str = "") -> ElidedLabel:
 
 def elide_text(text: str, metrics: QFontMetrics, mode: Qt.TextElideMode, width: int) -> str:
     """Shorten a text to a width; what is cut at the right never ends inside a number, which would be another one."""
+    if metrics.horizontalAdvance(text) <= width:  # Qt measures fractions of a pixel, and would cut a text that fits
+        return text
     elided = metrics.elidedText(text, mode, width)
     if elided == text or mode is not Qt.TextElideMode.ElideRight:
         return elided

@@ -39,11 +39,10 @@ class ReplayView(QWidget):
         self.table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.table.setWordWrap(False)
         self.table.setMinimumWidth(180)
-        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         header = self.table.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         header.setResizeContentsPrecision(20)  # a training may have a hundred thousand episodes
-        header.setStretchLastSection(True)
+        header.setSectionResizeMode(self._episodes.columnCount() - 1, QHeaderView.ResizeMode.Stretch)
         self.table.selectionModel().currentRowChanged.connect(self._choose_row)
         self.table.installEventFilter(self)
         self.player = ReplayScreen(workbench, "replay.screen")

@@ -63,6 +63,8 @@ class Messages(QObject):
         self._button = button("", "message.button", self._run_action)
         self._button.setParent(window)
         self._action: Callable[[], None] | None = None
+        self._request: Callable[[], str] | None = None
+        """Returns the text of now of a message that follows the runs."""
         self._kind = "info"
         self._layout = row(self._icon, (self.label, 1), parent=self._frame)
         self._hide()
@@ -78,12 +80,30 @@ class Messages(QObject):
         self._action = action
         self._button.setText(title)
         self._button.show()
+        self._request = None
         self._show(text, "info")
         self._timer.start(MESSAGE_KINDS["warning"][2])
 
     def show_message(self, text: str, kind: str = "info") -> None:
         self._button.hide()
+        self._request = None
         self._show(text, kind)
+
+    def show_request(self, request: Callable[[], str]) -> None:
+        """Show what was requested of runs, until they have done it."""
+        if text := request():
+            self.show_message(text)
+            self._request = request
+
+    def update_request(self) -> None:
+        """Show the text of now of a request that is shown; runs have changed."""
+        if self._request is None or not self._frame.isVisible():
+            return
+        text = self._request()
+        if not text:
+            self._hide()
+        elif text != self.label.text():
+            self._show(text, self._kind)
 
     def _run_action(self) -> None:
         self._hide()

@@ -49,7 +49,6 @@ class HistoryChart(QWidget):
         self.plot.reset_requested.connect(lambda: self._zoom_to(0.0, 0.0))
         legend = ui.muted_label("● done   ✕ pruned, last report   ━ best so far")
         legend.setProperty("note", True)
-        legend.setWordWrap(False)
         head = ui.row(ui.section_label("Score by trial"), ui.Stretch())
         margins = (theme.GAP, theme.GAP // 2, theme.GAP // 2, theme.GAP // 2)
         ui.column(head, (self.plot, 1), legend, parent=self, margins=margins, spacing=0)
