@@ -61,9 +61,22 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
     delete_two(trainer)
     runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
     pump(lambda: (trainer.get(runs["running"]).global_step or 0) > 10_000, "some steps", 60)
-    trainer.set_cap(1)
-    runs["queued"] = submit_training(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
+    runs["queued"] = queue_run(trainer)
     return runs
+
+
+def queue_run(trainer: TrainerClient) -> str:
+    """Submit a run that waits for the slot of the running one."""
+    trainer.set_cap(1)
+    return submit_training(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
+
+
+def make_room(trainer: TrainerClient, queued: str) -> None:
+    """Delete the run that waits, and leave slots to play sessions."""
+    trainer.cancel(queued)
+    ended(trainer, queued)
+    trainer.delete(queued)
+    trainer.set_cap(4)
 
 
 def submit_script(trainer: TrainerClient) -> str:

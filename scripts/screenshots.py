@@ -39,10 +39,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 from screenshot_games import Games
-from screenshot_runs import make_experiment, make_runs, make_sweep
+from screenshot_runs import make_experiment, make_room, make_runs, make_sweep, queue_run
 from tests.helpers.gui import close, find, pump, pump_for, settle
 
-from mosaic.client import connect, read_daemon_address
+from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.forms.game_configuration import GameConfiguration
@@ -70,8 +70,10 @@ class Scene(NamedTuple):
 
 
 class ScreenshotTaker:
-    def __init__(self, program: Application, runs: dict[str, str], out: Path, only: str) -> None:
-        self.program, self.runs, self.out, self.only = program, runs, out, only
+    def __init__(
+        self, program: Application, trainer: TrainerClient, runs: dict[str, str], out: Path, only: str
+    ) -> None:
+        self.program, self.trainer, self.runs, self.out, self.only = program, trainer, runs, out, only
         self.count = 0
         assert program.workbench.status is not None
         self.status = program.workbench.status
@@ -206,10 +208,12 @@ class ScreenshotTaker:
                 yield Scene(f"configuration-{name}{part}", partial(self.configure_game, draft, is_end), 0.3)
 
     def game_scenes(self) -> Iterator[Scene]:
+        make_room(self.trainer, self.runs["queued"])
         games = Games(self.program)
         for name, set_up in games.scenes():
             yield Scene(f"game-{name}", set_up)
         games.end()
+        self.runs["queued"] = queue_run(self.trainer)
 
     def choose_trash(self) -> None:
         self.program.window.show_page("trash")
@@ -346,7 +350,7 @@ def main() -> int:
                 program = Application(app, workspace, Path(place) / "settings.ini")
                 program.start()
                 pump(lambda: program.workbench.status and len(program.workbench.runs) >= len(runs), "the runs")
-                photographer = ScreenshotTaker(program, runs, told.out, told.only)
+                photographer = ScreenshotTaker(program, trainer, runs, told.out, told.only)
                 for theme in told.themes.split(","):
                     for size in told.sizes.split(","):
                         photographer.capture_all(theme, size)

@@ -192,8 +192,9 @@ def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace
     ("algo", "options", "threads"),
     [
         ("ppo", (), 1),
-        ("sac_continuous_action", (), 2),
-        ("sac_continuous_action", ("--cpus", "1"), 1),
+        ("sac_continuous_action", (), 1),
+        ("sac_continuous_action", ("--backend", "torch"), 2),
+        ("sac_continuous_action", ("--backend", "torch", "--cpus", "1"), 1),
     ],
 )
 def test_a_run_gets_the_threads_that_are_worthwhile_and_uses_no_more(

@@ -32,9 +32,18 @@ def ask(**question: Any) -> dict[str, Any]:
     return answer_line(json.dumps({"id": 7, **question}).encode(), REQUEST_HANDLERS)
 
 
-@pytest.mark.parametrize(("hidden_sizes", "threads"), [([64, 64], 1), ([128], 1), ([256, 256], 2), (None, 2)])
-def test_a_second_thread_is_recommended_for_wide_layers_only(hidden_sizes: list[int] | None, threads: int) -> None:
-    own = {} if hidden_sizes is None else {"algo_params": {"hidden_sizes": hidden_sizes}}
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [
+        ({}, 1),
+        ({"hidden_sizes": [64, 64], "backend": "torch"}, 1),
+        ({"hidden_sizes": [128], "backend": "torch"}, 1),
+        ({"backend": "torch"}, 2),
+        ({"hidden_sizes": [300]}, 2),
+    ],
+)
+def test_a_second_thread_is_recommended_for_wide_layers_in_torch_only(settings: dict[str, Any], threads: int) -> None:
+    own = {"algo_params": settings}
     config = {"algo": "sac_continuous_action", "env_id": "Pendulum-v1", "total_timesteps": 1000, "seed": 1, **own}
     assert ask(ask="check", config=config)["summary"]["cpus"] == threads
 
