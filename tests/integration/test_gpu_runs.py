@@ -143,10 +143,10 @@ def test_algorithms_with_wide_networks_get_a_gpu_by_default(machine: Machine, wo
         assert train("ppo", "CartPole-v1")["gpus"] == 0, "numpy computes it"
         assert train("qrdqn", "CartPole-v1")["gpus"] == 0, "its network is small"
         assert train("qrdqn", "CartPole-v1", "--cuda")["gpus"] == 1, "as the config asks"
-        assert train("td3_continuous_action", "Pendulum-v1")["gpus"] == 1
-        assert train("td3_continuous_action", "Pendulum-v1", "--no-cuda")["gpus"] == 0
-        assert train("td3_continuous_action", "Pendulum-v1", "--gpus", "0.25")["gpus"] == 0.25
-        assert train("td3_continuous_action", "Pendulum-v1", "--gpu", "0")["gpu"] == 0
+        assert train("tqc", "Pendulum-v1")["gpus"] == 1
+        assert train("tqc", "Pendulum-v1", "--no-cuda")["gpus"] == 0
+        assert train("tqc", "Pendulum-v1", "--gpus", "0.25")["gpus"] == 0.25
+        assert train("tqc", "Pendulum-v1", "--gpu", "0")["gpu"] == 0
         refused = mosaic(workspace, "train", "ppo", "--env-id", "CartPole-v1", "--gpus", "3")
         assert refused.code == 2
         assert "3 requested, but this machine has 1" in refused.err
