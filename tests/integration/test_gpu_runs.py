@@ -15,7 +15,7 @@ from tests.helpers.probe_scripts import start_script
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import ConfigRefused
-from mosaic.contracts.folder import Workspace
+from mosaic.contracts.folder import RUN_DIR_VARIABLE, Workspace
 
 Machine = Callable[..., Any]
 
@@ -42,7 +42,10 @@ def endless(**gpus: Any) -> dict[str, Any]:
 def variables(trainer: TrainerClient, run_id: str) -> dict[str, str]:
     """The variables of CUDA in the environment of a run's worker."""
     pid = wait_for(lambda: trainer.get(run_id).pid, "the start of the run")
-    words = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    path = Path(f"/proc/{pid}/environ")  # empty for a moment while the program is loaded
+    words = wait_for(lambda: path.read_text() if RUN_DIR_VARIABLE in path.read_text() else "", "its environment").split(
+        "\0"
+    )
     return {name: value for name, _, value in (word.partition("=") for word in words) if name.startswith("CUDA_")}
 
 

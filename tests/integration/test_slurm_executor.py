@@ -116,7 +116,8 @@ def wait_running(trainer: TrainerClient, run_id: str, attempt: int = 1) -> RunVi
     def view() -> RunView | None:
         seen = trainer.get(run_id)
         assert seen.stage != "finished", seen.reason
-        is_there = seen.stage == "running" and len(seen.attempts) == attempt and seen.attempts[-1].node
+        last = seen.attempts[-1] if len(seen.attempts) == attempt else None
+        is_there = seen.stage == "running" and last is not None and last.node and last.keeper
         return seen if is_there and seen.global_step else None
 
     found: RunView = wait_for(view, "the run on its node", 100)
