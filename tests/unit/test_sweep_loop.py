@@ -260,7 +260,7 @@ def test_a_new_sweep_is_refused_where_other_runs_have_its_group(
     run(trials=1)
     with pytest.raises(NotAllowed, match=r"The group 'other' has 2 runs that this sweep did not start"):
         run(trials=1, name="other")
-    assert statuses(run(trials=2)) == ["done"] * 2, "its own runs are no reason"
+    assert statuses(run(trials=2)) == ["done"] * 2, "its own runs do not count"
 
 
 def test_a_file_that_means_other_scores_is_refused_and_more_trials_are_not(
