@@ -54,7 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         content = docs_pages.algorithm_page(name)
         files.append(File.generated(config, f"reference/algorithms/{name}.md", content=content))
     for source, page in COPIED_PAGES.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     pages = files.documentation_pages()
     linked = {_repository_path(file.src_uri, link) for file in pages for link in _LINK.findall(file.content_string)}
     for source in sorted(linked - SITE_PATHS.keys()):

@@ -50,7 +50,9 @@ def update_library() -> bool:
     with TemporaryDirectory(dir=SOURCE, prefix=".stubs-") as folder:
         new = Path(folder) / LIBRARY.name
         try:
-            done = subprocess.run([*command, str(C_FILE), "-o", str(new), "-lm"], capture_output=True, text=True)
+            done = subprocess.run(
+                [*command, str(C_FILE), "-o", str(new), "-lm"], capture_output=True, encoding="utf-8", errors="replace"
+            )
             problem = f"{command[0]} ended with exit code {done.returncode}. {done.stderr}" if done.returncode else ""
         except OSError as error:
             problem = str(error)

@@ -89,7 +89,7 @@ class Games:
 
     def _fail(self) -> None:
         script = self._program.workbench.workspace.root / "broken.py"
-        script.write_text("def act(observation, info):\n    return 1 // int(observation > 100)\n")
+        script.write_text("def act(observation, info):\n    return 1 // int(observation > 100)\n", encoding="utf-8")
         actor = ActorDraft("script", {"script": str(script)})
         self._play(GameDraft("FrozenLake-v1", mode=ControlMode.ACTOR, actor=actor))
         pump(lambda: self._page.match.first.log_tail, "the failure")

@@ -81,7 +81,7 @@ def make_room(trainer: TrainerClient, queued: str) -> None:
 
 def submit_script(trainer: TrainerClient) -> str:
     script = Path(trainer.status().workspace) / "hello.py"
-    script.write_text("print('hello')\n")
+    script.write_text("print('hello')\n", encoding="utf-8")
     config = {"argv": [sys.executable, str(script), "--quiet"], "cwd": str(script.parent), "algo": "hello"}
     environment = {"PATH": os.environ["PATH"]}
     run_id = str(trainer.submit(build_payload({"id": "script", "config": config}), environment).run_id)

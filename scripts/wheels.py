@@ -79,7 +79,7 @@ def install(wheel: Path, extras: str, venv: Path, python: str, uv: Path, *option
     name = f"mosaic-rl[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)
     command = [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(venv / "bin" / "python")]
     started_at = time.monotonic()
-    subprocess.run([*command, *options, name], check=True, capture_output=True, text=True)
+    subprocess.run([*command, *options, name], check=True, capture_output=True, encoding="utf-8", errors="replace")
     return time.monotonic() - started_at
 
 
@@ -97,7 +97,8 @@ def run_mosaic(venv: Path, var: Path, arguments: str) -> str:
         cwd=var,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         timeout=5 * MINUTE_S,
     )
     if done.returncode:
@@ -111,7 +112,9 @@ def find_problem(venv: Path, extra: str, lines: list[str]) -> str:
         var = Path(folder)
         try:
             imports = [str(venv / "bin" / "python"), "-c", _IMPORTS, *required_by_extra(lines, extra)]
-            subprocess.run(imports, check=True, capture_output=True, text=True, timeout=5 * MINUTE_S)
+            subprocess.run(
+                imports, check=True, capture_output=True, encoding="utf-8", errors="replace", timeout=5 * MINUTE_S
+            )
             run_mosaic(venv, var, "--version")
             if extra == "train":
                 run_mosaic(venv, var, TRAINING)
@@ -146,7 +149,7 @@ def last_line(error: subprocess.CalledProcessError) -> str:
 def python_version(python: str) -> str:
     """Return the version of an interpreter; empty if it does not run, such as a version manager's placeholder."""
     code = "import platform; print(platform.python_version())"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+    return subprocess.run([python, "-c", code], capture_output=True, encoding="utf-8", errors="replace").stdout.strip()
 
 
 def find_pythons() -> list[str]:

@@ -53,12 +53,18 @@ def write_workspace(var: Path, home: Path) -> dict[str, str]:
     def run(*arguments: str) -> Any:
         variables = {"PATH": os.environ["PATH"], "HOME": str(home), "USER": "user", "MOSAIC_VAR": str(var)}
         done = subprocess.run(
-            [str(program), *arguments], env=variables, cwd=home, stdout=subprocess.PIPE, text=True, check=True
+            [str(program), *arguments],
+            env=variables,
+            cwd=home,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            check=True,
         )
         return json.loads(done.stdout) if "--json" in arguments else None
 
     script = home / "random_agent.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT, encoding="utf-8")
     pair = run("train", "ppo", *SMALL, "--seeds", "1-2", "--group", "pair", "--json")
     ids = {"first_seed": pair[0]["run_id"], "second_seed": pair[1]["run_id"]}
     run("tag", ids["first_seed"], "good")
@@ -79,10 +85,10 @@ def copy_runs(var: Path, into: Path, replacements: dict[str, str]) -> None:
         shutil.copytree(var / "trainer" / folder, into / "trainer" / folder, symlinks=True)
     for path in sorted(into.rglob("*"), reverse=True):
         if path.suffix in (".json", ".jsonl", ".log") and not path.is_symlink():
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
             for old, new in replacements.items():
                 text = text.replace(old, new)
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
         name = path.name
         for old, new in replacements.items():
             name = name.replace(old, new)
@@ -118,7 +124,9 @@ def main() -> None:
         }
         draft = home / "draft"
         copy_runs(home / "var", draft, replacements)
-        (draft / CONTENTS).write_text(json.dumps({"version": mosaic.__version__, "runs": ids}, indent=1) + "\n")
+        (draft / CONTENTS).write_text(
+            json.dumps({"version": mosaic.__version__, "runs": ids}, indent=1) + "\n", encoding="utf-8"
+        )
         check(draft, list(replacements))
         shutil.copytree(draft, TARGET, symlinks=True)
 

@@ -109,7 +109,7 @@ def end_daemon(place: Workspace) -> None:
 def logged_problems(log: Path) -> list[dict[str, object]]:
     """The lines of a JSON log that are warnings or worse."""
     problems = []
-    for line in log.read_text().splitlines() if log.exists() else ():
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
         with contextlib.suppress(ValueError):
             said = json.loads(line)
             if isinstance(said, dict) and str(said.get("level")).lower() in ("warning", "error", "critical"):

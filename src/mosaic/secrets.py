@@ -205,7 +205,8 @@ json.dump(reply, sys.stdout)
                     [sys.executable, "-P", "-c", self.SCRIPT],
                     input=json.dumps([verb, name, value]),
                     capture_output=True,
-                    text=True,
+                    encoding="utf-8",
+                    errors="replace",
                     timeout=self._timeout_s,
                     check=True,
                 )

@@ -122,7 +122,7 @@ class Bench:
 
 def _peak_rss_mb(pid: int) -> float:
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
     return psutil.Process(pid).memory_info().rss / 2**20

@@ -76,7 +76,7 @@ MODES = {
 def run_pair(trainer: TrainerClient, argv: list[str], cwd: Path, mode: ViewerMode) -> tuple[Timing, Timing]:
     """The bare script and the same as a run, by turns."""
     payload = {"metadata": {"worker": {"id": "script", "config": {"argv": argv, "cwd": str(cwd)}}}, "artifacts": {}}
-    with open(cwd / "out", "w") as output, open(cwd / "err", "w") as errors:
+    with open(cwd / "out", "w", encoding="utf-8") as output, open(cwd / "err", "w", encoding="utf-8") as errors:
         run = trainer.submit(payload, child_environment()).run_id
         while (view := trainer.get(run)).pid is None:
             time.sleep(0.02)

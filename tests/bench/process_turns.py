@@ -44,6 +44,6 @@ def _send_signal(pid: int, signal_number: signal.Signals) -> bool:
     """Whether the process is there and not yet ended."""
     with suppress(OSError):
         os.kill(pid, signal_number)
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     return False

@@ -109,7 +109,7 @@ def train(workload: Workload, is_recorded: bool, recorder_clock: RecorderClock) 
         "seed": 1,
         "extras": {"record_episodes": is_recorded, "video_mode": "off"},
     }
-    with tempfile.TemporaryDirectory() as place, open(os.devnull, "w") as nowhere:
+    with tempfile.TemporaryDirectory() as place, open(os.devnull, "w", encoding="utf-8") as nowhere:
         job, folder = build_job(parse_request(config)), RunFolder(Path(place) / "run")
         with contextlib.redirect_stdout(nowhere):
             recorder_clock.spent_s = 0.0

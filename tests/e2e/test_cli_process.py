@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.commands import MOSAIC, mosaic
@@ -104,8 +105,8 @@ def test_a_run_is_evaluated_exported_deleted_and_imported_again(workspace: Works
     assert Path(files["--pdf"]).read_bytes().startswith(b"%PDF")
     assert b"<svg" in Path(files["--svg"]).read_bytes()
     csv = mosaic(workspace, "metrics", run_id, "--csv").out
-    assert Path(files["--csv"]).read_text() == csv
-    rows = [json.loads(line) for line in Path(files["--episodes"]).read_text().splitlines()]
+    assert Path(files["--csv"]).read_text(encoding="utf-8") == csv
+    rows = [json.loads(line) for line in Path(files["--episodes"]).read_text(encoding="utf-8").splitlines()]
     assert [row["number"] for row in rows] == list(range(1, len(rows) + 1))
 
     trash = mosaic(workspace, "delete", run_id, "--yes", "--json").json["run_dir"]
@@ -170,3 +171,67 @@ def test_the_demo_trains_an_agent_that_balances_the_pole(workspace: Workspace) -
     for path in result.json["made"].values():
         assert Path(path).is_relative_to(workspace.root)
         assert Path(path).exists()
+
+
+def run_in_shell(script: str, workspace: Workspace, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`mosaic` is the command, with a workspace."""
+    return subprocess.run(
+        ["sh", "-c", f'mosaic() {{ "{MOSAIC}" "$@"; }}\n{script}'],
+        env={**os.environ, "MOSAIC_VAR": str(workspace.root), **variables},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=110,
+    )
+
+
+IN_DELETED_FOLDER = 'mkdir "$PLACE" && cd "$PLACE" && rmdir "$PLACE" && '
+
+
+@pytest.mark.parametrize("arguments", ["runs", "show last", "train ppo", "run -- true", "export last --csv x"])
+def test_a_folder_that_was_deleted_is_named_in_a_sentence(workspace: Workspace, tmp_path: Path, arguments: str) -> None:
+    """A relative workspace is looked for in the folder of the shell."""
+    script = f"{IN_DELETED_FOLDER} mosaic {arguments}"
+    result = run_in_shell(script, workspace, MOSAIC_VAR="var", PLACE=str(tmp_path / "gone"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "This shell is in a folder that was deleted. Change to another: cd DIR\n"
+
+
+def test_a_workspace_elsewhere_is_used_from_a_deleted_folder(workspace: Workspace, tmp_path: Path) -> None:
+    script = f"{IN_DELETED_FOLDER} mosaic train ppo --total-timesteps 512 --json && mosaic runs --json"
+    result = run_in_shell(script, workspace, PLACE=str(tmp_path / "gone"))
+    assert result.returncode == 0, result.stderr
+    trained, listed = map(json.loads, result.stdout.splitlines())
+    assert [run["run_id"] for run in listed] == [trained["run_id"]]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_an_empty_one(workspace: Workspace, tmp_path: Path, closed: str) -> None:
+    """As /dev/null is: a run is trained all the same, and none is deleted without a terminal to confirm in."""
+    script = (
+        f'mosaic train ppo --total-timesteps 512 {closed}; echo $? >> "$CODES"; '
+        f'mosaic delete last {closed}; echo $? >> "$CODES"; mosaic runs --json'
+    )
+    result = run_in_shell(script, workspace, CODES=str(tmp_path / "codes"))
+    assert (tmp_path / "codes").read_text(encoding="utf-8").split() == ["0", "2"], result.stderr
+    assert "Traceback" not in result.stderr
+    assert [run["outcome"] for run in json.loads(result.stdout.splitlines()[-1])] == ["succeeded"]
+
+
+def test_the_locale_changes_nothing(workspace: Workspace) -> None:
+    """Neither in what is read, of files and of stdin, nor in what is written."""
+    notes = "Zürich ✓"
+    payload: dict[str, Any] = {"metadata": {"notes": notes, "worker": {"id": "cleanrl"}}, "artifacts": {}}
+    payload["metadata"]["worker"]["config"] = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 512}
+    workspace.root.mkdir(parents=True)
+    file = workspace.root / "it.json"
+    file.write_text(json.dumps(payload, ensure_ascii=False), encoding="utf-8")
+    steps = (
+        "mosaic submit --follow - < it.json && mosaic submit --follow it.json && mosaic show last && mosaic runs && "
+        "mosaic eval last --episodes 1 && mosaic run -- python -c 'print(1)' && mosaic logs last && "
+        "mosaic algorithms ppo && mosaic doctor && mosaic runs --json"
+    )
+    ascii_only = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    result = run_in_shell(f'cd "$MOSAIC_VAR" && {steps}', workspace, **ascii_only)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    assert [run["notes"] for run in json.loads(result.stdout.splitlines()[-1])] == [None, None, notes, notes]

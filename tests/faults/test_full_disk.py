@@ -123,7 +123,7 @@ def test_the_model_file_of_a_finished_training_waits_for_space(tmp_path: Path, m
     def save_when_there_is_space(path: Path, state: object) -> None:
         if errors:
             raise errors.pop()
-        path.write_text("model")
+        path.write_text("model", encoding="utf-8")
 
     monkeypatch.setattr("mosaic.run.torchfile.save_state_dict", save_when_there_is_space)
     folder = train_here(make_run_folder(tmp_path), small(total_timesteps=64))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 
 from mosaic.client import TrainerClient
@@ -60,6 +61,50 @@ def test_a_payload_beyond_the_limits_is_refused_and_leaves_nothing(
         assert list(trainer.runs()) == [], name
         assert not workspace.runs.exists() or list(workspace.runs.iterdir()) == [], name
     record_property("tries", len(PAYLOADS))
+
+
+SHAPES: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"{}", "LOG705 The config was refused: metadata: missing; artifacts: missing."),
+    "no metadata": (b'{"artifacts": {}}', "LOG705 The config was refused: metadata: missing."),
+    "metadata that is text": (
+        b'{"metadata": "x", "artifacts": {}}',
+        "LOG705 The config was refused: metadata: expected",
+    ),
+    "no worker": (b'{"metadata": {}, "artifacts": {}}', "LOG705 The config was refused: metadata.worker: missing."),
+    "a worker without a config": (
+        b'{"metadata": {"worker": {"id": "scripted"}}, "artifacts": {}}',
+        "LOG705 The config was refused: metadata.worker.config: missing.",
+    ),
+    "a config that is a list": (
+        b'{"metadata": {"worker": {"id": "scripted", "config": []}}, "artifacts": {}}',
+        "LOG705 The config was refused: metadata.worker.config: expected a mapping",
+    ),
+    "modules that are no names": (
+        b'{"metadata": {"worker": {"id": "scripted", "config": {}, "imports": {"modules": [[]]}}}, "artifacts": {}}',
+        "LOG705 The config was refused: metadata.worker.imports.modules.0: expected text.",
+    ),
+    "a list": (b"[]", "holds list; expected a JSON object"),
+    "no JSON": (b"{", "is not valid JSON"),
+    "200,000 levels": (b"[" * 200_000, "is nested too deeply"),
+    "no text": (b"\xff\xfe\x00", "is not a text file"),
+}
+
+
+def test_a_file_of_any_shape_is_refused_in_a_sentence(
+    live: tuple[LiveDaemon, TrainerClient], workspace: Workspace, record_property: Callable[[str, object], None]
+) -> None:
+    """By `mosaic submit` and `mosaic check`, which read it, as by the daemon."""
+    for name, (content, expected) in SHAPES.items():
+        file = workspace.root / "payload.json"
+        file.write_bytes(content)
+        for verb in ("submit", "check"):
+            result = mosaic(workspace, verb, str(file), "--json")
+            assert result.code == BadInput.exit_code, (name, result.err)
+            assert expected in result.json["error"], name
+            assert "Traceback" not in result.err, name
+    assert "Is a directory" in mosaic(workspace, "submit", str(workspace.root), "--json").json["error"]
+    assert not workspace.runs.exists() or list(workspace.runs.iterdir()) == []
+    record_property("tries", len(SHAPES))
 
 
 @pytest.mark.may_log("files_unusable")

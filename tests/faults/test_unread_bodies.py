@@ -20,7 +20,7 @@ BODY_MB = 60
 
 
 def peak_mb(pid: int) -> float:
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
     assert peak is not None
     return int(peak.group(1)) / 1024
 

@@ -164,7 +164,7 @@ def test_a_run_ends_while_its_viewers_are_frozen(
         local, remote = (stack.enter_context(viewer(command, variables)) for command in saving)
         viewers += [local, remote]
         lanes = lanes_folder(folder.path)
-        wait_for(lambda: lanes in Path(f"/proc/{local.pid}/maps").read_text(), "the lane to be mapped")
+        wait_for(lambda: lanes in Path(f"/proc/{local.pid}/maps").read_text(encoding="utf-8"), "the lane to be mapped")
         wait_for(lambda: psutil.Process(remote.pid).net_connections(), "the connection of the remote viewer")
         for process in viewers:
             process.send_signal(signal.SIGSTOP)

@@ -55,7 +55,10 @@ def test_a_killed_window_affects_no_run_and_no_viewer_and_opens_as_it_was(
                 if kill == KILLS:
                     assert child.stdout is not None
                     assert child.stdout.readline() == "chosen\n"
-                    wait_for(lambda: settings_path.exists() and run_ids[0] in settings_path.read_text(), "it to save")
+                    wait_for(
+                        lambda: settings_path.exists() and run_ids[0] in settings_path.read_text(encoding="utf-8"),
+                        "it to save",
+                    )
                 else:
                     time.sleep(chance.uniform(0.5, 3.0))
             finally:

@@ -177,7 +177,7 @@ def test_all_points_are_written_to_a_table(
     assert table.parent == tmp_path
     dialog.accept()
     pump(table.exists, "the table")
-    assert len(table.read_text().splitlines()) == 10
+    assert len(table.read_text(encoding="utf-8").splitlines()) == 10
 
 
 def test_the_overview_draws_the_return(

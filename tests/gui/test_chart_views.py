@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from mosaic.gui import theme
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.views.chart import Chart, LinkBox
 from mosaic.gui.views.plot import Axis, SharedAxis, format_ticks
+from mosaic.gui.views.tables import ReadOnlyTable
 
 BLUE, RED = QColor("#0072b2"), QColor("#d55e00")
 
@@ -245,6 +247,20 @@ def test_a_chart_is_exported_as_png_svg_and_csv(chart: Chart, tmp_path: Path) ->
     assert lines[0] == "run,tag,step,value,smoothed"
     assert lines[3] == "a run,value_loss,2,2,2"
     assert len(lines) == 1002
+
+
+def test_names_in_a_saved_or_copied_table_are_no_formulas(chart: Chart, qapp: QApplication, tmp_path: Path) -> None:
+    """As those of imported runs may be; numbers stay numbers."""
+    name = '=HYPERLINK("a, b")'
+    chart.ensure_curve("other", name, BLUE).extend(np.array([1.0]), np.array([-2.0]))
+    chart.save_csv(tmp_path / "chart.csv")
+    with open(tmp_path / "chart.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[-1] == [f"'{name}", "value_loss", "1", "-2", "-2"]
+    table = ReadOnlyTable("table")
+    table.show_rows(("Name", "Value"), [(name, "-2.5"), ("two\tcells\n", "-1,234")])
+    assert table.to_tsv() == f"Name\tValue\n'{name}\t-2.5\ntwo\\tcells\\n\t-1,234\n"
+    table.deleteLater()
 
 
 def test_the_chart_menu_has_only_its_own_actions(chart: Chart) -> None:

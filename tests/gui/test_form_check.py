@@ -105,7 +105,7 @@ def test_the_suggestions_of_the_form_are_buttons(program: Application) -> None:
     assert box.currentText() == "Pendulum-v1"
     assert "These fit:" in find(window, "train.note.env_id", QLabel).text()
     form = find(window, "train.scroll", TrainForm)
-    form.show_field_error("env_id", "ppo needs a discrete action space.")  # as the dry run refuses it
+    form.show_field_errors({"env_id": "ppo needs a discrete action space."})  # as the dry run refuses it
     assert "These fit:" in find(window, "train.note.env_id", QLabel).text(), "the buttons stay"
     click(find(window, "suggest.ppo_continuous_action", QPushButton))
     find(window, "train.scroll", TrainForm).finish_building()

@@ -24,7 +24,7 @@ from mosaic.gui.models.draft import (
     draft_from_payload,
     draft_from_preset,
     field_problem,
-    find_field_error,
+    find_field_errors,
     is_default,
     preset_from_draft,
     problems,
@@ -255,7 +255,7 @@ def refusal(*problems: tuple[str, str]) -> ConfigRefused:
     ],
 )
 def test_a_refusal_is_shown_at_the_field_it_names(layout: FormLayout, path: str, name: str) -> None:
-    assert find_field_error(refusal((path, "too large")), layout.fields) == (name, "Too large.")
+    assert find_field_errors(refusal((path, "too large")), layout.fields) == {name: "Too large."}
 
 
 def test_a_refusal_without_a_field_of_the_form_is_shown_at_none(layout: FormLayout) -> None:
@@ -265,14 +265,21 @@ def test_a_refusal_without_a_field_of_the_form_is_shown_at_none(layout: FormLayo
         NoDaemon("gamma: no answer."),
         OSError(),
     ):
-        assert find_field_error(error, layout.fields) is None
+        assert find_field_errors(error, layout.fields) == {}
 
 
-def test_of_several_named_settings_the_changed_one_is_marked() -> None:
+def test_every_field_that_a_refusal_names_is_marked(layout: FormLayout) -> None:
+    error = refusal(("gamma", "too large"), ("metadata.stray", "unknown key"), ("env_id", "missing"), ("seed", "odd"))
+    found = find_field_errors(error, layout.fields, changed=("seed",))
+    assert found == {"seed": "Odd.", "gamma": "Too large.", "env_id": "Missing."}
+    assert next(iter(found)) == "seed", "which gets the focus"
+
+
+def test_of_settings_that_do_not_fit_together_the_changed_one_is_marked() -> None:
     names = ("num_envs", "num_steps", "num_minibatches")
     error = refusal(*((name, "cannot be cut.") for name in names))
-    assert find_field_error(error, names) == ("num_envs", "Cannot be cut.")
-    assert find_field_error(error, names, changed=("num_minibatches",)) == ("num_minibatches", "Cannot be cut.")
+    assert find_field_errors(error, names) == dict.fromkeys(names, "Cannot be cut.")
+    assert find_field_errors(error, names, changed=("num_minibatches",)) == {"num_minibatches": "Cannot be cut."}
 
 
 def test_a_draft_survives_saving_and_loading(layout: FormLayout) -> None:

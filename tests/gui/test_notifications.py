@@ -33,7 +33,7 @@ bus = QDBusConnection.sessionBus()
 class Desktop(QObject):
     @Slot(str, "uint", str, str, str, "QStringList", "QVariantMap", int, result="uint")
     def Notify(self, name, replaces, icon, title, text, actions, hints, timeout):
-        print(title, actions[0], flush=True)
+        print(title, actions[0], text, flush=True)
         QTimer.singleShot(200, self.invoke)  # a click, once the number is known
         return 7
 
@@ -191,7 +191,7 @@ def run_in_background(call, then, failed, owner):
 
 service = DBusNotifications(run_in_background, parent)
 service.clicked.connect(lambda: (print("clicked", flush=True), app.quit()))
-print(service.show(Notification("a run", "text", "id")), flush=True)
+print(service.show(Notification("a <b> run", "<img src=x>", "id")), flush=True)
 app.exec()
 """
     environment = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/bus"}
@@ -200,7 +200,9 @@ app.exec()
     )
     assert done.stdout.split() == ["True", "clicked"]
     assert desktop.stdout is not None
-    assert desktop.stdout.readline().strip() == "a run default"
+    assert desktop.stdout.readline().strip() == "a <b> run default &lt;img src=x&gt;", (
+        "the title is text, the body is markup"
+    )
 
 
 def test_without_any_service_nothing_breaks(background: Application, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,10 @@ def test_changed_settings_are_saved_periodically(program: Application, settings_
     program.window.start_saving_layout()
     program.window.resize(1111, 666)
     program.workbench.select("some-run")
-    pump(lambda: settings_path.exists() and "some-run" in settings_path.read_text(), "the settings to be written")
+    pump(
+        lambda: settings_path.exists() and "some-run" in settings_path.read_text(encoding="utf-8"),
+        "the settings to be written",
+    )
 
 
 def test_a_lost_trainer_shows_a_banner_until_it_is_back(program: Application) -> None:

@@ -45,7 +45,7 @@ def group_of(pid: int) -> set[int]:
         try:
             if (
                 os.getpgid(int(name)) == pid
-                and Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+                and Path(f"/proc/{name}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
             ):
                 found.add(int(name))
         except (OSError, ProcessLookupError):

@@ -177,9 +177,9 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     menu.aboutToShow.emit()
     next(action for action in menu.actions() if action.text() == "Save as preset…").trigger()
     dialog = pump(lambda: window.findChild(QInputDialog, "train.presets.name"), "the question for a name")
-    dialog.setTextValue("mine")
+    dialog.setTextValue("a & b")
     dialog.accept()
-    assert list(read_presets()) == ["mine"]
+    assert list(read_presets()) == ["a & b"]
     click(find(window, "train.reset", QToolButton))
     assert training.draft.texts == {}
     undo = find(window, "message.button", QPushButton)
@@ -188,16 +188,16 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     assert find(window, "train.gamma", QLineEdit).text() == "0.5"
     click(find(window, "train.reset", QToolButton))
     menu.aboutToShow.emit()
-    next(action for action in menu.actions() if action.text() == "mine").trigger()
+    next(action for action in menu.actions() if action.text() == "a && b").trigger()
     assert training.draft.texts == {"gamma": "0.5"}
     delete = next(action.menu() for action in menu.actions() if action.text() == "Delete")
     assert delete is not None
     delete.actions()[0].trigger()  # type: ignore[attr-defined]
     assert read_presets() == {}
     click(undo)
-    assert list(read_presets()) == ["mine"]
+    assert list(read_presets()) == ["a & b"]
     menu.aboutToShow.emit()
-    next(action for action in menu.actions() if action.text() == "mine").trigger()
+    next(action for action in menu.actions() if action.text() == "a && b").trigger()
     assert training.draft.texts == {"gamma": "0.5"}
 
 

@@ -33,7 +33,7 @@ def mosaic(workspace: Workspace, *arguments: str, **variables: str) -> CommandRe
     argv = [MOSAIC, *arguments]
     environment = {**os.environ, "MOSAIC_VAR": str(workspace.root), "COLUMNS": "100", **variables}
     if can_fork(environment):
-        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        with TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+", encoding="utf-8") as err:
             process = command_server().start(argv, environment, out.fileno(), err.fileno())
             try:
                 code = process.wait(PATIENCE_S)

@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 def read_blocks(document: Path) -> list[Block]:
     found = []
-    for match in _BLOCK.finditer(document.read_text()):
+    for match in _BLOCK.finditer(document.read_text(encoding="utf-8")):
         named = _FILE.search(match["before"].strip())
         file = (named[1] or named[2]) if named else None
         found.append(Block(match["language"], match["text"], file, match["reason"] is None))

@@ -66,6 +66,8 @@ ROWS = {
     "F44": "500 watchers, 1M journal lines, no newline",
     "F45": "hostile import",
     "F46": "other local users and foreign Host headers",
+    "F54": "HTML in tags, names, notes, groups and reasons",
+    "F55": "escape sequences and directions in texts of a run",
     "M1": "any process of any kind of run killed at random",
 }
 TRIES_VARIABLE = "MOSAIC_FAULT_TRIES"

@@ -86,7 +86,7 @@ def running_cluster(variables: Mapping[str, str], nodes: int = 3, cpus: int = 2)
         try:
             address = process.stdout.readline().strip()
             if not address:
-                log_end = Path(f"{temp_dir}.log").read_text()[-3000:]
+                log_end = Path(f"{temp_dir}.log").read_text(encoding="utf-8")[-3000:]
                 pytest.skip(f"Ray did not start on this machine in {START_ATTEMPTS} attempts: {log_end}")
             yield RayCluster(process, address)
         finally:

@@ -34,7 +34,9 @@ def main() -> int:
     from mosaic.contracts.folder import RunFolder
     from mosaic.journal import Follower, Journal, Outbox
 
-    config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())["metadata"]["worker"]["config"]
+    config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text(encoding="utf-8"))["metadata"][
+        "worker"
+    ]["config"]
     folder = RunFolder(os.environ["MOSAIC_RUN_DIR"])
     if config.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -96,7 +96,7 @@ def sbatch(folder: Path, arguments: list[str]) -> int:
     if refusal.exists() and refusal.read_text():
         print(f"sbatch: error: {refusal.read_text()}", file=sys.stderr)
         return 1
-    script = Path(arguments[0]).read_text()
+    script = Path(arguments[0]).read_text(encoding="utf-8")
     number = 1000 + len({job.name.partition("_")[0] for job in (folder / "jobs").iterdir()})
     array = re.search(r"^#SBATCH --array=0-(\d+)", script, re.MULTILINE)
     names = [f"{number}_{index}" for index in range(int(array[1]) + 1)] if array else [str(number)]
@@ -142,7 +142,7 @@ def job_state(job: Path) -> str:
 
 
 def scancel(folder: Path, arguments: list[str]) -> int:
-    with open(folder / "cancelled", "a") as file:
+    with open(folder / "cancelled", "a", encoding="utf-8") as file:
         file.write(f"{arguments[0]}\n")
     job = folder / "jobs" / arguments[0]
     if not (job / "exit").exists():

@@ -6,7 +6,6 @@ Their games are those of a fake envpool that ends, resets and counts in the same
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

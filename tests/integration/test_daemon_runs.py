@@ -101,7 +101,7 @@ def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: TrainerClient
     trainer.pause(run_id)
     stage(trainer, run_id, "paused")
     pid = trainer.get(run_id).pid
-    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    assert Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
     trainer.resume(run_id)
     stage(trainer, run_id, "running")
     assert pid is not None
@@ -302,7 +302,7 @@ def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment
     try:
         view = trainer.submit(scripted(steps=1_000_000, dt=0.02))
         pid = wait_for(lambda: trainer.get(view.run_id).pid, "its process")
-        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        variables = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
         assert f"CLEANRL_TENSORBOARD_DIR={view.run_dir}/tensorboard" in variables
         trainer.cancel(view.run_id)
         ended(trainer, view.run_id)

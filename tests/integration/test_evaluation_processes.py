@@ -77,7 +77,7 @@ class PolePolicy:
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
         if os.getpid() != self._owner:
             if self._calls == 0:
-                with open(self._log, "a") as file:
+                with open(self._log, "a", encoding="utf-8") as file:
                     file.write(f"{os.getpid()}\n")
             self._calls += 1
             self.on_helper_call(self._calls)

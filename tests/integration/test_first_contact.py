@@ -315,7 +315,7 @@ def test_output_that_cannot_be_written_is_one_sentence(trainer: TrainerClient, w
     ended(trainer, trainer.submit(scripted(steps=2)).run_id)
     environment = {**os.environ, "MOSAIC_VAR": str(workspace.root)}
     for arguments in (("runs",), ("show", "last"), ("metrics", "last"), ("metrics", "last", "--csv"), ("algorithms",)):
-        with open("/dev/full", "w") as full:
+        with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run(
                 [MOSAIC, *arguments], env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
             )

@@ -43,9 +43,10 @@ def variables(trainer: TrainerClient, run_id: str) -> dict[str, str]:
     """The variables of CUDA in the environment of a run's worker."""
     pid = wait_for(lambda: trainer.get(run_id).pid, "the start of the run")
     path = Path(f"/proc/{pid}/environ")  # empty for a moment while the program is loaded
-    words = wait_for(lambda: path.read_text() if RUN_DIR_VARIABLE in path.read_text() else "", "its environment").split(
-        "\0"
-    )
+    words = wait_for(
+        lambda: path.read_text(encoding="utf-8") if RUN_DIR_VARIABLE in path.read_text(encoding="utf-8") else "",
+        "its environment",
+    ).split("\0")
     return {name: value for name, _, value in (word.partition("=") for word in words) if name.startswith("CUDA_")}
 
 

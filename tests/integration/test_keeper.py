@@ -381,7 +381,7 @@ def test_the_keeper_stays_under_20_mb(run: KeeperRun) -> None:
     keeper = run.spawn()
     send_launch(keeper, {**launch, "env": {**launch["env"], "CUDA_VISIBLE_DEVICES": ""}})
     run.wait_event("sample")
-    status = Path(f"/proc/{keeper.pid}/status").read_text()
+    status = Path(f"/proc/{keeper.pid}/status").read_text(encoding="utf-8")
     peak_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     keeper.terminate()
     run.wait_end()

@@ -240,7 +240,7 @@ def test_no_process_is_left_when_the_parent_ends_without_closing(ending: signal.
 
 def _is_running(pid: int) -> bool:
     try:
-        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
+        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
         return False
 
@@ -423,7 +423,7 @@ def test_a_compiled_step_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_running_tasks_are_counted_without_the_run_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda _: "5.30 2.10 1.00 4/310 999")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "5.30 2.10 1.00 4/310 999")
     assert parallel._count_busy_tasks() == 3
 
 

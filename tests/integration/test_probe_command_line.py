@@ -38,7 +38,7 @@ def test_the_script_gets_its_arguments_unchanged(workspace: Workspace, script: s
         assert result.code == 0, result.err
         view = RunView.model_validate(result.json)
         assert (view.outcome, view.run_name, view.algo) == ("succeeded", "mine", "script")
-        printed = json.loads(Path(view.run_dir, "logs", "script.stdout.log").read_text())
+        printed = json.loads(Path(view.run_dir, "logs", "script.stdout.log").read_text(encoding="utf-8"))
         assert printed["argv"] == words
         assert printed["mine"] == "yes"
         assert printed["cwd"] == str(Path.cwd())
@@ -65,7 +65,7 @@ def test_a_script_can_be_resubmitted_with_the_environment_of_now(workspace: Work
     mosaic(workspace, "run", "--", sys.executable, script, "one", MINE="then", CODE="7")
     result = mosaic(workspace, "--json", "resubmit", "last", "--follow", MINE="now")
     assert result.code == 0, result.err
-    printed = json.loads(Path(result.json["run_dir"], "logs", "script.stdout.log").read_text())
+    printed = json.loads(Path(result.json["run_dir"], "logs", "script.stdout.log").read_text(encoding="utf-8"))
     assert printed == {"argv": ["one"], "cwd": str(Path.cwd()), "mine": "now"}
 
 

@@ -67,10 +67,10 @@ def test_a_key_is_stored_in_the_system_keyring_and_no_file_is_created(
 ) -> None:
     use_backend(monkeypatch, "Works")
     assert secrets.put_secret("hf_token", "abc") == "keyring"
-    assert json.loads(keyring_file.read_text()) == {"mosaic/hf_token": "abc"}
+    assert json.loads(keyring_file.read_text(encoding="utf-8")) == {"mosaic/hf_token": "abc"}
     assert secrets.find_secret("hf_token") == "abc"
     assert secrets.delete_secret("hf_token")
-    assert json.loads(keyring_file.read_text()) == {}
+    assert json.loads(keyring_file.read_text(encoding="utf-8")) == {}
     assert not secrets.secrets_path().exists()
 
 

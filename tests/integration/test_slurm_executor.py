@@ -128,7 +128,7 @@ def task_pid(view: RunView) -> int:
     """The process that submitit has started: the parent of the keeper."""
     keeper = view.attempts[-1].keeper
     assert keeper is not None
-    return int(Path(f"/proc/{keeper['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{keeper['pid']}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 
 def messages(view: RunView) -> list[str]:

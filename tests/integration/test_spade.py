@@ -21,7 +21,7 @@ PONG = "+hello(N)[source(S)] <- report(N); .send(S, tell, thanks(N + 1)).\n"
 
 @contextmanager
 def process(place: Path, script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with open(place / f"{'-'.join((script, *arguments[:1]))}.log".replace(os.sep, "_"), "w") as log:
+    with open(place / f"{'-'.join((script, *arguments[:1]))}.log".replace(os.sep, "_"), "w", encoding="utf-8") as log:
         child = subprocess.Popen(
             [sys.executable, HELPERS / script, *arguments],
             stdin=subprocess.DEVNULL,

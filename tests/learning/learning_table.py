@@ -74,7 +74,7 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        entries = map(json.loads, path.read_text().splitlines() if path.exists() else [])
+        entries = map(json.loads, path.read_text(encoding="utf-8").splitlines() if path.exists() else [])
         self._curves = {tuple(entry[name] for name in KEY_NAMES): fill_gaps(entry["curve"]) for entry in entries}
 
     def __contains__(self, key: Key) -> bool:

@@ -191,6 +191,18 @@ def test_a_feed_takes_only_what_is_new_and_notices_what_was_replaced() -> None:
     np.testing.assert_array_equal(feed.curve.y, [9])
 
 
+def test_all_points_move_with_the_origin_of_relative_time() -> None:
+    """A tag that arrives later, such as one of the keeper's samples, may have the earliest point."""
+    tags = {RETURN_TAG: growing([(1.0, 101.0, 5.0)])}
+    feed = CurveFeed(tags, RETURN_TAG, ChartCurve())
+    feed.update("relative")
+    tags["hardware/CPU %"] = growing([(0.0, 100.0, 9.0)])
+    tags[RETURN_TAG].extend(np.array([2.0]), np.array([102.0]), np.array([6.0]))
+    assert feed.update("relative")
+    np.testing.assert_array_equal(feed.curve.x, [1, 2])
+    assert not feed.update("relative")
+
+
 def test_a_sample_of_the_hardware_is_a_point_for_each_thing_measured() -> None:
     gpu = {"util_percent": 50.0, "memory_used_mb": 100.0, "memory_total_mb": 1000.0}
     values = points_of_sample(

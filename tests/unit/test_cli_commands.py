@@ -127,7 +127,7 @@ def test_a_name_from_elsewhere_cannot_break_the_table() -> None:
     """F41: an imported record may have any text as its environment."""
     lines = call(FakeTrainer(view(env_id="a\nb\x1b[2J"), view(RUN[:-1] + "X", env_id="日本")), "runs").out.splitlines()
     assert len(lines) == 3
-    assert "a�b�[2J" in lines[1]
+    assert r"a\nb\x1b[2J" in lines[1]
     assert cell_len(lines[1].partition(" 1 ")[0]) == cell_len(lines[2].partition(" 1 ")[0])
 
 
@@ -183,7 +183,7 @@ def test_names_are_a_column_of_the_list_where_a_run_has_one() -> None:
 
 
 def test_nothing_is_deleted_without_a_terminal_to_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
-    with open(os.devnull) as nobody:
+    with open(os.devnull, encoding="utf-8") as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
         trainer = FakeTrainer(finished(view()))
         result = call(trainer, "delete", "last")

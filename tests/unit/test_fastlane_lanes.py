@@ -241,7 +241,9 @@ def test_a_viewer_may_request_more_within_bounds(folder: str, clock: Clock) -> N
     publish(lane, solid(1))
     first = LaneReader(folder).read_newest()
     os.utime(heartbeat_path(folder, 0), (1, 1))
-    Path(heartbeat_path(folder, 0)).write_text(json.dumps({"rate_hz": 1e9, "budget": "all", "at": time.time()}))
+    Path(heartbeat_path(folder, 0)).write_text(
+        json.dumps({"rate_hz": 1e9, "budget": "all", "at": time.time()}), encoding="utf-8"
+    )
     clock.now += 1
     lane.is_due()
     publish(lane, solid(1))
@@ -255,14 +257,14 @@ def test_a_viewer_may_request_more_within_bounds(folder: str, clock: Clock) -> N
 def test_requests_expire_with_their_viewer(folder: str, clock: Clock) -> None:
     lane = LaneWriter(folder, 0)
     plain_reader = LaneReader(folder)
-    Path(heartbeat_path(folder, 0)).write_text(json.dumps({"rate_hz": 60, "at": time.time() - 10}))
+    Path(heartbeat_path(folder, 0)).write_text(json.dumps({"rate_hz": 60, "at": time.time() - 10}), encoding="utf-8")
     plain_reader.read_newest()
-    assert Path(heartbeat_path(folder, 0)).read_text() == ""
+    assert Path(heartbeat_path(folder, 0)).read_text(encoding="utf-8") == ""
     LaneReader(folder, 0, FrameRequest(60)).read_newest()
     clock.now += 1
     plain_reader.read_newest()
     LaneReader(folder, 0, FrameRequest(40)).read_newest()
-    request = Path(heartbeat_path(folder, 0)).read_text()
+    request = Path(heartbeat_path(folder, 0)).read_text(encoding="utf-8")
     lane.close()
     assert json.loads(request)["rate_hz"] == 60
 
@@ -526,6 +528,24 @@ def test_a_view_logs_each_event_once(folder: str, clock: Clock) -> None:
         lane.close()
     assert (view.state, other.state, other.invalid_files) == ("connected", "connected", 1)
     assert logged == ["fastlane_connected", "fastlane_connected", "fastlane_header_invalid"]
+
+
+def test_a_view_that_drops_a_lane_asks_for_no_more_frames_of_it(folder: str, clock: Clock) -> None:
+    """Its file is gone, as when a resumed run has fewer environments."""
+    lanes = [LaneWriter(folder, index) for index in range(2)]
+    view = LaneView(folder, request=FrameRequest(rate_hz=5.0))
+    view.poll()
+    heartbeat = Path(heartbeat_path(folder, 1))
+    assert heartbeat.read_bytes()
+    os.remove(lane_path(folder, 1))
+    for _ in range(2):
+        clock.now += 0.6 * reading.LANE_GRACE_S
+        view.poll()
+    assert set(view.frames) == {0}
+    assert heartbeat.read_bytes() == b""
+    view.close()
+    for lane in lanes:
+        lane.close()
 
 
 def test_the_reason_of_a_view_lists_the_available_environments(folder: str) -> None:

@@ -46,7 +46,7 @@ def test_an_incomplete_line_is_read_again_only_when_it_has_grown(
     folder.journal.write_text('{"seq": 1, "at": 1.0, "kind": "progress", "glo')
     assert [reader.read_next("R1") for _ in range(3)] == [False] * 3
     assert reads == 1
-    with open(folder.journal, "a") as file:
+    with open(folder.journal, "a", encoding="utf-8") as file:
         file.write('bal_step": 7}\n')
     assert [reader.read_next("R1") for _ in range(3)] == [True, False, False]
     assert (reads, records.index.get_progress("R1").global_step) == (2, 7)

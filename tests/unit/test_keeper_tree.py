@@ -85,7 +85,7 @@ def test_a_process_that_vanished_or_cannot_be_read_is_left_out(proc: FakeProc) -
     proc.put(KEEPER, 1)
     Path(proc.root, "200").mkdir()
     Path(proc.root, "201").mkdir()
-    Path(proc.root, "201", "stat").write_text("201 (torn")
+    Path(proc.root, "201", "stat").write_text("201 (torn", encoding="utf-8")
     assert pids(proc) == []
     assert read_process(proc.root, 201) is None
     assert read_memory(proc.root, 200) == (0.0, 0.0)

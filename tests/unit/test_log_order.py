@@ -27,7 +27,7 @@ def logs_of(folder: RunFolder, *, is_stderr: bool = False, is_both: bool = False
 
 
 def write(path: Path, text: str) -> None:
-    with open(path, "a") as file:
+    with open(path, "a", encoding="utf-8") as file:
         file.write(text)
 
 

@@ -46,7 +46,9 @@ def named_by_pyproject() -> set[str]:
 def code_lines(document: Path) -> list[str]:
     return [
         line.split("#")[0].strip()
-        for block in re.findall(r"^```(?:sh|console)?\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+        for block in re.findall(
+            r"^```(?:sh|console)?\n(.*?)^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
         for line in block.splitlines()
     ]
 

@@ -40,7 +40,7 @@ def expand(name: str) -> list[str]:
 
 @cache
 def docstrings(path: Path) -> dict[str, str]:
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 

@@ -65,7 +65,7 @@ def test_looking_whether_a_sweep_runs_does_not_keep_it_from_starting(
         with pytest.raises(NotAllowed, match=str(os.getpid())), folder.hold():
             pass
     assert folder.holder_pid() is None
-    with open(folder.lock) as file:  # as `is_held` does it, for a moment
+    with open(folder.lock, encoding="utf-8") as file:  # as `is_held` does it, for a moment
         fcntl.flock(file, fcntl.LOCK_SH)
         monkeypatch.setattr("mosaic.api.sweeps.sweep_folder.time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
         with folder.hold():

@@ -87,6 +87,10 @@ def test_a_good_config_is_answered_with_everything_that_a_run_would_use(
         ({"extras": {"nosuch": 1}}, "ConfigRefused", "extras.nosuch: unknown setting of 'ppo'", ["extras.nosuch"]),
         ({"extras": {"num_minibatches": 700}}, "ConfigRefused", "700 equal parts",
          ["num_envs", "num_steps", "num_minibatches"]),
+        ({"extras": {"backend": "numpy", "activation": "elu"}}, "ConfigRefused", "activation = tanh and relu only",
+         ["backend", "activation"]),
+        ({"extras": {"backend": "numpy", "network": "nets:Wide"}}, "ConfigRefused", "not network = nets:Wide",
+         ["backend", "network"]),
         ({"env_id": "os:CartPole-v1"}, "BadInput", "the module 'os' is not allowed: its run was not", ["env_id"]),
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base, ppo_atari, ppo_procgen
 from cleanrl_worker.algorithms.ppo_procgen import CONV_LAYERS, NETWORK, SIZES
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, SettingsConflict
 from cleanrl_worker.environments.procgen_games import (
     COLORS,
     FRAME_SIDE_PX,
@@ -88,14 +88,16 @@ class Config(ppo_procgen.Config, defaults={"exp_name": NAME}):
     def _validate_phase(self) -> Self:
         rollouts = self.num_aux_rollouts * self.n_aux_grad_accum
         if self.phase_rollouts % rollouts:
-            raise ValueError(
+            raise SettingsConflict(
                 f"n_iteration × num_envs = {self.phase_rollouts} rollouts of a phase cannot be split into gradient "
-                f"steps of num_aux_rollouts × n_aux_grad_accum = {rollouts}"
+                f"steps of num_aux_rollouts × n_aux_grad_accum = {rollouts}",
+                *("n_iteration", "num_envs", "num_aux_rollouts", "n_aux_grad_accum"),
             )
         if self.total_timesteps < self.cycle_steps:
-            raise ValueError(
+            raise SettingsConflict(
                 f"total_timesteps = {self.total_timesteps} is less than one phase of n_iteration × num_envs × "
-                f"num_steps = {self.cycle_steps} steps"
+                f"num_steps = {self.cycle_steps} steps",
+                *("total_timesteps", "n_iteration", "num_envs", "num_steps"),
             )
         return self
 

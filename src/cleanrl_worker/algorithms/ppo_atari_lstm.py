@@ -23,7 +23,7 @@ from pydantic import Field
 
 from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.ppo import categorical_loss
-from cleanrl_worker.algorithms.settings import LEARNING
+from cleanrl_worker.algorithms.settings import LEARNING, SettingsConflict
 from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
@@ -66,9 +66,10 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
 
     def _validate_minibatches(self) -> None:
         if self.num_envs % self.num_minibatches:
-            raise ValueError(
+            raise SettingsConflict(
                 f"num_envs = {self.num_envs} games cannot be split into num_minibatches = {self.num_minibatches} "
-                "equally"
+                "equally",
+                *("num_envs", "num_minibatches"),
             )
         super()._validate_minibatches()
 

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base, ppo_atari
 from cleanrl_worker.algorithms.ppo_atari import SIZES, Agent, image_policy, loss, outputs, state_dict_of
-from cleanrl_worker.algorithms.settings import COMPUTE, ROLLOUT
+from cleanrl_worker.algorithms.settings import COMPUTE, ROLLOUT, SettingsConflict
 from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.flat_network import select_by_prefix
@@ -78,12 +78,14 @@ class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
         if whole is not None and "local_num_envs" not in data:
             values["local_num_envs"], rest = divmod(whole, max(1, values["num_processes"]))
             if rest or not values["local_num_envs"]:
-                raise ValueError(f"num_envs = {whole} cannot be divided among {values['num_processes']} processes")
+                message = f"num_envs = {whole} cannot be divided among {values['num_processes']} processes"
+                raise SettingsConflict(message, "num_envs", "num_processes")
         count = values["local_num_envs"] * values["num_processes"]
         if whole is not None and whole != count:
-            raise ValueError(
+            raise SettingsConflict(
                 f"num_envs = {whole} is not local_num_envs × num_processes = {values['local_num_envs']} × "
-                f"{values['num_processes']}; leave it out"
+                f"{values['num_processes']}; leave it out",
+                *("num_envs", "local_num_envs", "num_processes"),
             )
         return {**data, **values, "num_envs": count}
 

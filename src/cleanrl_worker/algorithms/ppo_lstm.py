@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 
 from cleanrl_worker.algorithms import base, ppo, ppo_continuous_action, run_checks
 from cleanrl_worker.algorithms.ppo_continuous_action import NormalizedTraining, bounded_policy, normalized_encoder
-from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, PpoConfig
+from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, PpoConfig, SettingsConflict
 from cleanrl_worker.environments.normalized import NormalizedEnvs
 from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.architecture import Architecture
@@ -67,9 +67,10 @@ class Config(PpoConfig, defaults={
 
     def _validate_minibatches(self) -> None:
         if self.num_envs % self.num_minibatches:
-            raise ValueError(
+            raise SettingsConflict(
                 f"num_envs = {self.num_envs} environments cannot be split into num_minibatches = "
-                f"{self.num_minibatches} equally"
+                f"{self.num_minibatches} equally",
+                *("num_envs", "num_minibatches"),
             )
         super()._validate_minibatches()
 

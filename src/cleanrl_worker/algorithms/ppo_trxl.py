@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base, ppo, run_checks
 from cleanrl_worker.algorithms.ppo_lstm import LstmPolicy
-from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, RUN, PpoConfig
+from cleanrl_worker.algorithms.settings import LEARNING, NETWORK, RUN, PpoConfig, SettingsConflict
 from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.learners import devices
@@ -93,7 +93,8 @@ class Config(PpoConfig, defaults={
     @model_validator(mode="after")
     def _validate_heads(self) -> Self:
         if self.trxl_dim % self.trxl_num_heads:
-            raise ValueError(f"trxl_dim = {self.trxl_dim} is not a multiple of trxl_num_heads = {self.trxl_num_heads}")
+            message = f"trxl_dim = {self.trxl_dim} is not a multiple of trxl_num_heads = {self.trxl_num_heads}"
+            raise SettingsConflict(message, "trxl_dim", "trxl_num_heads")
         return self
 
     def schedule(self, step: int) -> tuple[float, float]:

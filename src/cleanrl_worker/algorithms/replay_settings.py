@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AlgorithmConfig, AtariConfig
+from cleanrl_worker.algorithms.settings import LEARNING, ROLLOUT, RUN, AlgorithmConfig, AtariConfig, SettingsConflict
 
 
 class ReplayConfig(AlgorithmConfig):
@@ -39,9 +39,8 @@ class ValueReplayConfig(ReplayConfig, defaults={"buffer_size": 10_000, "batch_si
     @model_validator(mode="after")
     def _validate_buffer(self) -> Self:
         if self.buffer_size < self.num_envs:
-            raise ValueError(
-                f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
-            )
+            message = f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
+            raise SettingsConflict(message, "buffer_size", "num_envs")
         return self
 
     @property
@@ -76,7 +75,7 @@ class DistributionalConfig(AlgorithmConfig):
     @model_validator(mode="after")
     def _validate_atoms(self) -> Self:
         if not self.v_min < self.v_max:
-            raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
+            raise SettingsConflict(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}", "v_min", "v_max")
         return self
 
     @property
@@ -110,8 +109,9 @@ class ActorCriticReplayConfig(ReplayConfig):
     def _validate_goals(self) -> Self:
         others = [text for text in self.wrappers or () if not text.startswith("time-limit")]
         if self.her_goals and others:
-            raise ValueError(
+            raise SettingsConflict(
                 f"her_goals = {self.her_goals} computes rewards from the environment's own goals, which {others[0]} "
-                "would change: leave one of the two out"
+                "would change: leave one of the two out",
+                *("her_goals", "wrappers"),
             )
         return self

@@ -28,6 +28,14 @@ Array = npt.NDArray[Any]
 Backend = Literal["auto", "numpy", "torch"]
 
 
+class SettingsConflict(ValueError):
+    """Settings whose values do not fit together, by their names: a form marks them."""
+
+    def __init__(self, message: str, *names: str) -> None:
+        super().__init__(message)
+        self.names = names
+
+
 def _validate_class_name(value: str) -> str:
     module, _, name = value.rpartition(":")
     if not is_module_name(module) or not name.isidentifier():
@@ -128,10 +136,11 @@ class AlgorithmConfig(Contract):
     @model_validator(mode="after")
     def _validate_backend(self) -> Self:
         if self.backend == "numpy" and not self.architecture.has_kernels:
-            own = f"network = {self.network}" if self.network else f"activation = {self.activation}"
-            raise ValueError(
-                f"backend = numpy computes hidden layers with activation = tanh and relu only, not {own}; "
-                "leave backend out, or set it to torch"
+            own = "network" if self.network else "activation"
+            raise SettingsConflict(
+                "backend = numpy computes hidden layers with activation = tanh and relu only, not "
+                f"{own} = {getattr(self, own)}; leave backend out, or set it to torch",
+                *("backend", own),
             )
         return self
 
@@ -228,9 +237,10 @@ class RolloutConfig(AlgorithmConfig):
     def _validate_rollout(self) -> Self:
         self._validate_minibatches()
         if self.total_timesteps < self.batch_size:
-            raise ValueError(
+            raise SettingsConflict(
                 f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
-                f"{self.batch_size} steps"
+                f"{self.batch_size} steps",
+                *("total_timesteps", "num_envs", "num_steps"),
             )
         return self
 
@@ -271,9 +281,10 @@ class MinibatchConfig(RolloutConfig):
 
     def _validate_minibatches(self) -> None:
         if self.batch_size % self.num_minibatches:
-            raise ValueError(
+            raise SettingsConflict(
                 f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
-                f"{self.num_minibatches} equal parts"
+                f"{self.num_minibatches} equal parts",
+                *("num_envs", "num_steps", "num_minibatches"),
             )
 
     @property
@@ -309,7 +320,8 @@ class PpoConfig(AdvantageConfig, MinibatchConfig):
     def _validate_minibatches(self) -> None:
         super()._validate_minibatches()
         if self.norm_adv and self.minibatch_size < 2:
-            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
+            message = "norm_adv needs minibatches of at least 2 rows: lower num_minibatches"
+            raise SettingsConflict(message, "norm_adv", "num_minibatches")
 
 
 class PqnConfig(EpsilonGreedyConfig, MinibatchConfig, defaults={"max_grad_norm": 10.0}):

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms import sac_continuous_action as sac
-from cleanrl_worker.algorithms.settings import LEARNING
+from cleanrl_worker.algorithms.settings import LEARNING, SettingsConflict
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.protocols import ActorCriticLearner
 from cleanrl_worker.loops import actor_critic_replay
@@ -54,8 +54,9 @@ class Config(
     @model_validator(mode="after")
     def _validate_quantiles(self) -> Self:
         if self.top_quantiles_to_drop >= self.n_quantiles:
-            raise ValueError(
-                f"top_quantiles_to_drop = {self.top_quantiles_to_drop} must be below n_quantiles = {self.n_quantiles}"
+            raise SettingsConflict(
+                f"top_quantiles_to_drop = {self.top_quantiles_to_drop} must be below n_quantiles = {self.n_quantiles}",
+                *("top_quantiles_to_drop", "n_quantiles"),
             )
         return self
 

@@ -48,7 +48,7 @@ def _count_busy_tasks() -> int:
     """Count the other tasks of the machine that are running now. The load average would count those that just ended."""
     counts = []
     for _ in range(LOAD_SAMPLES):
-        runnable = Path("/proc/loadavg").read_text().split()[3]  # "2/310": runnable and existing tasks
+        runnable = Path("/proc/loadavg").read_text(encoding="utf-8").split()[3]  # "2/310": runnable and existing tasks
         counts.append(int(runnable.partition("/")[0]))
         time.sleep(LOAD_SAMPLE_INTERVAL_S)
     return max(0, int(statistics.median(counts)) - 1)

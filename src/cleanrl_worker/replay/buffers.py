@@ -231,12 +231,12 @@ class FrameReplay(ReplayRing):
 def available_memory_bytes() -> int:
     """Return the memory that is available on this machine or in its container."""
     try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
     except (OSError, ValueError):  # no container, or one without limit ("max")
         return free
 

@@ -103,7 +103,9 @@ def _find_installed_for(python: str) -> str | None:
         "print(json.dumps(list(spec.submodule_search_locations or ()) if spec else []))"
     )
     try:
-        result = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, cwd=os.path.sep)
+        result = subprocess.run(
+            [python, "-c", code], capture_output=True, encoding="utf-8", errors="replace", timeout=60, cwd=os.path.sep
+        )
         return _first_with_scripts(json.loads(result.stdout))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise BadInput(f"cleanrl_python: {python} is not a Python interpreter that can be run ({error}).") from None
@@ -334,7 +336,8 @@ def missing_package_problem(checkout: CleanrlCheckout, script: Path) -> str | No
         result = subprocess.run(
             [checkout.python, "-c", code, *required_packages(script)],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=60,
             env={**os.environ, "PYTHONPATH": str(checkout.root)},
         )

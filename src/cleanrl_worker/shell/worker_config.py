@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,7 +187,13 @@ def algorithm_config(request: WorkerRequest) -> Any:
         return kind.model_validate(given)
     except ValidationError as error:
         refusal = refuse(field_problems(error, written_paths=request.setting_paths), _SUBJECT)
-        problems = (one for problem in refusal.problems for one in _name_settings(problem, kind.model_fields))
+        conflicts = [one.get("ctx", {}).get("error") for one in error.errors() if not one["loc"]]
+        names = [name for conflict in conflicts for name in getattr(conflict, "names", ())]
+        problems = [
+            FieldProblem(place, problem)
+            for path, problem in refusal.problems
+            for place in ([path] if path else names or [""])
+        ]
         raise ConfigRefused(str(refusal), problems) from None
 
 
@@ -199,14 +204,6 @@ def add_core_settings(request: WorkerRequest, settings: dict[str, Any], paths: M
         if value is not None and settings.setdefault(key, value) != value:
             message = f"{paths[key]} is {settings[key]!r}, but {key} is {value!r}. Give one of them."
             raise ConfigRefused(f"LOG705 {message}", [FieldProblem(key, message)])
-
-
-def _name_settings(problem: FieldProblem, known: Iterable[str]) -> list[FieldProblem]:
-    """Repeat a problem of a combination, which has no path, for each setting that its message names."""
-    if problem.path:
-        return [problem]
-    names = [word for word in re.findall(r"\w+", problem.problem) if "_" in word and word in known]
-    return [FieldProblem(name, problem.problem) for name in names] or [problem]
 
 
 def _unknown_setting_message(request: WorkerRequest, key: str, known: Iterable[str]) -> str:

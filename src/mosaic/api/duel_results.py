@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mosaic.api.metric_arrays import html_table, make_frame
 from mosaic.common.files import atomic_write
+from mosaic.contracts.printable import make_printable
 from mosaic.statistics.curves import mean_with_interval
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class DuelResult:
             f"{actor.label}: {'incomplete' if actor.returns is None else f'{actor.returns.mean:.6g}'}"
             for actor in self.actors
         )
-        return f"<DuelResult {self.name} on {self.env_id}, {len(self.seeds)} seeds: {means}>"
+        return make_printable(f"<DuelResult {self.name} on {self.env_id}, {len(self.seeds)} seeds: {means}>")
 
     def _repr_html_(self) -> str:
         header = ("actor", "episodes", "mean", "95 % interval", "difference", "95 % interval")

@@ -20,6 +20,7 @@ from mosaic.api.run_wait import InterruptCounter
 from mosaic.api.submitted_run import Run, Runs
 from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.printable import make_printable
 from mosaic.contracts.states import Outcome
 from mosaic.formatting import short_id
 
@@ -174,7 +175,7 @@ class Experiment:
         return read_runs(self._connection.call, self._plan)
 
     def __repr__(self) -> str:
-        return f"<Experiment {self.name}: {self.status}>"
+        return make_printable(f"<Experiment {self.name}: {self.status}>")
 
     def _repr_html_(self) -> str:
         rows = [

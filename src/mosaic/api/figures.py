@@ -18,6 +18,7 @@ from mosaic.api.group_comparison import CURVE_SMOOTHING, ComparisonResult
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.printable import make_printable
 from mosaic.statistics import comparison
 from mosaic.statistics.aggregates import Aggregates, ScoreRange, iqm_curve, min_max_range
 from mosaic.statistics.comparison import ComparedRun, ScoreKind
@@ -44,6 +45,9 @@ _MAX_PANEL_HEIGHT_IN = 2.2
 _LEGEND_ROW_IN = 0.155
 POINT_SIZE = 8
 _RC: dict[Any, Any] = {
+    "text.parse_math": False,  # a `$` in a name begins no formula
+    "text.usetex": False,
+    "axes.formatter.use_mathtext": False,
     "font.size": POINT_SIZE,
     "axes.titlesize": POINT_SIZE,
     "axes.labelsize": POINT_SIZE,
@@ -152,11 +156,11 @@ def _draw_curves(figure: Figure, result: ComparisonResult, width_in: float, smoo
         compared = comparison.compare(own, result.by, smoothing)
         for group in sorted(compared.groups, key=lambda group: list(styles).index(group.name)):
             _draw_band(axes, compared.grid, group.curve, styles[group.name])
-        axes.set_title(task)
+        axes.set_title(make_printable(task))
         _format_steps(axes, "environment steps")
     rows = _row_count(panels)
     for axes in panels[:: math.ceil(len(panels) / rows)]:
-        axes.set_ylabel("episodic return" if result.tag == RETURN_TAG else result.tag)
+        axes.set_ylabel("episodic return" if result.tag == RETURN_TAG else make_printable(result.tag))
     figure.align_ylabels()
     _add_legend(figure, styles, width_in)
 
@@ -217,7 +221,7 @@ def _draw_aggregates(figure: Figure, result: ComparisonResult, width_in: float, 
         axes.set_title(title)
         axes.use_sticky_edges = False  # bars do not touch the sides
         axes.margins(x=0.08)
-        axes.set_yticks(range(len(groups)), [group.name for group in groups])
+        axes.set_yticks(range(len(groups)), [make_printable(group.name) for group in groups])
         axes.set_ylim(len(groups) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(MaxNLocator(3 if rows > 1 else 4))
@@ -312,7 +316,7 @@ def _add_legend(figure: Figure, styles: Mapping[str, _Style], width_in: float) -
     handles: list[Any] = [Line2D([], [], color=style.color, linestyle=style.line) for style in styles.values()]
     figure.legend(
         handles,
-        list(styles),
+        [make_printable(name) for name in styles],
         loc="outside lower center",
         ncols=_legend_columns(styles, width_in),
         frameon=False,

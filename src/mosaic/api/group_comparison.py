@@ -15,6 +15,7 @@ from mosaic.api.run_lookup import resolve_name
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.printable import make_printable
 from mosaic.formatting import short_ids
 from mosaic.statistics import comparison
 from mosaic.statistics.aggregates import Aggregates, ScoreRange, aggregate_groups
@@ -93,7 +94,7 @@ class ComparisonResult:
             f"{group.name}{f' on {name}' if self.environments else ''}: {group.final_return.point:.6g}"
             for name, group in self.scored_groups
         )
-        return f"<ComparisonResult of {self.tag}, by {self.by or EACH_RUN}: {groups}>"
+        return make_printable(f"<ComparisonResult of {self.tag}, by {self.by or EACH_RUN}: {groups}>")
 
     def _repr_html_(self) -> str:
         rows = [

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mosaic.contracts.errors import MissingExtra
+from mosaic.contracts.printable import make_printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +83,8 @@ class Episodes:
         return len(self.steps)
 
     def __repr__(self) -> str:
-        mean = f", mean return of the last 100: {np.nanmean(self.returns[-100:]):.6g}" if len(self) else ""
+        finite = [value for value in self.returns[-100:] if np.isfinite(value)]
+        mean = f", mean return of the last 100: {np.mean(finite):.6g}" if finite else ""
         return f"Episodes({len(self):,} episodes{mean})"
 
     def to_frame(self) -> pd.DataFrame:
@@ -135,10 +137,11 @@ def make_frame(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> pd.Da
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a small HTML table; cells are escaped."""
+    """Return a small HTML table; cells are escaped, and a `$` in them begins no formula."""
     head = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in header)
+    cells = [[html.escape(make_printable(str(cell))) for cell in row] for row in rows]
     body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in row) + "</tr>" for row in cells
     )
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if header else ''}<tbody>{body}</tbody></table>"
+    start = f"<thead><tr>{head}</tr></thead>" if header else ""
+    return f"<table class='mathjax_ignore tex2jax_ignore'>{start}<tbody>{body}</tbody></table>"

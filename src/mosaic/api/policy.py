@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, WrongWorker
+from mosaic.contracts.printable import make_printable
 from mosaic.workers import discover_workers
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Policy:
 
     def __repr__(self) -> str:
         step = "" if self.step is None else f", step {self.step:,}"
-        return f"Policy({self.algo} on {self.env_id}{step}, {str(self.path)!r})"
+        return make_printable(f"Policy({self.algo} on {self.env_id}{step}, {str(self.path)!r})")
 
     def _to_rows(self, observation: Any) -> tuple[np.ndarray, bool]:
         shape, flatten = self._loaded.observation_shape, self._loaded.flatten

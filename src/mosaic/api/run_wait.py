@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mosaic.contracts.printable import make_printable
 from mosaic.contracts.states import Stage
 from mosaic.formatting import format_progress_line, progress_fraction
 
@@ -91,7 +92,7 @@ class _TextProgress:
         self._width = 0
 
     def __call__(self, view: RunView) -> None:
-        line = format_progress_line(view)
+        line = make_printable(format_progress_line(view))
         share = int(100 * (progress_fraction(view) or 0.0)) // REPORT_PERCENT
         key = line if self._is_rewritten else f"{view.status} {share}"
         if key == self._last:
@@ -110,14 +111,16 @@ def _open_terminal_bar() -> Iterator[ShowProgress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns: tuple[Any, ...] = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    columns: tuple[Any, ...] = (BarColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("queued", total=None)
 
         def show(view: RunView) -> None:
             completed = view.episodes if view.is_evaluation else view.global_step or 0
             total = None if view.is_evaluation else view.total_timesteps
-            progress.update(task, description=format_progress_line(view), completed=completed, total=total)
+            progress.update(
+                task, description=make_printable(format_progress_line(view)), completed=completed, total=total
+            )
 
         yield show
 

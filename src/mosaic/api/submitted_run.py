@@ -31,6 +31,7 @@ from mosaic.contracts.errors import NotAllowed, RunEnded, unknown_name_error
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RECORDING_NAME
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play_results import PlaySummary
+from mosaic.contracts.printable import make_printable
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.envs.user_modules import allow_imports
 from mosaic.formatting import format_progress_line, short_id
@@ -279,7 +280,7 @@ class Run:
         name = f" {view.run_name!r}" if view.run_name else ""
         what = " on ".join(part for part in (view.algo or view.worker, view.env_id) if part)
         seed = "" if view.seed is None else f", seed {view.seed}"
-        return f"<Run {short_id(self.id)}{name}: {what}{seed}, {format_progress_line(view)}>"
+        return make_printable(f"<Run {short_id(self.id)}{name}: {what}{seed}, {format_progress_line(view)}>")
 
     def _repr_html_(self) -> str:
         view = self._view

@@ -46,7 +46,7 @@ class EpisodeVideo:
             "timestamp": time.time(),
         }
         # Before the video gets its name: a video that exists has its metadata.
-        self.path.with_suffix(".meta.json").write_text(json.dumps(metadata, indent=1) + "\n")
+        self.path.with_suffix(".meta.json").write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
         self._writer.finish()
 
     def discard(self) -> None:

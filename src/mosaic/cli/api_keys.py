@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
-
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext
 from mosaic.contracts.errors import BadInput
@@ -28,7 +26,7 @@ def read_key(prompt: str, login_command: str, arguments: Sequence[str]) -> str:
             f"Enter it at the prompt or pass it by stdin: {login_command} < key.txt"
         )
     if sys.stdin.isatty():
-        return str(click.prompt(prompt, hide_input=True, err=True)).strip()
+        return output.ask_hidden(prompt)
     return sys.stdin.readline().strip()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mosaic import __version__
+from mosaic.cli import output
 from mosaic.common.app_log import append_log
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.contracts.daemon_port import REMOTE_RETRY_S
@@ -96,7 +97,7 @@ class CliContext:
 
     def log(self, event: str, level: str = "info", **fields: object) -> None:
         """Write a line to the log of the command line, if the workspace exists."""
-        with suppress(BadInput):  # no valid path, which is what the error says that is being logged
+        with suppress(BadInput, FileNotFoundError):  # no valid path, which is what the error says that is being logged
             append_log(Workspace.resolve(self.workspace_dir).cli_log, event, level, pid=os.getpid(), **fields)
 
     @property
@@ -114,16 +115,14 @@ class CliContext:
 
     def print_workspace(self) -> None:
         """Printed by commands that create or change something."""
-        click.echo(f"{'Trainer' if self.is_remote else 'Workspace'}: {self.place}", err=True)
+        output.print_message(f"{'Trainer' if self.is_remote else 'Workspace'}: {self.place}")
 
     def print_result(self, data: object, message: str) -> None:
         """Prints `data` with --json, else the message."""
-        from mosaic.cli import output
-
         if self.is_json:
             output.print_json(data)
         else:
-            click.echo(message)
+            output.echo(message)
 
     def daemon_address(self) -> DaemonAddress | None:
         """The address of this workspace's daemon; None where none runs, or it is on another machine."""
@@ -163,12 +162,11 @@ class CliContext:
         if running is None and self.daemon_address() is not None:
             rebuilt_index = trainer.status().rebuilt_index
             if rebuilt_index:
-                click.echo(rebuilt_index, err=True)
+                output.print_message(rebuilt_index)
         elif running is not None and running.version != __version__:
-            click.echo(
+            output.print_message(
                 f"The daemon is of MOSAIC {running.version}, this command of {__version__}. "
-                "Restart it, runs continue meanwhile: mosaic daemon stop",
-                err=True,
+                "Restart it, runs continue meanwhile: mosaic daemon stop"
             )
         return trainer
 
@@ -202,10 +200,9 @@ class CliContext:
                     return call(trainer)
                 except NoDaemon:
                     if self.is_remote and not has_failed:
-                        click.echo(
+                        output.print_message(
                             "The connection broke while the run was submitted; it is submitted once. Reconnecting for "
-                            f"up to {REMOTE_RETRY_S:g} s.",
-                            err=True,
+                            f"up to {REMOTE_RETRY_S:g} s."
                         )
                     has_failed = True
                     raise
@@ -225,7 +222,7 @@ class CliContext:
         if self._connection is None:
             full_disk = None if self.is_remote else describe_full_disk(self.workspace.root)
             if full_disk:
-                click.echo(full_disk, err=True)
+                output.print_message(full_disk)
             self._connection = ReconnectingClient(
                 lambda: self._connect_and_print_notes(may_start),
                 self.daemon_address,

@@ -111,7 +111,7 @@ def compare(context: CliContext, /, runs: tuple[str, ...], **choices: object) ->
     for environment, comparison in result.environments.items():
         output.console().print(environment, style="bold")
         _print_groups(comparison, result.by)
-        click.echo()
+        output.echo()
     if not result.environments:
         _print_groups(result.statistics, result.by)
     if result.aggregates is not None:

@@ -44,7 +44,7 @@ def print_views(context: CliContext, views: list[RunView], template: str) -> Non
     for view in views:
         run = formatting.short_id(view.run_id)
         tags = ", ".join(view.tags) or "none"
-        click.echo(template.format(run=run, status=view.status, folder=context.describe_path(view.run_dir), tags=tags))
+        output.echo(template.format(run=run, status=view.status, folder=context.describe_path(view.run_dir), tags=tags))
 
 
 def change_each(views: Sequence[RunView], change: Callable[[RunView], RunView]) -> list[RunView]:
@@ -243,13 +243,16 @@ def note(context: CliContext, run: str, text: str | None) -> None:
     view = find_run(context, run)
     if text is not None:
         if text == "-":
-            text = sys.stdin.read().rstrip("\n")
+            try:
+                text = sys.stdin.read().rstrip("\n")
+            except UnicodeDecodeError:
+                raise BadInput("stdin is not text in UTF-8; expected a note.") from None
         context.print_workspace()
         view = context.trainer().annotate(view.run_id, notes=text)
     if context.is_json:
         output.print_json(view)
     elif view.notes:
-        click.echo(view.notes)
+        output.echo(view.notes)
     else:
         output.print_message(f"Run {formatting.short_id(view.run_id)} has no note.")
 
@@ -313,4 +316,4 @@ def _confirm_delete(views: list[RunView]) -> None:
 
     output.console(is_stderr=True).print(RunsTable(views))
     many = "this run" if len(views) == 1 else f"these {len(views)} runs"
-    click.confirm(f"Move {many} to the trash?", abort=True, err=True)
+    output.confirm(f"Move {many} to the trash?")

@@ -226,7 +226,7 @@ def run(context: CliContext, /, **options: Any) -> int:
 
     context.use_local()
     context.print_workspace()
-    click.echo(f"Ctrl-C stops the daemon; runs continue. Its log: {context.workspace.daemon_log}", err=True)
+    output.print_message(f"Ctrl-C stops the daemon; runs continue. Its log: {context.workspace.daemon_log}")
     if options["idle_s"] is None:
         options["idle_s"] = math.inf
     return main(["--var", str(context.workspace.root), *_to_arguments(options)])

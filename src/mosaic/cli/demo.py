@@ -9,8 +9,6 @@ import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from mosaic import formatting
 from mosaic.api.policy_lookup import evaluation_payload
 from mosaic.cli import output
@@ -57,7 +55,7 @@ def demo(context: CliContext) -> int:
     else:
         _print_report(view, summary, files, time.monotonic() - began_at)
         if open_workbench_detached(context.workspace.root, view.run_id):
-            click.echo("\nThe workbench opens on this run; close it whenever you like.")
+            output.echo("\nThe workbench opens on this run; close it whenever you like.")
     return 0
 
 
@@ -88,9 +86,9 @@ def _print_report(view: RunView, summary: EvaluationSummary, artifacts: dict[str
         f"{formatting.format_number(summary.avg_return)} on {summary.episodes} fresh "
         f"seeds ({formatting.format_duration(took_s)} in all, {formatting.format_count(view.sps)} steps/s)."
     )
-    click.echo("\nWhat it wrote:")
+    output.echo("\nWhat it wrote:")
     output.print_fields(artifacts.items(), "  ")
-    click.echo("\nTry next:")
+    output.echo("\nTry next:")
     commands = [
         (f"show {short}", "everything about this run"),
         ("gui", "the workbench: train, watch and compare in a window"),

@@ -62,7 +62,7 @@ def disk(context: CliContext, runs: tuple[str, ...]) -> None:
     table.add_row(f"all of {runs_text}", formatting.format_size(usage.total_bytes), "")
     output.console().print(table)
     if usage.largest:
-        click.echo()
+        output.echo()
         _print_largest(usage.largest)
     free = formatting.format_size(usage.free_bytes)
     output.print_message(f"Free on this disk: {free}. To remove something: mosaic prune --help")
@@ -159,9 +159,7 @@ def prune(
         items = _run_prune(context, request)
         if items and is_asking and not dry_run:
             _print_items(items)
-            click.confirm(
-                f"Remove {formatting.format_size(_total(items))}? This cannot be undone.", abort=True, err=True
-            )
+            output.confirm(f"Remove {formatting.format_size(_total(items))}? This cannot be undone.")
             items = _run_prune(context, _narrow(request, items))
             request.is_dry_run = False
     _print_result(context, items, is_dry_run=request.is_dry_run, is_shown=not request.is_dry_run and is_asking)

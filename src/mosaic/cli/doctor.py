@@ -162,7 +162,7 @@ def _check_gpu(_: CliContext) -> Iterator[DoctorCheck]:
         return
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
-        result = subprocess.run(query, capture_output=True, text=True, timeout=20)
+        result = subprocess.run(query, capture_output=True, encoding="utf-8", errors="replace", timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         yield DoctorCheck("GPU", "warn", f"nvidia-smi does not answer ({error})", "Check the NVIDIA driver.")
         return

@@ -52,7 +52,7 @@ def duel(context: CliContext, /, file: Path, out: Path | None, is_dry_run: bool)
     else:
         print_result(result)
         if out is not None:
-            click.echo(f"Wrote {out.absolute()}")
+            output.echo(f"Wrote {out.absolute()}")
     if result.is_complete:
         return 0
     return INTERRUPTED_EXIT_CODE if has_cancelled(result) else RunEnded.exit_code
@@ -69,7 +69,7 @@ def print_plan(context: CliContext, plan: DuelPlan) -> None:
         output.print_json({"env_id": plan.config.env, "seeds": seeds, "sessions": sessions})
         return
     shown = f"{seeds[0]} to {seeds[-1]}" if seeds == list(range(seeds[0], seeds[0] + len(seeds))) else str(seeds)[1:-1]
-    click.echo(f"{plan.config.env}, {formatting.count_noun(len(seeds), 'episode')} in each session. Seeds: {shown}")
+    output.echo(f"{plan.config.env}, {formatting.count_noun(len(seeds), 'episode')} in each session. Seeds: {shown}")
     opponent = plan.config.opponent
     table = output.create_table("ACTOR", *(("AS AGENT", "AGAINST") if opponent else ()))
     for session in plan.sessions:
@@ -100,7 +100,7 @@ def print_result(result: DuelResult) -> None:
     for actor in result.actors:
         if actor.problem is not None:
             output.print_message(f"{actor.label} is incomplete: {actor.problem}")
-    click.echo(f"\nIts runs: mosaic runs --group {result.name}")
+    output.echo(f"\nIts runs: mosaic runs --group {result.name}")
 
 
 def mean_and_error(estimate: MeanEstimate | None) -> tuple[float | None, float | None]:

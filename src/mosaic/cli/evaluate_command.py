@@ -90,9 +90,9 @@ def evaluate(
     if evaluation is not None and summary is not None and not context.is_json:
         print_evaluation(evaluation)
         if summary.videos:
-            click.echo("\nVideos:")
+            output.echo("\nVideos:")
             for video in summary.videos:
-                click.echo(f"  {context.trainer().open_file(view.run_id, video)}")
+                output.echo(f"  {context.trainer().open_file(view.run_id, video)}")
     return 0 if is_done else exit_code(view)
 
 

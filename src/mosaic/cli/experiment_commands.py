@@ -144,7 +144,7 @@ def status(context: CliContext, experiment_name: str) -> None:
         output.print_json({"name": experiment_name, "runs": [view.run_id for view in current]} | _counts_json(current))
         return
     _print_table(rows_by_setting(current))
-    click.echo(f"\n{experiment_name}: {format_counts([view.status for view in current])}")
+    output.echo(f"\n{experiment_name}: {format_counts([view.status for view in current])}")
     if superseded:
         output.print_message(
             f"{formatting.count_noun(len(superseded), 'run')} with earlier settings or attempts are not counted."
@@ -210,7 +210,7 @@ def print_plan(plan: ExperimentPlan, runs: Sequence[ExperimentRun]) -> None:
     output.console().print(table)
     steps_text = f" with {plan.total_steps:,} steps in total" if plan.total_steps else ""
     submitted = f"{missing.total()} would be submitted" if missing else "all of them are submitted already"
-    click.echo(f"\n{formatting.count_noun(len(runs), 'run')} in group {plan.name}{steps_text}; {submitted}.")
+    output.echo(f"\n{formatting.count_noun(len(runs), 'run')} in group {plan.name}{steps_text}; {submitted}.")
 
 
 def _print_runs(context: CliContext, name: str, runs: Sequence[ExperimentRun]) -> None:
@@ -222,7 +222,7 @@ def _print_runs(context: CliContext, name: str, runs: Sequence[ExperimentRun]) -
         output.print_json({"name": name, "counts": counts, "runs": [_run_json(run) for run in runs]})
         return
     print_cells(runs)
-    click.echo(f"\n{name}: {format_counts(statuses)}")
+    output.echo(f"\n{name}: {format_counts(statuses)}")
 
 
 def print_cells(runs: Sequence[ExperimentRun]) -> None:

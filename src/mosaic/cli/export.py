@@ -16,6 +16,7 @@ from mosaic.cli.output import EPISODES_IN_MEAN
 from mosaic.cli.parameters import find_runs, run_argument
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed
+from mosaic.contracts.printable import make_printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +112,7 @@ def _report(context: CliContext, written: dict[str, list[str]], views: Sequence[
     for view in views:
         written[view.run_id].append(str(path.absolute()))
     if not context.is_json:
-        click.echo(f"Wrote {path.absolute()} ({formatting.format_size(os.path.getsize(path))})")
+        output.echo(f"Wrote {path.absolute()} ({formatting.format_size(os.path.getsize(path))})")
 
 
 @command("import")
@@ -131,7 +132,7 @@ def import_(context: CliContext, file: str) -> None:
         output.print_json(views[0] if len(views) == 1 else views)
         return
     for view in views:
-        click.echo(f"Imported run {view.run_id}: {view.run_dir}")
+        output.echo(f"Imported run {view.run_id}: {view.run_dir}")
 
 
 # --- the curve of returns
@@ -168,7 +169,8 @@ def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes], imag
     )
     label = f"mean of the last {EPISODES_IN_MEAN}"
     axes.plot(steps, running_mean(returns), color=_LINE_COLOR, linewidth=2, label=label)
-    axes.set_title(f"{view.algo} on {view.env_id}, seed {view.seed}", loc="left", fontweight="bold")
+    title = make_printable(f"{view.algo} on {view.env_id}, seed {view.seed}")
+    axes.set_title(title, loc="left", fontweight="bold", parse_math=False, usetex=False)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("episodic return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

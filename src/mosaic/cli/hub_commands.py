@@ -79,7 +79,7 @@ def push(
         return
     for sentence in result.left_out:
         output.print_message(sentence.replace("RUN", formatting.short_id(view.run_id)))
-    click.echo(f"Pushed step {result.step:,} ({formatting.format_size(result.size_bytes)}) to {result.url}")
+    output.echo(f"Pushed step {result.step:,} ({formatting.format_size(result.size_bytes)}) to {result.url}")
 
 
 def _export_model(
@@ -139,8 +139,8 @@ def pull(context: CliContext, repo: str, revision: str | None, out: str | None, 
         output.print_json({**view, "repo": result.repo, "commit": result.commit, "url": result.url})
         return
     policy = result.policy
-    click.echo(f"Pulled {policy.algo} on {policy.env_id} to {run_dir}")
-    click.echo(f"Evaluate it: mosaic eval {_eval_argument(RunFolder(run_dir), policy, target)}")
+    output.echo(f"Pulled {policy.algo} on {policy.env_id} to {run_dir}")
+    output.echo(f"Evaluate it: mosaic eval {_eval_argument(RunFolder(run_dir), policy, target)}")
 
 
 def _pull_run(

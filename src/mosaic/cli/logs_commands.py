@@ -17,6 +17,7 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.outage import Outage
 from mosaic.cli.parameters import find_run, find_runs, run_argument
 from mosaic.contracts.errors import BadInput, NoDaemon, UnknownName, unknown_name_error
+from mosaic.contracts.printable import make_printable
 
 RECONNECT_PAUSE_S = 0.5
 MAX_LINE_CHARS = 4000
@@ -153,7 +154,7 @@ def sanitize_for_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 continue
             column += 1
             if column <= MAX_LINE_CHARS:
-                shown.append(char if char == "\t" or char.isprintable() else "�")
+                shown.append(make_printable(char))
             elif column == MAX_LINE_CHARS + 1:
                 shown.append(" … (cut)")
         yield "".join(shown).encode()
@@ -190,7 +191,7 @@ def metrics(context: CliContext, run: str, tags: tuple[str, ...], is_csv: bool) 
         return
     for run_id, points_by_tag in points.items():
         if len(points) > 1:
-            click.secho(f"Run {run_id}", bold=True)
+            output.echo(f"Run {run_id}", is_bold=True)
         _print_points(run_id, points_by_tag)
 
 

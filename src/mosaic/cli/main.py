@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import os
 import sys
 import time
+import traceback
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from mosaic import __version__
+from mosaic.cli import output
 from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext, common_options
-from mosaic.contracts.errors import MosaicError, similar_names, unknown_name_error
+from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, similar_names, unknown_name_error
 from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
@@ -148,48 +153,109 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context) -> None:
     """A workbench for reinforcement learning: pick, check, train, watch, evaluate, compare."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        output.echo(ctx.get_help())
 
 
 def main(argv: Sequence[str] | None = None, context: CliContext | None = None) -> int:
     """Runs one command and returns its exit code."""
+    _open_closed_streams()
     if sys.platform == "win32":
-        click.echo("MOSAIC runs on Linux and macOS. On Windows, use it inside WSL 2.", err=True)
+        output.print_message("MOSAIC runs on Linux and macOS. On Windows, use it inside WSL 2.")
         return MosaicError.exit_code
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+    if hasattr(sys.stdin, "reconfigure") and not sys.stdin.isatty():
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # a file or another program's output
     context = context or CliContext()
     started = time.monotonic()
-    code = _run_command(argv, context)
+    with warnings.catch_warnings():
+        warnings.showwarning = _print_warning
+        code = _run_command(sys.argv[1:] if argv is None else list(argv), context)
     if context.command_name:
         context.log(CLI_COMMAND, command=context.command_name, exit_code=code, duration_s=time.monotonic() - started)
     return code
 
 
-def _run_command(argv: Sequence[str] | None, context: CliContext) -> int:
+def _open_closed_streams() -> None:
+    """A command may be started with `<&-` or `>&-`: it reads nothing there, and what it writes is dropped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # which has the number of the closed one
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
+
+
+def _print_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
+    output.print_message(warnings.formatwarning(message, category, filename, lineno, line).rstrip())
+
+
+def _run_command(arguments: list[str], context: CliContext) -> int:
+    try:
+        return _invoke(arguments, context)
+    except OSError as error:
+        # The interpreter must not fail when it flushes the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:  # the reader of the output has what it wanted
+            with suppress(OSError):  # where stderr cannot be written either
+                output.print_message(f"The output cannot be written: {error.strerror}.")
+        return MosaicError.exit_code
+
+
+def _invoke(arguments: list[str], context: CliContext) -> int:
+    """Raises an OSError only where the output cannot be written."""
+
+    def fail(message: str, code: int, problems: Sequence[FieldProblem] = (), details: str = "") -> int:
+        if _wants_json(arguments, context):
+            output.print_json(
+                {"error": message or "Interrupted.", "problems": [problem._asdict() for problem in problems]}
+            )
+        output.print_message(details or message)
+        return code
+
     try:
         with context:
-            code: Any = cli.main(None if argv is None else list(argv), PROGRAM_NAME, standalone_mode=False, obj=context)
+            code: Any = cli.main(arguments, PROGRAM_NAME, standalone_mode=False, obj=context)
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except MosaicError as error:
         context.log(CLI_ERROR, "warning", log_code=error.log_code, message=str(error))
-        return _print_error(str(error), error.exit_code)
+        return fail(str(error), error.exit_code, error.problems)
     except click.UsageError as error:
-        return _print_error(_format_usage_error(error), error.exit_code)
+        return fail(_format_usage_error(error), error.exit_code)
     except click.ClickException as error:
-        return _print_error(error.format_message(), error.exit_code)
+        return fail(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort, EOFError):
-        return _print_error("", INTERRUPTED_EXIT_CODE)
-    except OSError as error:
-        if error.filename is not None or error.errno not in OUTPUT_ERRORS:
+        return fail("", INTERRUPTED_EXIT_CODE)
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in OUTPUT_ERRORS:
             raise
-        # The interpreter must not fail when it flushes the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:
-            return MosaicError.exit_code  # the reader of the output has what it wanted
-        return _print_error(f"The output cannot be written: {error.strerror}.", MosaicError.exit_code)
+        if isinstance(error, FileNotFoundError) and _is_in_deleted_folder():
+            return fail("This shell is in a folder that was deleted. Change to another: cd DIR", BadInput.exit_code)
+        details = traceback.format_exc().rstrip()
+        context.log(CLI_ERROR, "error", message=details)
+        return fail(f"{type(error).__name__}: {error}", MosaicError.exit_code, details=details)
+
+
+def _wants_json(arguments: list[str], context: CliContext) -> bool:
+    """Also where the arguments are refused before --json is reached. Those of a script are its own."""
+    own = [] if context.command_name == "run" else itertools.takewhile(lambda word: word != "--", arguments)
+    return context.is_json or "--json" in own
+
+
+def _is_in_deleted_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _format_usage_error(error: click.UsageError) -> str:
@@ -216,8 +282,3 @@ def _describe_range(param: click.Parameter, message: str) -> str:
     kind = "int" if isinstance(param.type, click.IntRange) else "float"
     field = SettingField("", kind, constraints={name: value for name, value in bounds.items() if value is not None})
     return f"{max(param.opts, key=len)} must be {field.expected_values}, not {message.rpartition(' is not ')[0]}"
-
-
-def _print_error(message: str, code: int) -> int:
-    click.echo(message, err=True)
-    return code

@@ -1,4 +1,7 @@
-"""Output of the command line: tables and messages for people, one line of JSON for programs."""
+"""Output of the command line: tables and messages for people, one line of JSON for programs.
+
+Everything that a command prints goes through here, and what others wrote, such as a run's name, is escaped here.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mosaic import formatting
+from mosaic.contracts.printable import make_printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
+    from rich.text import Text
 
     from mosaic.contracts.views import RunView
 
@@ -44,9 +50,16 @@ EPISODES_IN_MEAN = 100
 """Episodes whose mean return is shown as the return of a run."""
 
 
-def print_json(data: Any) -> None:
-    """Exactly one line on stdout."""
-    click.echo(json.dumps(_to_plain(data), separators=(", ", ": ")))
+def echo(text: str = "", is_bold: bool = False, has_newline: bool = True) -> None:
+    """Prints text to stdout."""
+    shown = make_printable(text)
+    click.echo(click.style(shown, bold=True) if is_bold else shown, nl=has_newline)
+
+
+def print_json(data: Any, indent: int | None = None) -> None:
+    """Exactly one line on stdout, unless indented."""
+    text = json.dumps(_to_plain(data), separators=(", ", ": ") if indent is None else None, indent=indent)
+    click.echo(text.replace("\x7f", "\\u007f"))  # the one control character that `ensure_ascii` leaves
 
 
 def _to_plain(data: Any) -> Any:
@@ -64,7 +77,18 @@ def _to_plain(data: Any) -> Any:
 
 def print_message(message: str) -> None:
     """Prints a message to stderr; it is never part of the output."""
-    click.echo(message, err=True)
+    click.echo(make_printable(message), err=True)
+
+
+def confirm(question: str) -> None:
+    """Asks on the terminal, and aborts the command unless the answer is yes."""
+    click.confirm(make_printable(question), abort=True, err=True)
+
+
+def ask_hidden(question: str, default: str | None = None) -> str:
+    """Asks on the terminal, without showing what is typed."""
+    answer = click.prompt(make_printable(question), default=default, hide_input=True, show_default=False, err=True)
+    return str(answer).strip()
 
 
 def print_warnings(*views: RunView) -> None:
@@ -74,12 +98,21 @@ def print_warnings(*views: RunView) -> None:
 
 
 def console(is_stderr: bool = False) -> Console:
-    """Fits the terminal; where there is none, lines are as long as they need to be."""
+    """Fits the terminal; where there is none, lines are as long as they need to be. Escapes what others wrote."""
     from rich.console import Console
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        def render_str(self, text: str, **styling: Any) -> Text:
+            return super().render_str(make_printable(text), **styling)  # before a table measures it
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(make_printable(segment.text), segment.style)
 
     stream = sys.stderr if is_stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 500
-    return Console(stderr=is_stderr, width=width, highlight=False, markup=False, emoji=False)
+    return PrintableConsole(stderr=is_stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def create_table(
@@ -115,12 +148,12 @@ def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> No
     screen = console()
     for name, value in shown:
         if "/" in value and " " not in value.rpartition("/")[2] and len(value) + width + 2 > screen.width:
-            screen.print(Text.assemble((name.ljust(width) + "  ", "dim"), value), soft_wrap=True)
+            screen.print(Text.assemble((name.ljust(width) + "  ", "dim"), make_printable(value)), soft_wrap=True)
             continue
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_column(style="dim", no_wrap=True, width=width)
         line.add_column(overflow="fold")
-        line.add_row(Text(name), Text(value))
+        line.add_row(name, value)
         screen.print(line)
 
 
@@ -128,7 +161,7 @@ def run_heading(view: RunView) -> tuple[tuple[str, str] | str, ...]:
     """The status of a run and what it does, for `Text.assemble`."""
     status = view.status
     style = f"bold {OUTCOME_STYLES.get(status, '')}"
-    return (status.capitalize(), style), "  ", (formatting.run_description(view), "bold")
+    return (status.capitalize(), style), "  ", (make_printable(formatting.run_description(view)), "bold")
 
 
 def print_run_heading(view: RunView) -> None:
@@ -156,8 +189,8 @@ def progress_bar(title: str, unit: str = "bytes") -> Iterator[Callable[..., None
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
     screen = console(is_stderr=True)
-    counter = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))
-    columns = (TextColumn("{task.description}"), BarColumn(), *counter)
+    counter = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit, markup=False))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *counter)
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task(title, total=None)
 

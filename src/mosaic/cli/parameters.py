@@ -49,7 +49,7 @@ def _completer(list_names: Callable[[TrainerClient], list[str]], *always: str) -
                 names += list_names(trainer)
         except MosaicError:
             pass
-        return [name for name in names if name.startswith(incomplete)]
+        return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
     return complete
 
@@ -70,8 +70,8 @@ def completion(shell: str | None) -> None:
     if kind is None:
         raise BadInput(f"Your shell ({shell or 'unknown'}) is none of {', '.join(INSTALL_COMMANDS)}; name one of them.")
     source = kind(cli, {}, PROGRAM_NAME, COMPLETE_VARIABLE)
-    click.echo(source.source_template % source.source_vars())
-    click.echo(f"To install it: {INSTALL_COMMANDS[shell]}", err=True)
+    output.echo(source.source_template % source.source_vars())
+    output.print_message(f"To install it: {INSTALL_COMMANDS[shell]}")
 
 
 # --- runs

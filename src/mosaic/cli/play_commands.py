@@ -131,8 +131,8 @@ def print_play_summary(view: RunView, summary: dict[str, Any]) -> None:
     for row in summary["agents"].values():
         for actor, totals in row.get("totals", {}).items():
             parts = [f"{name.replace('_', ' ')} {number(value)}" for name, value in totals.items() if is_number(value)]
-            click.echo(f"{actor}: {', '.join(parts)}")
-    click.echo(f"\nReplay it: mosaic replay {formatting.short_id(view.run_id)}")
+            output.echo(f"{actor}: {', '.join(parts)}")
+    output.echo(f"\nReplay it: mosaic replay {formatting.short_id(view.run_id)}")
 
 
 def is_number(value: Any) -> bool:
@@ -182,7 +182,7 @@ def replay(context: CliContext, /, run: str, number: int | None, path: Path | No
     else:
         print_reports(reports)
         if path is not None:
-            click.echo(f"Wrote {path.absolute()} ({formatting.format_size(path.stat().st_size)})")
+            output.echo(f"Wrote {path.absolute()} ({formatting.format_size(path.stat().st_size)})")
     return DIFFERENT_EXIT_CODE if is_identical is False else 0
 
 

@@ -36,7 +36,7 @@ def restore(context: CliContext, runs: tuple[str, ...]) -> None:
         output.print_json(views[0] if len(views) == 1 else views)
         return
     for view in views:
-        click.echo(f"Run {formatting.short_id(view.run_id)} is back in the list.")
+        output.echo(f"Run {formatting.short_id(view.run_id)} is back in the list.")
 
 
 def find_trashed(trash: Sequence[TrashedRun], name: str) -> list[TrashedRun]:

@@ -14,6 +14,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import find_run, run_argument
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.printable import make_printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -45,7 +46,7 @@ class RunsTable:
     def __init__(self, views: Sequence[RunView]) -> None:
         short = formatting.short_ids([view.run_id for view in views])
         self._rows = [
-            {column: _to_printable(text) for column, text in _row_cells(view, short[view.run_id]).items()}
+            {column: make_printable(text, kept="") for column, text in _row_cells(view, short[view.run_id]).items()}
             for view in views
         ]
 
@@ -80,11 +81,6 @@ class RunsTable:
             widths[column] -= cut
             excess -= cut
         return widths
-
-
-def _to_printable(text: str) -> str:
-    """Replace what could move the cursor: names may come from elsewhere."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
 
 
 def _fit_cell(column: str, text: str, width: int) -> str:
@@ -179,7 +175,7 @@ def config(context: CliContext, run: str) -> None:
     if context.is_json:
         output.print_json(payload)
     else:
-        click.echo(json.dumps(payload, indent=2))
+        output.print_json(payload, indent=2)
 
 
 @command()

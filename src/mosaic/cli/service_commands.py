@@ -70,15 +70,15 @@ def install_service(
     daemon = [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(root), "--idle-s", "inf"]
     unit = build_unit([*daemon, *arguments], root)
     if is_printed:
-        click.echo(unit, nl=False)
+        output.echo(unit, has_newline=False)
         return
     path = unit_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(unit)
+        path.write_text(unit, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.") from None
-    click.echo(f"Wrote {path}")
+    output.echo(f"Wrote {path}")
     if not _has_systemd():
         output.print_message(
             "systemd does not run for this user here. Where it does: "
@@ -87,7 +87,7 @@ def install_service(
         return
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", UNIT_NAME)
-    click.echo(f"Started. Its state: systemctl --user status {UNIT_NAME}   Remove it: mosaic daemon uninstall-service")
+    output.echo(f"Started. Its state: systemctl --user status {UNIT_NAME}   Remove it: mosaic daemon uninstall-service")
 
 
 @command("uninstall-service", has_json=False)
@@ -103,7 +103,7 @@ def uninstall_service(context: CliContext) -> None:
     path.unlink()
     if _has_systemd():
         _systemctl("daemon-reload")
-    click.echo(f"Removed {path}")
+    output.echo(f"Removed {path}")
 
 
 def _has_systemd() -> bool:
@@ -114,7 +114,11 @@ def _has_systemd() -> bool:
 
 def _systemctl(*arguments: str) -> None:
     done = subprocess.run(
-        ["systemctl", "--user", *arguments], capture_output=True, text=True, timeout=SYSTEMCTL_TIMEOUT_S
+        ["systemctl", "--user", *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=SYSTEMCTL_TIMEOUT_S,
     )
     if done.returncode:
         raise MosaicError(f"systemctl --user {' '.join(arguments)} failed: {done.stderr.strip() or done.returncode}")

@@ -108,8 +108,8 @@ def _print_run(
     }
     for title, rows in sections.items():
         if rows:
-            click.echo()
-            click.secho(title, bold=True)
+            output.echo()
+            output.echo(title, is_bold=True)
             output.print_fields(rows, "  ")
 
 

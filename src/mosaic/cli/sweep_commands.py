@@ -144,7 +144,7 @@ def init(context: CliContext, algorithm: str, env_id: str, name: str | None) -> 
     found = get_algorithm(algorithm)
     default_name = f"{algorithm.replace(':', '-')}-{to_file_name(env_id)}"
     safe = "".join(char if char.isalnum() or char in "._@+-" else "_" for char in name or default_name)
-    click.echo(format_initial_file(found, env_id, safe), nl=False)
+    output.echo(format_initial_file(found, env_id, safe), has_newline=False)
 
 
 @command("save-preset")

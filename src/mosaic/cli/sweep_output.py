@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from mosaic import formatting
 from mosaic.api.sweeps.search_space import default_entries
 from mosaic.api.sweeps.sweep_result import best_trial, describe_score, format_param, format_params, format_trial_counts
@@ -118,7 +116,7 @@ def trial_json(row: TrialRow) -> dict[str, Any]:
 
 def print_summary(plan: SweepPlan, rows: Sequence[TrialRow]) -> None:
     print_best_trials(plan, rows)
-    click.echo(f"\n{plan.config.name}: {format_trial_counts(plan, rows)}. The score is {describe_score(plan)}.")
+    output.echo(f"\n{plan.config.name}: {format_trial_counts(plan, rows)}. The score is {describe_score(plan)}.")
     for row in [row for row in rows if str(row.status) == "failed"][-1:]:
         output.print_message(f"Trial {row.number} failed: {row.problem}")
 

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mosaic.contracts.printable import make_printable
+
 Image = npt.NDArray[np.uint8]
 _ESC = "\x1b"
 _ENTER_SEQUENCE = "\x1b[?1049h\x1b[?25l\x1b[2J"
@@ -212,7 +214,7 @@ class TerminalScreen:
             columns, height = self._size
             first = height - self._text_lines + 1
             for at, line in enumerate(lines[: self._text_lines], first):
-                self._write(f"{_ESC}[{at};1H{_ESC}[0m{_ESC}[K{line[: columns - 1]}")
+                self._write(f"{_ESC}[{at};1H{_ESC}[0m{_ESC}[K{make_printable(line, kept='')[: columns - 1]}")
 
     def read_keys(self, timeout_s: float) -> str:
         """Keys that were pressed, waiting up to the timeout."""

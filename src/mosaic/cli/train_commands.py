@@ -19,7 +19,6 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
 from mosaic.cli.parameters import build_flag
 from mosaic.contracts.errors import BadInput, MosaicError, NotTrusted
-from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import (
@@ -29,7 +28,7 @@ from mosaic.submission.algorithm_schema import (
     load_algorithms,
     open_script_folder,
 )
-from mosaic.submission.caller_environment import caller_environment
+from mosaic.submission.caller_environment import caller_environment, imported_modules
 from mosaic.submission.run_estimate import earlier_runs, estimate_run
 from mosaic.submission.run_payloads import (
     TRAIN_OPTION_NAMES,
@@ -318,7 +317,7 @@ def _print_verdict(context: CliContext, payload: dict[str, Any], algorithm: Algo
     if context.is_json:
         output.print_json(verdict)
         return 0
-    click.echo("The worker would run this. Nothing was started." if verdict.is_checked else UNCHECKED_MESSAGE)
+    output.echo("The worker would run this. Nothing was started." if verdict.is_checked else UNCHECKED_MESSAGE)
     output.print_fields([*verdict_rows(verdict, algorithm), *_expectation_rows(context, verdict)], "  ")
     return 0
 
@@ -368,7 +367,7 @@ def read_payload(path: str, is_trusted: bool = False) -> dict[str, Any]:
     """The config in a file; `-` is stdin. It may come from elsewhere: modules that it names need `is_trusted`."""
     name = "stdin" if path == "-" else path
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         payload = json.loads(text)
     except OSError as error:
         raise BadInput(f"{name} cannot be read: {error.strerror}.") from None
@@ -376,20 +375,13 @@ def read_payload(path: str, is_trusted: bool = False) -> dict[str, Any]:
         raise BadInput(f"{name} is not a text file; expected a config as JSON.") from None
     except ValueError as error:
         raise BadInput(f"{name} is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise BadInput(f"{name} is nested too deeply; expected a config as JSON.") from None
     if not isinstance(payload, dict):
         raise BadInput(f"{name} holds {type(payload).__name__}; expected a JSON object with metadata and artifacts.")
-    if not is_trusted and (modules := _imported_modules(payload)):
+    if not is_trusted and (modules := imported_modules(payload)):
         raise NotTrusted(f"{name} would import the module {modules[0]!r}. If you trust it, add --trust.")
     return payload
-
-
-def _imported_modules(payload: dict[str, Any]) -> list[str]:
-    """The modules that a config imports; of one that is not valid, none: the daemon will refuse it."""
-    try:
-        worker = payload["metadata"]["worker"]
-        return [*named_modules(worker["config"]), *(worker.get("imports") or {}).get("modules", ())]
-    except (AttributeError, KeyError, TypeError):
-        return []
 
 
 @command()

@@ -77,7 +77,7 @@ def add(context: CliContext, name: str, address: str, replace: bool) -> None:
 def _ask_for_token(stored: str | None) -> str:
     kept = " (Enter keeps the stored one)" if stored else ""
     question = f"Token, from trainer/remote_token there{kept}"
-    return str(click.prompt(question, default=stored or None, hide_input=True, show_default=False, err=True)).strip()
+    return output.ask_hidden(question, stored or None)
 
 
 def _describe_place(place: str) -> str:
@@ -104,7 +104,7 @@ def list_trainers(context: CliContext) -> None:
     rows = [(LOCAL, "this machine's own"), *((name, each.address) for name, each in profiles.trainers.items())]
     for name, address in rows:
         mark = "*" if name == (profiles.default or LOCAL) else " "
-        click.echo(f"{mark} {name:<{max(len(row[0]) for row in rows)}}  {address}")
+        output.echo(f"{mark} {name:<{max(len(row[0]) for row in rows)}}  {address}")
     if not profiles.trainers:
         output.print_message("Add one: mosaic trainer add NAME HOST[:PORT]")
 

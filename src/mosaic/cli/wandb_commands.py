@@ -148,10 +148,10 @@ def sync(context: CliContext, runs: tuple[str, ...], is_all: bool) -> int:
     if context.is_json:
         output.print_json([results.get(state.run_id, state) for state in states if runs or state in offline])
     elif not offline:
-        click.echo("Nothing to upload.")
+        output.echo("Nothing to upload.")
     else:
         for state in results.values():
-            click.echo(_format_sync_result(state))
+            output.echo(_format_sync_result(state))
     return 0 if all(state.state == "synced" for state in results.values()) else 1
 
 

@@ -19,6 +19,7 @@ from mosaic.client.file_transfer import pack_run
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import MosaicError, NotAllowed
 from mosaic.contracts.folder import to_file_name
+from mosaic.contracts.printable import csv_text
 from mosaic.formatting import run_title, short_id
 
 if TYPE_CHECKING:
@@ -191,13 +192,14 @@ def write_group_csv(parts_by_run: Mapping[str, Iterable[MetricSeries]], stream: 
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("run", *CSV_COLUMNS))
     for run_id, parts in parts_by_run.items():
-        writer.writerows((run_id, *row) for row in _csv_rows(parts))
+        writer.writerows((csv_text(run_id), *row) for row in _csv_rows(parts))
 
 
 def _csv_rows(parts: Iterable[MetricSeries]) -> Iterator[tuple[str, int, str, str]]:
     for part in parts:
+        tag = csv_text(part.tag)
         for step, at, value in zip(part.steps, part.at, part.values, strict=True):
-            yield part.tag, step, repr(at), repr(value)
+            yield tag, step, repr(at), repr(value)
 
 
 def export_episodes(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:

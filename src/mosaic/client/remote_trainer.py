@@ -110,7 +110,7 @@ def read_token(file: Path | None = None, is_remote: bool = False) -> str:
             )
         return token
     try:
-        text = file.read_text().strip()
+        text = file.read_text(encoding="utf-8").strip()
         fields = json.loads(text) if text[:1] in ("{", "[") else {"token": text}
         token = str((is_remote and fields.get("remote_token")) or fields["token"])
         if not token or any(char.isspace() for char in token):

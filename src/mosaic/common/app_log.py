@@ -26,6 +26,6 @@ def append_log(path: Path, event: str, level: str = "info", **fields: object) ->
             os.replace(path, path.with_name(f"{path.name}.1"))
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, json.dumps(line, default=str, ensure_ascii=False).encode(errors="replace") + b"\n")
+            os.write(descriptor, json.dumps(line, default=str).encode() + b"\n")
         finally:
             os.close(descriptor)

@@ -74,7 +74,7 @@ def verify_files(path: Path, with_parts: bool = True) -> dict[str, Any]:
 
 def _load_manifest(path: Path) -> dict[str, Any]:
     try:
-        text = (path / MANIFEST).read_text()
+        text = (path / MANIFEST).read_text(encoding="utf-8")
         body = json.loads(text)
         # Compare byte for byte with what we would write: even changed whitespace is damage and a sign of more.
         if text != manifest_text(body) or body["sha256"] != manifest_digest(body):

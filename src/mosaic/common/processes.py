@@ -12,7 +12,7 @@ from mosaic.contracts.process_identity import ProcessIdentity
 
 def boot_id() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -32,7 +32,9 @@ def start_time(pid: int) -> str:
         pass
     if Path("/proc/self/stat").exists():
         return ""
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+    shown = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, encoding="utf-8", errors="replace"
+    )
     return shown.stdout.strip()
 
 

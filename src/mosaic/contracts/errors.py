@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from mosaic.contracts.printable import make_printable
+
 MAX_SUGGESTED = 3
 MAX_LISTED = 24
 
@@ -47,7 +49,7 @@ class MosaicError(Exception):
     """Repeated in the log, where it can be searched; each class has its own."""
 
     def __init__(self, message: str = "", problems: Iterable[FieldProblem] = ()) -> None:
-        super().__init__(message)
+        super().__init__(make_printable(message))
         self.problems = tuple(problems)
         """The same, by field: for forms, which mark the field instead of showing the sentence."""
 

@@ -32,7 +32,7 @@ def check_rendering(family_name: str) -> dict[str, Any]:
     try:
         result = subprocess.run(
             [sys.executable, "-P", "-m", "mosaic.envs.render_check", family.name],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RENDER_TIMEOUT_S,
+            stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", timeout=RENDER_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"ok": False, **target, "message": f"No frame within {RENDER_TIMEOUT_S:.0f} s. {family.render_help}"}
@@ -69,7 +69,7 @@ def _render_sample(family: EnvFamily) -> dict[str, Any]:
 
 def main() -> int:
     """Render one frame; print the result to stdout, and what libraries print to stderr."""
-    with os.fdopen(os.dup(1), "w") as reply:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as reply:
         os.dup2(2, 1)
         try:
             print(json.dumps(_render_sample(FAMILIES[sys.argv[1]])), file=reply, flush=True)

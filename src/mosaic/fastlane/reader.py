@@ -277,7 +277,8 @@ class LaneView:
                 self.frames[index] = None
         # While there are no lanes, the last frames remain visible.
         for index in [index for index in self._readers if indices and now - self._listed_at[index] > LANE_GRACE_S]:
-            del self._readers[index], self.frames[index], self._listed_at[index]
+            self._readers.pop(index).close()
+            del self.frames[index], self._listed_at[index]
         if len(self._readers) != before:
             self._divide_request()
 

@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QHeaderView,
     QTableWidget,
     QTableWidgetItem,
-    QTextBrowser,
     QWidget,
 )
 
@@ -23,6 +22,7 @@ import mosaic
 from mosaic.gui import theme
 from mosaic.gui.command_palette import CommandPalette
 from mosaic.gui.views import widgets as ui
+from mosaic.gui.views.text_views import PageBrowser
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def _create_dialog(
 def help_dialog(window: MainWindow, _: Workbench) -> QDialog:
     """The help text of the focused widget; the guide where it has none."""
     help_text = _whats_this_text(QApplication.focusWidget())
-    text = ui.with_object_name(QTextBrowser(), "help.text")
-    text.setOpenExternalLinks(True)
+    text = PageBrowser("help.text")
     text.setMarkdown(help_text or (resources.files("mosaic.gui") / "guide.md").read_text(encoding="utf-8"))
     return _create_dialog(window, "help", "Help", (720, 240 if help_text else 600), (text, 1))[0]
 

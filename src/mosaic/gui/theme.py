@@ -303,6 +303,7 @@ def _style_sheet(t: Tokens) -> str:
     on_accent = t.window if t is DARK else "#ffffff"
     down, up, check = (_svg_url(name, t) for name in ("down", "up", "check"))
     return f"""
+    QToolTip, QLabel {{ qproperty-textFormat: PlainText; }} /* also of tool tips and dialogs that Qt makes */
     QToolTip {{ color: {t.text}; background: {t.raised}; border: 1px solid {t.line}; padding: 4px; }}
     QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px;
         background: {t.raised}; }}

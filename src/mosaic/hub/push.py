@@ -175,7 +175,7 @@ def build_bundle(request: PushRequest) -> HubBundle:
 
 def _load_manifest(checkpoint: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads((checkpoint / "manifest.json").read_text())
+        manifest: dict[str, Any] = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
         for name, expected in manifest["files"].items():
             if HashedFile.of(checkpoint / name) != HashedFile(**expected):
                 raise CheckpointDamaged(

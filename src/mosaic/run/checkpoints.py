@@ -165,7 +165,7 @@ def write(
             "versions": versions(),
             "facts": dict(facts),
         }
-        (draft / MANIFEST).write_text(seal_manifest(body))
+        (draft / MANIFEST).write_text(seal_manifest(body), encoding="utf-8")
         for path in (*(draft / name for name in files), draft / MANIFEST, draft):
             fsync_path(path)
     except BaseException:

@@ -214,7 +214,7 @@ def _json_safe(value: object) -> object:
 def _read_wandb_status(folder: RunFolder) -> dict[str, Any] | None:
     """Return how the run is synchronized with W&B, from the ledger that the sidecar writes."""
     try:
-        ledger = json.loads(folder.wandb_ledger.read_text())
+        ledger = json.loads(folder.wandb_ledger.read_text(encoding="utf-8"))
         status = {key: ledger[key] for key in ("state", "url", "project")}
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -224,7 +224,7 @@ def _read_wandb_status(folder: RunFolder) -> dict[str, Any] | None:
 def _read_artifacts(path: Path) -> dict[str, Any]:
     """Return the entries that an earlier attempt added to the run's own."""
     try:
-        body = json.loads(path.read_text())
+        body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return {key: value for key, value in body.items() if key not in _RESERVED_KEYS} if isinstance(body, dict) else {}

@@ -127,7 +127,10 @@ class SidecarProcess:
         """Adds the state to analytics.json, whose writer has ended with the run."""
         wandb = {"state": state.state, "url": state.url, "project": state.project, "ledger": "wandb/sync.json"}
         with suppress(OSError, ValueError, TypeError):
-            write_json(self._folder.analytics, {**json.loads(self._folder.analytics.read_text()), "wandb": wandb})
+            write_json(
+                self._folder.analytics,
+                {**json.loads(self._folder.analytics.read_text(encoding="utf-8")), "wandb": wandb},
+            )
 
     def _warn_offline_once(self, problem: WandbProblem | None) -> None:
         if problem is not None and not self._has_warned_offline:
@@ -155,7 +158,7 @@ def exit_after(seconds: float) -> None:
 
     def end() -> None:
         with suppress(OSError):
-            for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split():
                 with suppress(OSError):
                     os.killpg(int(pid), signal.SIGKILL)
         os._exit(1)

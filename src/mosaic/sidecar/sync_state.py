@@ -233,7 +233,7 @@ def detect_state(path: Path) -> str:
 def _read_file(folder: RunFolder) -> SyncState:
     """Returns an empty state where the file is missing or damaged: it is rebuilt from the folders."""
     try:
-        data = json.loads(folder.wandb_ledger.read_text())
+        data = json.loads(folder.wandb_ledger.read_text(encoding="utf-8"))
         entries = {name: SyncEntry(**entry) for name, entry in data["runs"].items()}
         return SyncState(folder.run_id, entries, data["project"], data["entity"], data["process"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

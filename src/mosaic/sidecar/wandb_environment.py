@@ -74,7 +74,14 @@ def query_server_url(env: tuple[tuple[str, str], ...]) -> str:
     """Asks wandb, which reads settings files of its own; takes most of a second."""
     try:
         command = [sys.executable, "-P", "-c", _SERVER_URL_SCRIPT]
-        process = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=_SERVER_URL_TIMEOUT_S)
+        process = subprocess.run(
+            command,
+            env=dict(env),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_SERVER_URL_TIMEOUT_S,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (process.stdout.split() or [""])[-1]

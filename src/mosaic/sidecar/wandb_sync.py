@@ -341,6 +341,6 @@ def _read_payload(folder: RunFolder) -> Payload:
 
 def _is_active(folder: RunFolder) -> bool:
     try:
-        return RunRecord.model_validate_json(folder.record.read_text()).stage is not Stage.FINISHED
+        return RunRecord.model_validate_json(folder.record.read_text(encoding="utf-8")).stage is not Stage.FINISHED
     except (OSError, ValueError):
         return False

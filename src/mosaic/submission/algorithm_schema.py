@@ -40,7 +40,7 @@ class Algorithm:
         if text.endswith(".md") and "\n" not in text and self.worker.schemas is not None:
             for folder in self.worker.schemas.parents:
                 if (folder / text).is_file():
-                    return (folder / text).read_text()
+                    return (folder / text).read_text(encoding="utf-8")
         return text
 
 

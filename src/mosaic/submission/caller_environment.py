@@ -52,18 +52,28 @@ def import_folders() -> list[str]:
     return list(dict.fromkeys((os.getcwd(), *python_path)))
 
 
+def imported_modules(payload: Mapping[str, Any]) -> list[str]:
+    """Return the modules that a payload lists and its config names; none of one that the daemon will refuse."""
+    try:
+        worker = payload["metadata"]["worker"]
+        listed = (worker.get("imports") or {}).get("modules", ())
+        return list(dict.fromkeys((*listed, *named_modules(worker["config"]))))
+    except (AttributeError, KeyError, TypeError):
+        return []
+
+
 def with_imports(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a payload with the modules that its config names, and where this process's Python would find them.
 
     What it lists already stays, so that a copy of a run finds its modules where the run did.
     """
-    worker = payload["metadata"]["worker"]
-    listed = worker.get("imports") or {}
-    modules = dict.fromkeys((*listed.get("modules", ()), *named_modules(worker["config"])))
-    folders = listed.get("folders", ())
-    if not folders or len(modules) > len(listed.get("modules", ())):
-        folders = dict.fromkeys((*folders, *import_folders()))
+    modules = imported_modules(payload)
     if not modules:
         return dict(payload)
-    imports = {"modules": list(modules), "folders": list(folders)}
+    worker = payload["metadata"]["worker"]
+    listed = worker.get("imports") or {}
+    folders = listed.get("folders") or ()
+    if not folders or len(modules) > len(listed.get("modules", ())):
+        folders = [*dict.fromkeys((*folders, *import_folders()))] if isinstance(folders, list | tuple) else folders
+    imports = {"modules": modules, "folders": folders}
     return {**payload, "metadata": {**payload["metadata"], "worker": {**worker, "imports": imports}}}

@@ -95,9 +95,11 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise BadInput(f"seeds: {text!r} is not a list of seeds; expected something like 1-5 or 1,3,7.")
+            problem = FieldProblem("seed", "Expected seeds such as 1-5 or 1,3,7.")
+            raise BadInput(f"seeds: {text!r} is not a list of seeds; expected something like 1-5 or 1,3,7.", [problem])
         if dash and int(last) - int(first) >= MAX_SEEDS:
-            raise BadInput(f"seeds: {text!r} asks for more than {MAX_SEEDS} runs at once.")
+            problem = FieldProblem("seed", f"Expected at most {MAX_SEEDS} seeds.")
+            raise BadInput(f"seeds: {text!r} asks for more than {MAX_SEEDS} runs at once.", [problem])
         seeds |= dict.fromkeys(range(int(first), int(last if dash else first) + 1))
     return list(seeds)
 

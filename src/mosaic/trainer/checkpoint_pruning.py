@@ -107,7 +107,7 @@ def copy_without_replay(path: Path, draft: Path) -> None:
     replay = {**manifest["facts"]["replay"], "is_saved": False, "is_pruned": True}
     body = {key: value for key, value in manifest.items() if key != "sha256"}
     body |= {"files": files, "facts": {**manifest["facts"], "replay": replay}}
-    (draft / MANIFEST).write_text(seal_manifest(body))
+    (draft / MANIFEST).write_text(seal_manifest(body), encoding="utf-8")
     for entry in (draft / STATE, draft / MANIFEST, draft):
         fsync_path(entry)
 

@@ -235,7 +235,9 @@ class Daemon:
 
     def _owns_daemon_file(self) -> bool:
         try:
-            return bool(json.loads(self._workspace.daemon_file.read_text())["process"]["pid"] == os.getpid())
+            return bool(
+                json.loads(self._workspace.daemon_file.read_text(encoding="utf-8"))["process"]["pid"] == os.getpid()
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
@@ -396,7 +398,7 @@ def configure_logging(workspace: Workspace) -> None:
     """JSON lines in `logs/trainer.log`; so do messages of gRPC itself."""
     logging.raiseExceptions = False  # a line that cannot be written, as on a full disk, is dropped
     workspace.logs.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(workspace.daemon_log)
+    handler = logging.FileHandler(workspace.daemon_log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     structlog.configure(

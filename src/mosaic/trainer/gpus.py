@@ -40,7 +40,9 @@ def list_gpus() -> tuple[str, ...]:
     if shutil.which("nvidia-smi") is None:
         return ()
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", errors="replace", timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     # `GPU 0: NVIDIA H200 (UUID: GPU-1f…)`
@@ -214,7 +216,8 @@ def _control(folder: Path, *arguments: str, command: str = "") -> None:
         input=f"{command}\n",
         stdout=subprocess.DEVNULL,  # not a pipe: the server would hold it open
         stderr=subprocess.DEVNULL,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         env={**environment, **_client_variables(folder)},
         timeout=CONTROL_TIMEOUT_S,
         check=True,

@@ -233,7 +233,7 @@ def stays_inside(parts: tuple[str, ...], link_target: str) -> bool:
 def _read_record(staging: Path, source: str) -> RunRecord:
     folder = RunFolder(staging)
     try:
-        record = RunRecord.model_validate_json(folder.record.read_text())
+        record = RunRecord.model_validate_json(folder.record.read_text(encoding="utf-8"))
         Payload.read(folder.config)
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{source}: this is not a MOSAIC run ({str(error).splitlines()[0]}).") from None

@@ -53,7 +53,7 @@ def load_or_create_identity(workspace: Workspace) -> TlsIdentity:
 
 def _read_private(path: Path) -> str | None:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     if stat.S_IMODE(path.stat().st_mode) & 0o077:

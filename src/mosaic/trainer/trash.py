@@ -51,7 +51,7 @@ def _ages_file(workspace: Workspace) -> Path:
 
 def _read_ages(workspace: Workspace) -> TrashAges:
     try:
-        seen = json.loads(_ages_file(workspace).read_text())
+        seen = json.loads(_ages_file(workspace).read_text(encoding="utf-8"))
         return TrashAges(float(seen["checked_at"]), {str(name): float(age) for name, age in seen["ages"].items()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return TrashAges(time.time(), {})

@@ -54,7 +54,7 @@ class WorkspaceLock:
         return self._file is not None
 
     def _lock_file(self) -> IO[str] | None:
-        file = open(self._workspace.daemon_lock, "a+")  # noqa: SIM115 - held open on purpose
+        file = open(self._workspace.daemon_lock, "a+", encoding="utf-8")  # noqa: SIM115 - held open on purpose
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -101,6 +101,6 @@ def _ready_daemon_pid(workspace: Workspace) -> int | None:
 
 def _read_owner(workspace: Workspace) -> str:
     try:
-        return workspace.daemon_lock.read_text().strip() or "unknown"
+        return workspace.daemon_lock.read_text(encoding="utf-8").strip() or "unknown"
     except OSError:
         return "unknown"

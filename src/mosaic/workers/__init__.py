@@ -91,7 +91,7 @@ class WorkerDescription:
         """The schema file: `algorithms` by name, and the `options` that it supports; empty where there is none."""
         if self.schemas is None or not self.schemas.is_file():
             return {}
-        schema: dict[str, Any] = json.loads(self.schemas.read_text())
+        schema: dict[str, Any] = json.loads(self.schemas.read_text(encoding="utf-8"))
         return schema
 
 

@@ -23,7 +23,7 @@ def print_or_write(schema: str, target: Path | None, arguments: Sequence[str]) -
     """Write a schema file with `--write` among the arguments; else print it."""
     if "--write" in arguments and target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(schema)
+        target.write_text(schema, encoding="utf-8")
         print(target)
     else:
         sys.stdout.write(schema)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mosaic.api.figures import COLORS, POINT_SIZE, WIDTHS, write_figure
 from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.printable import make_printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,5 +141,5 @@ def _positions(dimensions: Sequence[Dimension], params: Mapping[str, Any]) -> li
 
 def _axis_labels(dimension: Dimension) -> list[tuple[float, str]]:
     if dimension.options:
-        return [(dimension.position(one), str(one)) for one in dimension.options]
+        return [(dimension.position(one), make_printable(str(one))) for one in dimension.options]
     return [(0.0, f"{dimension.low:.3g}"), (1.0, f"{dimension.high:.3g}")]

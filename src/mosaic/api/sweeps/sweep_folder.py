@@ -38,7 +38,7 @@ class SweepFolder:
 
     def read_config(self) -> dict[str, Any]:
         try:
-            data: dict[str, Any] = decode_limited(self.config.read_text(), f"The sweep {self.name}")
+            data: dict[str, Any] = decode_limited(self.config.read_text(encoding="utf-8"), f"The sweep {self.name}")
         except OSError as error:
             raise StorageFailed(f"The sweep's file {self.config} cannot be read: {error.strerror}.") from None
         return data
@@ -50,7 +50,7 @@ class SweepFolder:
     def hold(self) -> Iterator[None]:
         """Keep others from writing; the lock ends with the process, however that ends."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(self.lock, "a+") as file:
+        with open(self.lock, "a+", encoding="utf-8") as file:
             if not _try_lock(file):
                 raise NotAllowed(
                     f"The sweep {self.name!r} is running already, in process {self._read_holder()}. "
@@ -74,7 +74,7 @@ class SweepFolder:
     def is_held(self) -> bool:
         """Return whether a process runs this sweep."""
         try:
-            with open(self.lock) as file:
+            with open(self.lock, encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -100,7 +100,7 @@ class SweepFolder:
 
     def _read_holder(self) -> str:
         try:
-            return self.lock.read_text().strip() or "unknown"
+            return self.lock.read_text(encoding="utf-8").strip() or "unknown"
         except OSError:
             return "unknown"
 

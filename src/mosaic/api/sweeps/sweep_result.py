@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mosaic.contracts.printable import make_printable
+
 if TYPE_CHECKING:
     from mosaic.api.sweeps.sweep_plan import SweepPlan
     from mosaic.api.sweeps.trial_row import TrialRow
@@ -35,7 +37,9 @@ class SweepResult:
 
     def __repr__(self) -> str:
         score = None if self.best is None else self.best.score
-        return f"<SweepResult {self.name}: {len(self.trials)} trials, best score {score}, {self.best_settings}>"
+        return make_printable(
+            f"<SweepResult {self.name}: {len(self.trials)} trials, best score {score}, {self.best_settings}>"
+        )
 
 
 def best_trial(rows: Sequence[TrialRow]) -> TrialRow | None:

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QComboBox,
     QCompleter,
     QGridLayout,
-    QLabel,
     QLineEdit,
     QPlainTextEdit,
     QSizePolicy,
@@ -32,6 +31,7 @@ from mosaic.gui.views.elided_combo_box import ElidedComboBox
 from mosaic.gui.views.widgets import (
     ElidedLabel,
     Item,
+    PlainLabel,
     button,
     clear_layout,
     muted_label,
@@ -104,8 +104,8 @@ class FormRow(QWidget):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.label = QLabel(text.replace("&", "&&"))  # or the letter after it would be underlined
-        self._mark = QLabel()
+        self.label = PlainLabel(text.replace("&", "&&"))  # or the letter after it would be underlined
+        self._mark = PlainLabel()
         self._mark.setFixedWidth(theme.scale(MARK_WIDTH))
         self._mark.setProperty("accent", True)
         self.note_label = muted_label("")

@@ -7,7 +7,8 @@ from PySide6.QtGui import QTextCharFormat, QTextCursor, QTextDocument, QTextForm
 from PySide6.QtWidgets import QTextBrowser, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.views.widgets import column, with_object_name
+from mosaic.gui.views.text_views import PageBrowser
+from mosaic.gui.views.widgets import column
 from mosaic.submission.algorithm_schema import Algorithm
 
 
@@ -15,8 +16,7 @@ class HelpPanel(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._page = ""
-        self.browser = with_object_name(QTextBrowser(), "train.help.text")
-        self.browser.setOpenExternalLinks(True)
+        self.browser = PageBrowser("train.help.text")
         self.browser.setFrameShape(QTextBrowser.Shape.NoFrame)
         self.browser.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.browser.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)

@@ -7,7 +7,7 @@ from functools import partial
 
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QGridLayout, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QGridLayout, QPushButton, QWidget
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.key_binding import KeyBinding
@@ -64,7 +64,7 @@ class KeyMap(QWidget):
         keys = current_keys(bindings, changes)
         for action, button in self._buttons.items():
             if action != self._waiting:
-                button.setText(keys[action][0])
+                button.setText(keys[action][0].replace("&", "&&"))
             is_changed = action in changes
             button.setToolTip(f"Click, then press the key for {action!r}{' (changed)' if is_changed else ''}")
         self._together.setVisible(len(actions) < len(keys))
@@ -80,7 +80,7 @@ class KeyMap(QWidget):
             button.setFixedWidth(KEY_WIDTH)
             button.installEventFilter(self)
             self._buttons[action] = button
-            label = QLabel(action)
+            label = ui.PlainLabel(action)
             label.setContentsMargins(MARK_WIDTH + theme.GAP // 2, 0, 0, 0)
             self._grid.addWidget(label, number, 0)
             self._grid.addWidget(button, number, 1)

@@ -42,11 +42,11 @@ class PresetsMenu(QObject):
             self.menu.addAction(reason).setEnabled(False)
             return
         for name in names:
-            self.menu.addAction(name, partial(self.load, name))
+            self.menu.addAction(name.replace("&", "&&"), partial(self.load, name))
         self.menu.addSeparator()
         delete = self.menu.addMenu("Delete")
         for name in names:
-            delete.addAction(name, partial(self._workbench.delete_preset, name))
+            delete.addAction(name.replace("&", "&&"), partial(self._workbench.delete_preset, name))
 
     def _find_names(self) -> tuple[list[str], str]:
         """The user's presets, and why there are none."""
@@ -61,7 +61,7 @@ class PresetsMenu(QObject):
         best = best_runs(self._workbench.runs.all(), env_id)
         if not best:
             return
-        submenu = self.menu.addMenu(f"Settings of the best runs in {env_id}")
+        submenu = self.menu.addMenu(f"Settings of the best runs in {env_id.replace('&', '&&')}")
         for view in best:
             title = f"{view.algo}: return {format_number(view.episodic_return)} ({short_id(view.run_id)})"
             submenu.addAction(title.replace("&", "&&"), partial(self.load_run, view.run_id))

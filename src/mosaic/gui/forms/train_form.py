@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from PySide6.QtCore import QEvent, QSignalBlocker, Qt, QTimer
@@ -240,15 +240,15 @@ class TrainForm(YieldingScrollArea):
         self._field_errors.pop("seed", None)
         self._training.edit(replace(self._training.draft, seeds=seeds))
 
-    def show_field_error(self, name: str, message: str) -> None:
-        """Show the worker's message at a field until the field is changed.
+    def show_field_errors(self, messages: Mapping[str, str]) -> None:
+        """Show the worker's message at each of these fields until it is changed, and go to the first.
 
         What the form has found about the environment itself stays instead: it offers buttons.
         """
-        if name != "env_id" or not self._check_environment().text:
-            self._field_errors[name] = message
+        has_finding = bool(self._check_environment().text)
+        self._field_errors |= {name: text for name, text in messages.items() if name != "env_id" or not has_finding}
         self.refresh()
-        self.focus_field(name)
+        self.focus_field(next(iter(messages)))
 
     def begin(self) -> None:
         """Show the first rows, with the focus in the box of algorithms."""

@@ -165,13 +165,14 @@ class CurveFeed:
         self.tag = tag
         self.curve = curve
         self._source: GrowingPoints | None = None
-        self._x_kind = ""
+        self._x_axis = ("", 0.0)
+        """Its kind, and where it begins: a tag that arrives later may have an earlier point."""
 
     def update(self, x_kind: str) -> bool:
         """Return whether the curve has changed."""
-        source = self.tags.get(self.tag)
-        if source is not self._source or x_kind != self._x_kind:
-            self._source, self._x_kind = source, x_kind
+        source, origin = self.tags.get(self.tag), _origin(self.tags) if x_kind == "relative" else 0.0
+        if source is not self._source or (x_kind, origin) != self._x_axis:
+            self._source, self._x_axis = source, (x_kind, origin)
             empty = np.empty(0)
             self.curve.replace(empty, empty)
             if source is None:
@@ -183,13 +184,18 @@ class CurveFeed:
         return True
 
 
+def _origin(tags: Mapping[str, GrowingPoints]) -> float:
+    """Return the time of the earliest point."""
+    return min((float(points.at[0]) for points in tags.values() if len(points)), default=0.0)
+
+
 def x_values(tags: Mapping[str, GrowingPoints], tag: str, kind: str) -> Floats:
     """Return the x of the points of a tag."""
     source = tags[tag]
     if kind == "wall":
         return source.at
     if kind == "relative":
-        return source.at - min(float(points.at[0]) for points in tags.values() if len(points))
+        return source.at - _origin(tags)
     if kind == "episode":
         if tag in (RETURN_TAG, LENGTH_TAG):
             return np.arange(1.0, len(source) + 1)

@@ -97,7 +97,7 @@ def seeds_problem(text: str) -> str:
     try:
         parse_seeds(text)
     except BadInput as error:
-        return "Expected seeds such as 1-5 or 1,3,7." if "not a list" in str(error) else str(error)
+        return error.problems[0].problem
     return ""
 
 
@@ -224,15 +224,23 @@ def _to_flags(setting: SettingField, value: Any) -> list[str]:
     return [flag, "none" if value is None else format_setting(setting, value)]
 
 
-def find_field_error(error: Exception, names: Collection[str], changed: Collection[str] = ()) -> tuple[str, str] | None:
-    """Return the field that a refusal concerns and its message; of several fields, one that was changed."""
+def field_of_problem(path: str) -> str:
+    """Return the name of the field for the key of a config at a path."""
+    return OPTIONS_BY_PATH[path].name if path in OPTIONS_BY_PATH else path.rpartition(".")[2]
+
+
+def find_field_errors(error: Exception, names: Collection[str], changed: Collection[str] = ()) -> dict[str, str]:
+    """Return the fields that a refusal concerns, changed ones first, and its message for each.
+
+    Of fields with the same message, whose values do not fit together, only those that were changed if any was.
+    """
     messages: dict[str, str] = {}
     for path, problem in error.problems if isinstance(error, MosaicError) else ():
-        name = OPTIONS_BY_PATH[path].name if path in OPTIONS_BY_PATH else path.rpartition(".")[2]
-        if name in names:
+        if (name := field_of_problem(path)) in names:
             messages.setdefault(name, f"{capitalize_first(problem).removesuffix('.')}.")
-    chosen = next((name for name in messages if name in changed), next(iter(messages), None))
-    return None if chosen is None else (chosen, messages[chosen])
+    of_changed = {name: message for name, message in messages.items() if name in changed}
+    explained = set(of_changed.values())
+    return of_changed | {name: message for name, message in messages.items() if message not in explained}
 
 
 def summary_line(draft: Draft, layout: FormLayout) -> str:

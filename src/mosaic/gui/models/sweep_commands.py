@@ -58,7 +58,7 @@ class SweepCommands:
     def read_log(self, name: str) -> str:
         """Return the last lines of the process that was started last."""
         try:
-            lines = self.folder(name).log.read_text(errors="replace").splitlines()
+            lines = self.folder(name).log.read_text(errors="replace", encoding="utf-8").splitlines()
         except OSError:
             return ""
         return "\n".join([line for line in lines if line.strip()][-MAX_SHOWN_LINES:])
@@ -88,7 +88,8 @@ class SweepCommands:
                 self._command(*arguments),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=COMMAND_TIMEOUT_S,
                 check=False,
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.views import RunView
@@ -125,7 +125,7 @@ class ComparePage(QWidget):
         toolbar = self._build_toolbar()
         self.tables.currentChanged.connect(lambda _: self._show_chart(toolbar))
         self._stack = ui.stack(empty, ui.widget_column(self.chips, toolbar, (split, 1)))
-        self.count = ui.with_object_name(QLabel(), "compare.count")
+        self.count = ui.PlainLabel(name="compare.count")
         self.count.setProperty("muted", True)
         head = ui.row(ui.heading_label("Compare"), self.count, ui.Stretch(), self.add_button, self.clear_button)
         ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
@@ -159,9 +159,10 @@ class ComparePage(QWidget):
         )
         shape = ui.row(self.x_axis, theme.GAP, self.smoothing, theme.GAP, self.log_scale, theme.GAP, ui.Stretch())
         options = ui.row(self.common_step, theme.GAP, self.run_lines, ui.Stretch())
+        tag, key = ui.PlainLabel("Tag"), ui.PlainLabel("Group by")
         return WrappingRow(
             [
-                ui.row(QLabel("Tag"), self.tag, theme.GAP, QLabel("Group by"), self.key, theme.GAP, ui.Stretch()),
+                ui.row(tag, self.tag, theme.GAP, key, self.key, theme.GAP, ui.Stretch()),
                 (WrappingRow([shape, (options, 1)]), 1),
             ]
         )

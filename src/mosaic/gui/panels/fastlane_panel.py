@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Qt
-from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QLabel, QToolButton, QWidget
+from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QToolButton, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.events import EvalSummaryUpdate, Event
@@ -108,6 +108,7 @@ class FastLaneTab(QWidget):
             is_checkable=True,
         )
         self._time = self._create_fixed_label("fastlane.time", WIDEST_TIME)
+        self._time.setProperty("error", True)
         policy = self._time.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # the widgets next to it do not move
         self._time.setSizePolicy(policy)
@@ -141,9 +142,9 @@ class FastLaneTab(QWidget):
     def _create_toggle(self, name: str, icon: str, tip: str, on_click: Callable[[], None]) -> QToolButton:
         return ui.tool_button(name, icon, tip, on_click, is_flat=False, is_checkable=True)
 
-    def _create_fixed_label(self, name: str, widest: str) -> QLabel:
+    def _create_fixed_label(self, name: str, widest: str) -> ui.PlainLabel:
         """A label that is always as wide as its widest text."""
-        label = ui.with_object_name(QLabel(), name)
+        label = ui.PlainLabel(name=name)
         label.setMinimumWidth(self.fontMetrics().horizontalAdvance(widest))
         label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         return label
@@ -332,8 +333,7 @@ class FastLaneTab(QWidget):
         self._time.setVisible(is_on)
         if self._recording is not None:
             minutes, seconds = divmod(int(self._recording.elapsed_s), 60)
-            red = theme.tokens().bad
-            self._time.setText(f'<span style="color: {red}">&#9679;</span> {minutes}:{seconds:02d}')
+            self._time.setText(f"● {minutes}:{seconds:02d}")
         if self._recording is not None and self.frames.lanes.status.state == UNAVAILABLE:
             self.stop_recording()
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from PySide6.QtCore import QSignalBlocker
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QLabel, QScrollArea, QWidget
+from PySide6.QtWidgets import QScrollArea, QWidget
 
 from mosaic.contracts.views import CheckpointInfo
 from mosaic.gui import theme
 from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, align_labels, form_combo
 from mosaic.gui.forms.policy_source import PolicySourceFields
 from mosaic.gui.forms.submit_controller import SubmitController
-from mosaic.gui.models.draft import find_field_error, is_default
+from mosaic.gui.models.draft import find_field_errors, is_default
 from mosaic.gui.models.form_layout import algorithms_by_worker, field_label, format_value
 from mosaic.gui.models.policy_form import (
     ENVIRONMENT_FIELD,
@@ -168,7 +168,7 @@ class PolicyView(QWidget):
         self._algorithm = form_combo("policy.algorithm")
         self._algorithm.setMinimumWidth(EDITOR_WIDTH)
         self._algorithm.activated.connect(lambda _: self._on_algorithm_chosen())
-        self._seed = ui.with_object_name(QLabel("–"), "policy.seed")
+        self._seed = ui.PlainLabel("–", "policy.seed")
         self._override = ui.check_box(
             "Override environment",
             "policy.override",
@@ -300,9 +300,8 @@ class PolicyView(QWidget):
             self._inquiry.submit_runs([payload])
 
     def _show_rejection(self, error: Exception) -> None:
-        field_error = find_field_error(error, self._rows)
-        if field_error is not None:
-            self._refused.update([field_error])
+        if field_errors := find_field_errors(error, self._rows):
+            self._refused |= field_errors
             self._refresh()
 
     # --- events

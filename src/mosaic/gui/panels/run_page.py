@@ -103,9 +103,9 @@ class RunPage(QWidget):
         self._state.setToolTip("\n".join(filter(None, (view.status, explanation))))
         self._state.setMinimumWidth(self._state.fontMetrics().horizontalAdvance(f"{view.status}…"))
         group = view.group or ""
-        self._group.setText(
-            self._group.fontMetrics().elidedText(group, Qt.TextElideMode.ElideMiddle, MAX_GROUP_WIDTH - 40)
-        )
+        metrics = self._group.fontMetrics()
+        elided = metrics.elidedText(group, Qt.TextElideMode.ElideMiddle, MAX_GROUP_WIDTH - 40)
+        self._group.setText(elided.replace("&", "&&"))
         self._group.setToolTip(f"Show all runs of the group {group}")
         self._group.setVisible(bool(group))
         stage = view.stage

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QHeaderView,
     QKeySequenceEdit,
-    QLabel,
     QTableWidget,
     QTableWidgetItem,
     QWidget,
@@ -146,7 +145,7 @@ class SettingsPage(QWidget):
         self._edit.setFixedWidth(160)
         self._edit.editingFinished.connect(self._set_shortcut)
         self._reset_button = ui.button("Reset", "settings.key_reset", self._reset_shortcut)
-        return ui.row(QLabel("Keys of the chosen action"), self._edit, self._reset_button, ui.Stretch())
+        return ui.row(ui.PlainLabel("Keys of the chosen action"), self._edit, self._reset_button, ui.Stretch())
 
     def showEvent(self, event: QShowEvent) -> None:
         self._fill_shortcuts()

@@ -13,9 +13,9 @@ from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from mosaic.client import TrainerClient
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.views import RunView
-from mosaic.formatting import count_noun, run_title, short_id
+from mosaic.formatting import count_noun, join_words, run_title, short_id
 from mosaic.gui.actions import find_action
 from mosaic.gui.forms.help_panel import HelpPanel
 from mosaic.gui.forms.presets_menu import PresetsMenu
@@ -23,8 +23,9 @@ from mosaic.gui.forms.submit_controller import Expectation, SubmitController
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.models.draft import (
     changed_fields,
+    field_of_problem,
     field_text,
-    find_field_error,
+    find_field_errors,
     parse_value,
     summary_line,
     to_command_line,
@@ -275,13 +276,15 @@ class TrainView(QWidget):
     def _on_rejected(self, error: Exception) -> None:
         if isinstance(error, PartlySubmitted):
             self._workbench.runs.update(error.views)
-        field_error = find_field_error(error, self._training.layout.fields, self._training.draft.texts)
-        if field_error is None:
+        fields = self._training.layout.fields
+        field_errors = find_field_errors(error, fields, self._training.draft.texts)
+        if not field_errors or not isinstance(error, MosaicError):
             return
-        self.columns.show_field_error(*field_error)
-        if not isinstance(error, PartlySubmitted):  # the reason is at the field: it is not repeated
-            label = field_label(self._training.layout.fields[field_error[0]])
-            self._inquiry.line.show_text(f"Refused. See {label}.", "bad")
+        self.columns.show_field_errors(field_errors)
+        has_all = all(field_of_problem(path) in fields for path, _ in error.problems)
+        if has_all and not isinstance(error, PartlySubmitted):  # the reasons are at the fields: none is repeated
+            labels = join_words([field_label(fields[name]) for name in field_errors])
+            self._inquiry.line.show_text(f"Refused. See {labels}.", "bad")
 
     def _copy_command(self) -> None:
         if self._validate():

@@ -8,7 +8,6 @@ from PySide6.QtWidgets import (
     QFormLayout,
     QHBoxLayout,
     QHeaderView,
-    QLabel,
     QSpinBox,
     QStackedWidget,
     QTableWidget,
@@ -44,7 +43,7 @@ class TrainerPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._queue_run_ids: list[str] = []
-        self._detail_labels: dict[str, QLabel] = {}
+        self._detail_labels: dict[str, ui.PlainLabel] = {}
         self._machine_heading = ui.with_object_name(ui.heading_label("This machine"), "trainer.machine")
         self._resources = ResourceTable("trainer.resources")
         self._no_gpus = ui.muted_label(NO_GPUS_TEXT, "trainer.no_gpus")
@@ -75,7 +74,7 @@ class TrainerPage(QWidget):
         ui.VisibleTimer(self, REFRESH_INTERVAL_MS, self.refresh, calls_on_show=True)
 
     def _build_details(self, *names: str) -> QFormLayout:
-        labels: dict[str, QLabel] = {}
+        labels: dict[str, ui.PlainLabel] = {}
         for name in names:
             is_path = name in ("Address", "Workspace", "Log")
             labels[name] = (ui.path_label if is_path else ui.selectable_label)(f"trainer.{name.lower()}", "–")
@@ -100,7 +99,7 @@ class TrainerPage(QWidget):
             "Runs that have started continue, even above it. It applies until this trainer stops."
         )
         self._max_running.valueChanged.connect(self._set_max_running)
-        label = QLabel("Runs at once")
+        label = ui.PlainLabel("Runs at once")
         label.setBuddy(self._max_running)
         buttons = (self._drain, self._resume_button, self._continue_button, self._log)
         return ui.row(*buttons, 16, label, self._max_running, ui.Stretch())

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QLineEdit, QPushButton, QWidget
+from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLineEdit, QPushButton, QWidget
 
 from mosaic import secrets
 from mosaic.contracts.errors import BadInput
@@ -55,7 +55,7 @@ class WandbSettingsForm(QWidget):
         self._command = command
         self._fields: dict[str, QLineEdit] = {}
         self._remove_buttons: dict[str, QPushButton] = {}
-        self._check_rows: dict[str, tuple[ui.IconLabel, QLabel]] = {}
+        self._check_rows: dict[str, tuple[ui.IconLabel, ui.PlainLabel]] = {}
         self.check_process = JsonProcess(self)
         self.check_process.message_received.connect(self._on_check_message)
         self.check_process.finished.connect(self._on_check_ended)
@@ -119,7 +119,7 @@ class WandbSettingsForm(QWidget):
         grid.setColumnStretch(2, 1)
         for number, name in enumerate(wandb_connection.CHECK_NAMES):
             icon, text = ui.IconLabel(), ui.selectable_label(f"settings.wandb.finding.{name}")
-            for place, widget in enumerate((icon, QLabel(name.capitalize() if name.islower() else name), text)):
+            for place, widget in enumerate((icon, ui.PlainLabel(name.capitalize() if name.islower() else name), text)):
                 grid.addWidget(widget, number, place, Qt.AlignmentFlag.AlignTop)
             self._check_rows[name] = icon, text
         self._check_results.hide()

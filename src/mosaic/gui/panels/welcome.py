@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from mosaic.contracts.views import RunView
 from mosaic.gui.forms.submit_controller import show_submitted_runs
@@ -62,7 +62,7 @@ class WelcomePage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._buttons: list[QPushButton] = []
-        title = QLabel("Welcome to MOSAIC")
+        title = ui.PlainLabel("Welcome to MOSAIC")
         title.setProperty("title", True)
         own = ui.button("Set up a run of your own (Ctrl+N)", "welcome.own", lambda: self._open_form(None))
         guide = ui.button("Read the guide (F1)", "welcome.guide", lambda: workbench.dialog_requested.emit("help"))
@@ -86,7 +86,7 @@ class WelcomePage(QWidget):
         card = ui.with_object_name(QFrame(), "card")
         card.setProperty("card", True)
         card.setAccessibleName(example.title)
-        title = QLabel(f"<b>{example.title}</b>")
+        title = ui.section_label(example.title)
         title.setWordWrap(True)
         start = ui.button("Train now", f"welcome.train.{example.id}", lambda: self._submit(example))
         start.setProperty("accent", not self._buttons)

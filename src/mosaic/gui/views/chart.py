@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QGuiApplication, QImage, QPainter, QPaintEvent, QPalette, QResizeEvent, QShowEvent
 from PySide6.QtSvg import QSvgGenerator
-from PySide6.QtWidgets import QCheckBox, QFileDialog, QLabel, QSizePolicy, QSlider, QWidget
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QSizePolicy, QSlider, QWidget
 
+from mosaic.contracts.printable import csv_text
 from mosaic.formatting import format_duration, format_si_number, format_timestamp
 from mosaic.gui import theme
 from mosaic.gui.gui_settings import GuiSettings
@@ -21,6 +23,7 @@ from mosaic.gui.views.curve_items import CurveItems
 from mosaic.gui.views.plot import Legend, LegendRow, Plot, SharedAxis, XRange
 from mosaic.gui.views.widgets import (
     ElidedLabel,
+    PlainLabel,
     column,
     create_timer,
     muted_label,
@@ -81,7 +84,7 @@ class Chart(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self.setBackgroundRole(QPalette.ColorRole.Base)
         self.setAutoFillBackground(True)
-        self._title = QLabel(self.title)
+        self._title = PlainLabel(self.title)
         self._values = with_object_name(ElidedLabel(mode=Qt.TextElideMode.ElideLeft), f"{self.objectName()}.values")
         self._values.setProperty("muted", True)
         self._values.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
@@ -316,15 +319,13 @@ class Chart(QWidget):
         painter.end()
 
     def save_csv(self, path: Path) -> None:
-        path.write_text("\n".join(self.csv_lines()) + "\n")
-
-    def csv_lines(self) -> Iterator[str]:
-        yield f"run,tag,{self.x_kind},value,smoothed"
-        for drawn in self._items.values():
-            curve = drawn.curve
-            label = drawn.row.label.replace(",", " ")
-            for x, y, smooth in np.column_stack([curve.x, curve.y, curve.smooth]).tolist():
-                yield f"{label},{self.title},{x:.15g},{y:.9g},{smooth:.9g}"
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("run", "tag", self.x_kind, "value", "smoothed"))
+            for drawn in self._items.values():
+                curve, names = drawn.curve, (csv_text(drawn.row.label), csv_text(self.title))
+                for x, y, smooth in np.column_stack([curve.x, curve.y, curve.smooth]).tolist():
+                    writer.writerow((*names, f"{x:.15g}", f"{y:.9g}", f"{smooth:.9g}"))
 
 
 class SmoothingSlider(QWidget):
@@ -339,8 +340,8 @@ class SmoothingSlider(QWidget):
         self.slider.setRange(0, round(MAX_SMOOTHING * 100))
         self.slider.setFixedWidth(120)
         self.slider.setToolTip("How strongly the line is smoothed; the faint line shows the measured values")
-        self._number = QLabel()
-        label = QLabel("Smoothing")
+        self._number = PlainLabel()
+        label = PlainLabel("Smoothing")
         label.setBuddy(self.slider)
         row(label, self.slider, self._number, parent=self)
         self._timer = create_timer(self, 100, lambda: self.changed.emit(self.weight), is_single_shot=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from mosaic.contracts.states import HistoryEntry
 from mosaic.formatting import format_timestamp
@@ -14,6 +14,7 @@ from mosaic.gui import theme
 from mosaic.gui.views.widgets import (
     ElidedLabel,
     IconLabel,
+    PlainLabel,
     clear_layout,
     column,
     muted_label,
@@ -52,7 +53,7 @@ class DetailsGrid(_Grid):
     def __init__(self) -> None:
         super().__init__(columns=2, spacing=2 * theme.GAP)
         self._names: list[str] = []
-        self._values: list[QLabel] = []
+        self._values: list[PlainLabel] = []
 
     def minimumSizeHint(self) -> QSize:
         """Never lower than its lines: it scrolls instead."""
@@ -80,7 +81,7 @@ class DetailsGrid(_Grid):
                 continue
             value = ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
             value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            self._grid.addWidget(QLabel(detail.name), row, 0)
+            self._grid.addWidget(PlainLabel(detail.name), row, 0)
             self._grid.addWidget(value, row, 1)
             self._values.append(value)
         self._grid.setRowStretch(len(details), 1)

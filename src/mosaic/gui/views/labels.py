@@ -18,19 +18,28 @@ def with_object_name(target: ObjectT, name: str) -> ObjectT:
     return target
 
 
-def muted_label(text: str, name: str = "") -> QLabel:
-    label = with_object_name(QLabel(text), name)
+class PlainLabel(QLabel):
+    """Shows text as it is. Of a bare QLabel, Qt takes a text with a tag for HTML, and reads the files that it names."""
+
+    def __init__(self, text: str = "", name: str = "") -> None:
+        super().__init__()
+        self.setObjectName(name)
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setText(text)
+
+
+def muted_label(text: str, name: str = "") -> PlainLabel:
+    label = PlainLabel(text, name)
     label.setProperty("muted", True)
     label.setWordWrap(True)
     return label
 
 
-class NoteLabel(QLabel):
+class NoteLabel(PlainLabel):
     """Sentences in muted text, with room for all their lines: a splitter does not ask how high wrapped text is."""
 
     def __init__(self, name: str) -> None:
-        super().__init__()
-        self.setObjectName(name)
+        super().__init__(name=name)
         self.setProperty("muted", True)
         self.setWordWrap(True)
         self.hide()
@@ -49,23 +58,22 @@ class NoteLabel(QLabel):
         self.setMinimumHeight(self.heightForWidth(self.width()) if self.text() else 0)
 
 
-def heading_label(text: str) -> QLabel:
-    label = QLabel(text)
+def heading_label(text: str) -> PlainLabel:
+    label = PlainLabel(text)
     label.setProperty("heading", True)
     return label
 
 
-def section_label(text: str) -> QLabel:
+def section_label(text: str) -> PlainLabel:
     """The heading of a group inside a page."""
-    label = QLabel(text)
+    label = PlainLabel(text)
     label.setProperty("section", True)
     return label
 
 
-def selectable_label(name: str, text: str = "") -> QLabel:
+def selectable_label(name: str, text: str = "") -> PlainLabel:
     """Wrapped text that can be copied."""
-    label = with_object_name(QLabel(text), name)
-    label.setTextFormat(Qt.TextFormat.PlainText)  # it may come from a script or from an imported run
+    label = PlainLabel(text, name)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     label.setWordWrap(True)
     return label
@@ -93,13 +101,12 @@ def elide_text(text: str, metrics: QFontMetrics, mode: Qt.TextElideMode, width: 
     return elided
 
 
-class ElidedLabel(QLabel):
+class ElidedLabel(PlainLabel):
     """A line of text that is elided where it does not fit; its tool tip then shows the whole text."""
 
     def __init__(self, text: str = "", mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight) -> None:
         super().__init__(text)
         self._mode = mode
-        self.setTextFormat(Qt.TextFormat.PlainText)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def minimumSizeHint(self) -> QSize:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -50,7 +51,9 @@ class TrayNotifications(QObject):
             self._icon.messageClicked.connect(self.clicked)
             self._icon.activated.connect(lambda _: self.clicked.emit())
         self._icon.show()
-        self._icon.showMessage(notification.title, notification.text, QSystemTrayIcon.MessageIcon.Information, SHOWN_MS)
+        # Where the tray is the desktop's, it may take this for markup, too; elsewhere, entities would be shown.
+        text = notification.text.replace("<", "‹")
+        self._icon.showMessage(notification.title, text, QSystemTrayIcon.MessageIcon.Information, SHOWN_MS)
         return True
 
     def hide(self) -> None:
@@ -104,7 +107,8 @@ def _send(notification: Notification) -> int:
     if not service.isValid():
         return 0
     actions = ["default", "Show run"]
-    return int(service.Notify("MOSAIC", 0, "", notification.title, notification.text, actions, {}, SHOWN_MS) or 0)
+    text = html.escape(notification.text, quote=False)  # the body of a notification is markup, its title is not
+    return int(service.Notify("MOSAIC", 0, "", notification.title, text, actions, {}, SHOWN_MS) or 0)
 
 
 class RunNotifier(QObject):

@@ -48,7 +48,6 @@ def _message_box(parent: QWidget | None, name: str, title: str, text: str, detai
     box.setText(text)
     box.setInformativeText(details)
     for label in box.findChildren(QLabel):
-        label.setTextFormat(Qt.TextFormat.PlainText)  # the details may come from an imported run
         if label.text():
             label.setMinimumWidth(QUESTION_WIDTH)
     return box

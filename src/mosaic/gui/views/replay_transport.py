@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QLabel, QSlider, QToolButton, QWidget
+from PySide6.QtWidgets import QSlider, QToolButton, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.views import widgets as ui
@@ -40,7 +40,7 @@ class ReplayTransport(QWidget):
         self.slider.setToolTip("Step of the episode")
         self.slider.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # arrow keys are steps, wherever the focus is
         self.slider.valueChanged.connect(self._go_to)
-        self._label = ui.with_object_name(QLabel(), f"{name}.position")
+        self._label = ui.PlainLabel(name=f"{name}.position")
         self.speed = ui.combo_box(f"{name}.speed", [(f"{speed:g}×", speed) for speed in SPEEDS], "Playing speed")
         self.speed.setCurrentIndex(SPEEDS.index(1.0))
         buttons = (self._first, self._back, self.play_button, self._next)

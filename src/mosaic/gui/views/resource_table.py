@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtCore import QRectF, QSize
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QWidget
 
@@ -58,7 +58,6 @@ class _MeterView(QWidget):
         super().__init__()
         self.bar, self.label = SegmentBar(), ui.ElidedLabel()
         self.label.setProperty("muted", True)
-        self.label.setTextFormat(Qt.TextFormat.PlainText)
         self.label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         ui.column(4, self.bar, self.label, parent=self, spacing=4)
 

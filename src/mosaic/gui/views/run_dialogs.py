@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QCompleter,
     QDialog,
     QDialogButtonBox,
-    QLabel,
     QLineEdit,
     QProgressDialog,
     QSpinBox,
@@ -28,7 +27,16 @@ from mosaic.contracts.views import RunView
 from mosaic.formatting import run_title, short_ids
 from mosaic.gui import theme
 from mosaic.gui.views.tables import ReadOnlyTable
-from mosaic.gui.views.widgets import Item, accent_button, button, column, create_timer, muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    Item,
+    PlainLabel,
+    accent_button,
+    button,
+    column,
+    create_timer,
+    muted_label,
+    with_object_name,
+)
 from mosaic.gui.workbench import Workbench
 from mosaic.statistics.comparison import format_value
 from mosaic.submission.run_payloads import diff_settings
@@ -74,13 +82,13 @@ class ResumeDialog(_RunDialog):
         self._steps.setSingleStep(max(1, total // 10))
         self._steps.setGroupSeparatorShown(True)
         self._steps.setValue(self._total or max(2 * done, done + 1))
-        label = QLabel("&Steps in total")
+        label = PlainLabel("&Steps in total")
         label.setBuddy(self._steps)
         progress = (
             f"It has completed {done:,} of {total:,} steps and resumes from its checkpoint at step {checkpoint:,}."
         )
         self._build(
-            QLabel(run_title(view)),
+            PlainLabel(run_title(view)),
             muted_label(progress),
             theme.GAP,
             label,
@@ -112,7 +120,7 @@ class TagsDialog(_RunDialog):
             completer = QCompleter(list(known), self)
             completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
             self._tags_edit.setCompleter(completer)
-        label = QLabel("&Tags, separated by spaces or commas")
+        label = PlainLabel("&Tags, separated by spaces or commas")
         label.setBuddy(self._tags_edit)
         notes = []
         if other_tags:
@@ -120,7 +128,7 @@ class TagsDialog(_RunDialog):
         if known:
             notes.append(f"In use: {', '.join(known[:12])}{', …' if len(known) > 12 else ''}")
         self._build(
-            QLabel(run_title(views[0]) if len(views) == 1 else f"{len(views)} runs"),
+            PlainLabel(run_title(views[0]) if len(views) == 1 else f"{len(views)} runs"),
             theme.GAP,
             label,
             self._tags_edit,
@@ -157,7 +165,7 @@ class SettingsDiffDialog(_RunDialog):
         copy = button("Copy as JSON", "diff.copy", lambda: QGuiApplication.clipboard().setText(text))
         buttons.addButton(copy, QDialogButtonBox.ButtonRole.ActionRole)
         buttons.rejected.connect(self.reject)
-        self._build(*(QLabel(run_title(view)) for view in views), contents, buttons)
+        self._build(*(PlainLabel(run_title(view)) for view in views), contents, buttons)
         self.resize(640, 420 if differing else 120)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QAbstractButton, QFrame, QLabel, QSizePolicy, QToolBar, QToolButton, QWidget
+from PySide6.QtWidgets import QAbstractButton, QFrame, QSizePolicy, QToolBar, QToolButton, QWidget
 
 from mosaic.contracts.views import DaemonStatus
 from mosaic.gui import theme
-from mosaic.gui.views.widgets import IconLabel, button, row, with_object_name
+from mosaic.gui.views.widgets import IconLabel, PlainLabel, button, row, with_object_name
 from mosaic.gui.workbench import Workbench
 
 MESSAGE_KINDS = {
@@ -31,8 +31,7 @@ class Banner(QFrame):
         self.setProperty("banner", True)
         icon = IconLabel(18)
         icon.set_icon(theme.icon("mdi6.alert", "warning"))
-        self.label = with_object_name(QLabel(), "banner")
-        self.label.setTextFormat(Qt.TextFormat.PlainText)
+        self.label = PlainLabel(name="banner")
         self.label.setWordWrap(True)
         row(icon, (self.label, 1), parent=self, margins=(theme.MARGIN, 6, theme.MARGIN, 6))
         self.hide()
@@ -57,8 +56,7 @@ class Messages(QObject):
         self._frame = with_object_name(QFrame(window), "message")
         self._frame.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self._icon = IconLabel(18)
-        self.label = QLabel()
-        self.label.setTextFormat(Qt.TextFormat.PlainText)
+        self.label = PlainLabel()
         self.label.setWordWrap(True)
         self._button = button("", "message.button", self._run_action)
         self._button.setParent(window)

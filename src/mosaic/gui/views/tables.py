@@ -11,6 +11,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QColor, QGuiApplication, QIcon, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
+from mosaic.contracts.printable import csv_text
 from mosaic.contracts.views import RunView
 from mosaic.formatting import format_si_number, run_title
 from mosaic.gui.models.run_comparison import MAX_DISTINCT
@@ -90,7 +91,7 @@ class ReadOnlyTable(QTableWidget):
         columns = range(self.columnCount() - 1)
         lines = [[self.horizontalHeaderItem(column) for column in columns]]
         lines += [[self.item(row, column) for column in columns] for row in range(self.rowCount())]
-        return "".join("\t".join(item.text() if item else "" for item in line) + "\n" for line in lines)
+        return "".join("\t".join(csv_text(item.text()) if item else "" for item in line) + "\n" for line in lines)
 
 
 def format_interval(value: ConfidenceInterval) -> str:

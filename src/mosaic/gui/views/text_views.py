@@ -1,4 +1,4 @@
-"""Read-only text in monospace, and JSON in it."""
+"""Read-only text: help pages, and text in monospace, such as JSON."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from PySide6.QtCore import QEvent, Qt
-from PySide6.QtGui import QColor, QFont, QSyntaxHighlighter, QTextCharFormat
-from PySide6.QtWidgets import QPlainTextEdit
+from PySide6.QtCore import QEvent, Qt, QUrl
+from PySide6.QtGui import QColor, QFont, QImage, QSyntaxHighlighter, QTextCharFormat
+from PySide6.QtWidgets import QPlainTextEdit, QTextBrowser
 
 from mosaic.gui import theme
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(rf"(?P<key>{_TEXT}(?=\s*:))|(?P<text>{_TEXT})|(?P<plain>-?\d[\d.eE+-]*|true|false|null)")
+
+
+class PageBrowser(QTextBrowser):
+    """A help page in Markdown. It reads no file: an algorithm's page may be that of somebody's script."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setObjectName(name)
+        self.setOpenExternalLinks(True)
+
+    def loadResource(self, type: int, name: QUrl | str) -> QImage:
+        return QImage(1, 1, QImage.Format.Format_ARGB32_Premultiplied)  # without any, Qt would try to open the file
 
 
 class MonospaceView(QPlainTextEdit):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QSignalBlocker, Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QComboBox, QLabel, QSizePolicy, QSlider, QWidget
+from PySide6.QtWidgets import QComboBox, QSizePolicy, QSlider, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.views import RunView
@@ -19,6 +19,7 @@ from mosaic.gui.models.video_file import VideoFile, VideoFrame, VideoReader, lis
 from mosaic.gui.views.frame_grid import FrameGrid
 from mosaic.gui.views.widgets import (
     EmptyState,
+    PlainLabel,
     button,
     column,
     combo_box,
@@ -61,7 +62,7 @@ class VideoPlayer(QWidget):
         self._slider.setToolTip("Position in the video")
         self._slider.sliderMoved.connect(self._seek)
         self._slider.actionTriggered.connect(lambda _: self._seek(self._slider.sliderPosition()))
-        self._time = with_object_name(QLabel(), f"{name}.time")
+        self._time = PlainLabel(name=f"{name}.time")
         self._speed = combo_box(f"{name}.speed", [(f"{speed:g}×", speed) for speed in SPEEDS], "Playing speed")
         self._speed.setCurrentIndex(SPEEDS.index(1.0))
         self._speed.currentIndexChanged.connect(lambda _: self._update_interval())

@@ -34,6 +34,7 @@ from mosaic.gui.views.labels import DOT_SIZE as DOT_SIZE
 from mosaic.gui.views.labels import ElidedLabel as ElidedLabel
 from mosaic.gui.views.labels import IconLabel as IconLabel
 from mosaic.gui.views.labels import NoteLabel as NoteLabel
+from mosaic.gui.views.labels import PlainLabel as PlainLabel
 from mosaic.gui.views.labels import dot_icon as dot_icon
 from mosaic.gui.views.labels import heading_label as heading_label
 from mosaic.gui.views.labels import muted_label as muted_label

@@ -57,7 +57,7 @@ class Analytics:
             "saved_files": saved,
         }
         path = os.path.join(run_dir, "analytics.json")
-        with open(f"{path}.{probe.pid}", "w") as file:
+        with open(f"{path}.{probe.pid}", "w", encoding="utf-8") as file:
             json.dump(body, file, indent=2)
         os.replace(f"{path}.{probe.pid}", path)
 

@@ -48,7 +48,7 @@ _monotonic = time.monotonic
 def claim(path: str, text: str) -> bool:
     """Create a file with this text and return whether this process did; no other one ever reads a part of it."""
     draft = f"{path}.{os.getpid()}"
-    with open(draft, "w") as file:
+    with open(draft, "w", encoding="utf-8") as file:
         file.write(text)
     try:
         os.link(draft, path)
@@ -342,7 +342,7 @@ class Probe:
             preferred = self._preferred_source(is_last)
             if preferred is not None and claim(path, preferred):
                 self._is_episode_counter = not self.is_child
-            with suppress(OSError), open(path) as claimed:
+            with suppress(OSError), open(path, encoding="utf-8") as claimed:
                 self._episode_source = claimed.read()
         return self._episode_source
 

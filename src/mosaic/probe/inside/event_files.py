@@ -110,6 +110,6 @@ def _main_writer_name(name: str) -> str:
     if not _main_writer_names:
         path = os.path.join(current_probe().run_dir, _MAIN_WRITER_FILE)
         claim(path, name)
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             _main_writer_names.append(file.read())
     return _main_writer_names[0]

@@ -149,7 +149,7 @@ class EnvGroup:
                 if mark is None:
                     os.remove(path)
                     continue
-                with open(path + ".new", "w") as file:
+                with open(path + ".new", "w", encoding="utf-8") as file:
                     file.write(f"{mark.purpose} {mark.step}")
                 os.replace(path + ".new", path)
 
@@ -168,7 +168,7 @@ def _mark_path(probe: Probe, index: int) -> str:
 
 def read_mark(probe: Probe, index: int) -> ChildMark | None:
     try:
-        with open(_mark_path(probe, index)) as file:
+        with open(_mark_path(probe, index), encoding="utf-8") as file:
             purpose, step = file.read().split()
             return ChildMark(purpose, int(step))
     except OSError:

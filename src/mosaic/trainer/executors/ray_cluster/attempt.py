@@ -166,7 +166,7 @@ class AttemptBridge:
         """Wait until the cluster has a place for the actor; None if a stop was requested meanwhile."""
         token, path = secrets.token_hex(16), self._folder.path / f"{_TOKEN_PREFIX}{secrets.token_hex(4)}"
         inbox = Follower(self._folder.inbox, inbox_offset)
-        path.write_text(token)
+        path.write_text(token, encoding="utf-8")
         asked = asyncio.ensure_future(self._node.call("describe", str(path), token))
         try:
             while not asked.done():

@@ -121,7 +121,7 @@ class NodeActor:
     def describe(self, token_path: str, token: str) -> NodeFacts:
         """`token_path`: a file that the bridge has written into the run folder, with `token` as its content."""
         try:
-            sees_folder = Path(token_path).read_text() == token
+            sees_folder = Path(token_path).read_text(encoding="utf-8") == token
         except OSError:
             sees_folder = False
         return NodeFacts(_node_address(), boot_id(), _python_version(), __version__, sees_folder)
@@ -163,7 +163,7 @@ class NodeActor:
         assert self._scratch is not None
         worker = get_worker(launch.worker)
         config = self._scratch / "worker-config.json"
-        config.write_text(launch.config)
+        config.write_text(launch.config, encoding="utf-8")
         argv = [*worker.command, "--config", str(config), *(["--resume"] if launch.is_resume else [])]
         reader, self._lifeline = os.pipe()
         spec: LaunchSpec = {
@@ -283,7 +283,7 @@ def _delete_abandoned(root: Path) -> None:
     for folder in root.iterdir():
         with suppress(OSError, ValueError, KeyError, TypeError):
             owner = folder / _OWNER_NAME
-            if owner.stat().st_mtime < time.time() - _KEPT_S and is_gone(json.loads(owner.read_text())):
+            if owner.stat().st_mtime < time.time() - _KEPT_S and is_gone(json.loads(owner.read_text(encoding="utf-8"))):
                 shutil.rmtree(folder)
 
 
