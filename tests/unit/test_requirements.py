@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COUNTS = {1: 5, 2: 7, 3: 14, 4: 7, 5: 5, 6: 4, 7: 9, 8: 4, 9: 8, 10: 4, 11: 2}
+COUNTS = {1: 5, 2: 9, 3: 16, 4: 7, 5: 5, 6: 4, 7: 12, 8: 4, 9: 9, 10: 6, 11: 5}
 """By part of the requirements: the number of its lines."""
 STATES = ("holds", "part: ", "open")
 
