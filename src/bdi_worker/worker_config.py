@@ -13,7 +13,7 @@ from bdi_worker import WORKER_NAME
 from mosaic.contracts.errors import ConfigRefused, refuse_key, unknown_name_error
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import CONFIG_PATH
-from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, SafeName
+from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, RunId, SafeName
 from mosaic.envs.user_modules import allow_imports
 
 ALGORITHM = "bdi_q"
@@ -63,7 +63,7 @@ class BdiSettings(Contract):
 class WorkerConfig(Contract):
     """The worker's own part of a payload."""
 
-    run_id: SafeName | None = None
+    run_id: RunId | None = None
     algo: SafeName | None = None
     env_id: EnvId | None = None
     total_timesteps: int | None = None

@@ -68,6 +68,7 @@ ROWS = {
     "F46": "other local users and foreign Host headers",
     "F54": "HTML in tags, names, notes, groups and reasons",
     "F55": "escape sequences and directions in texts of a run",
+    "F58": "run ids by hand, and things in runs/ that are no run",
     "M1": "any process of any kind of run killed at random",
 }
 TRIES_VARIABLE = "MOSAIC_FAULT_TRIES"

@@ -10,6 +10,7 @@ from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.shell.worker_config import WorkerRequest, algorithm_config, parse_request
 from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused, UnknownName
+from mosaic.contracts.folder import is_run_id
 
 BARE: dict[str, Any] = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048}
 
@@ -134,6 +135,20 @@ def test_an_environment_id_with_an_impossible_module_or_name_is_refused(env_id: 
 def test_ids_that_are_paths_or_worse_are_refused(key: str, value: str) -> None:
     """F26: by the worker, if it is started by hand."""
     assert f"{key}: " in refusal({**BARE, key: value})
+
+
+@pytest.mark.parametrize("run_id", ["last", "LAST", "Best", ".", "..", ".x", "-x", "a b", "é", "a@b", "a" * 65, "a\n"])
+def test_a_run_id_that_commands_could_not_name_is_refused(run_id: str) -> None:
+    """F58: one rule for the worker, imports and the daemon."""
+    assert not is_run_id(run_id)
+    assert "run_id: expected up to 64 letters, digits" in refusal({**BARE, "run_id": run_id})
+
+
+@pytest.mark.parametrize("run_id", ["test1", "bare-1", "01KADXYZ", "_x", "a.b_c-D", "a" * 64])
+def test_a_run_id_need_not_be_a_ulid(run_id: str) -> None:
+    """F58: of a worker that is started by hand."""
+    assert is_run_id(run_id)
+    assert parse_request({**BARE, "run_id": run_id}).config.run_id == run_id
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 3, {"algo": "ppo"}, {**BARE, "extras": []}, {**BARE, "seed": "x"}])

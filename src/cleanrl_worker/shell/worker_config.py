@@ -29,6 +29,7 @@ from mosaic.contracts.payload import (
     EnvId,
     EvaluationOptions,
     Payload,
+    RunId,
     SafeName,
     Seed,
 )
@@ -56,7 +57,7 @@ class WorkerConfig(Contract):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    run_id: SafeName | None = None
+    run_id: RunId | None = None
     algo: AlgoName | None = None
     env_id: EnvId | None = None
     total_timesteps: Count | None = None

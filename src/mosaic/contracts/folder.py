@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,23 @@ MAX_NAME_BYTES = 200
 """Of a derived file name; file systems allow 255, of which a suffix may need some."""
 PRUNED_PREFIX = ".pruned-"
 """Begins the names of folders, next to those of runs, with what is being deleted."""
+RESERVED_RUN_IDS = ("last", "best")
+"""Words that commands take in place of a run or a checkpoint."""
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a run can have this id: it names a folder, and a person types it in a shell.
+
+    The daemon gives ULIDs; a worker that is started by hand may be given another id.
+    """
+    return re.fullmatch(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,63}", text) is not None and text.lower() not in RESERVED_RUN_IDS
+
+
+def validate_run_id(value: str) -> str:
+    if not is_run_id(value):
+        taken = " or ".join(RESERVED_RUN_IDS)
+        raise ValueError(f"expected up to 64 letters, digits, _, . and -, not beginning with . or -, and not {taken}")
+    return value
 
 
 def to_file_name(text: str) -> str:

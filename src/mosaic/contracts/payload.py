@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
+from mosaic.contracts.folder import validate_run_id
 from mosaic.contracts.imports import is_module_name, named_modules
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
@@ -84,6 +85,7 @@ EnvKwargs = Annotated[dict[str, Any], AfterValidator(_validate_env_kwargs)]
 WrapperText = Annotated[str, Field(max_length=2000), AfterValidator(validate_wrapper)]
 """A wrapper by name or as `module:Class`, with its arguments: `frame-stack(stack_size=4)`."""
 SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(validate_safe_name)]
+RunId = Annotated[str, AfterValidator(validate_run_id)]
 Label = Annotated[str, AfterValidator(validate_label)]
 """A name for people, such as `PPO, größeres Netz`."""
 EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_validate_env_id)]
@@ -366,4 +368,4 @@ class ScriptConfig(Contract):
     """The caller's process produces the run, and `argv` only waits for its end. It starts at once and holds no slot."""
     algo_params: dict[str, Any] = {}
     """Settings of the caller's program, by which runs are compared."""
-    run_id: SafeName | None = None
+    run_id: RunId | None = None

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract, parse_contract
-from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, SafeName, Seed, Text, WrapperText
+from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, RunId, SafeName, Seed, Text, WrapperText
 
 PLAY_WORKER = "play"
 HUMAN = "human"
@@ -82,7 +82,7 @@ class PlayConfig(Contract):
     record: bool = True
     is_paused: bool = False
     """Whether it waits for `resume` or `step` before the first step."""
-    run_id: SafeName | None = None
+    run_id: RunId | None = None
     policy_paths: dict[str, AnyPath] = Field(default_factory=dict)
     """By the target of an actor `policy`: where its checkpoint is."""
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import Contract
-from mosaic.contracts.payload import EnvId, Payload, SafeName
+from mosaic.contracts.payload import EnvId, Payload, RunId, SafeName
 
 DESCRIPTION_FILE = "mosaic.json"
 CARD_FILE = "README.md"
@@ -71,7 +71,7 @@ class PolicyDescription(Contract):
     """Environment steps taken when the checkpoint was written; none where there is only a model file."""
     score: float | None = None
     """Mean return of the last 100 episodes of training, or of an evaluation during it."""
-    run_id: SafeName | None = None
+    run_id: RunId | None = None
     settings: dict[str, Any] = {}
     """Of the algorithm."""
     versions: dict[str, str] = {}

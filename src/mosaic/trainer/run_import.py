@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import lzma
 import os
-import re
 import shutil
 import stat
 import struct
@@ -27,7 +26,7 @@ import structlog
 from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import RunFolder, validate_run_id
 from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
@@ -47,8 +46,6 @@ MIN_BYTES_OF_BOMB = 256 << 20
 MAX_CONFIG_BYTES = 8 << 20
 """Of config.json and record.json, which are read into memory."""
 MAX_LINK_BYTES = 4096
-RESERVED_IDS = ("last",)
-_RUN_ID = re.compile(r"[0-9A-Za-z]{1,64}")
 _CONFIG, _RECORD = RunFolder("/").config.name, RunFolder("/").record.name
 
 
@@ -237,8 +234,10 @@ def _read_record(staging: Path, source: str) -> RunRecord:
         Payload.read(folder.config)
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{source}: this is not a MOSAIC run ({str(error).splitlines()[0]}).") from None
-    if not _RUN_ID.fullmatch(record.run_id) or record.run_id.lower() in RESERVED_IDS:
-        raise BadInput(f"{source}: {record.run_id[:80]!r} is not a valid run id; expected up to 64 letters and digits.")
+    try:
+        validate_run_id(record.run_id)
+    except ValueError as error:
+        raise BadInput(f"{source}: {record.run_id[:80]!r} is not a valid run id; {error}.") from None
     if record.is_active:
         # It was exported while it ran: none of its processes is here.
         changes = {"stage": Stage.FINISHED, "outcome": Outcome.LOST, "reason": "It was exported while it ran."}
