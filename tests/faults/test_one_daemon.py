@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_a_second_daemon_stays_out_when_the_files_of_the_first_are_deleted(
         assert other.status().pid == pid
     assert f"already running, pid {pid}" in second.communicate(timeout=60)[1]
     assert second.returncode == 75
-    assert workspace.daemon_lock.read_text() == str(pid)
+    assert json.loads(workspace.daemon_lock.read_text()) == identify(pid)
     wait_for(lambda: not started_daemons(workspace) - {pid}, "the daemon that the command has started to stay out")
     assert trainer.status().pid == pid
 

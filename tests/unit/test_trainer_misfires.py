@@ -62,6 +62,17 @@ def test_a_run_submitted_to_an_empty_queue_starts() -> None:
     assert misfires.pause_reason is None
 
 
+def test_a_pause_keeps_its_reason_when_another_run_ends_well() -> None:
+    """F51: the runs that failed are forgotten, the pause is not."""
+    misfires = paused()
+    reason = misfires.pause_reason
+    assert not misfires.record_end(ended(Outcome.SUCCEEDED, 60), [waiting("OLD")])
+    assert misfires.blocks_queue([waiting("OLD")])
+    assert misfires.pause_reason == reason
+    misfires.clear()
+    assert misfires.pause_reason is None
+
+
 def test_runs_submitted_to_a_paused_queue_wait_until_it_is_resumed() -> None:
     misfires = paused()
     assert misfires.blocks_queue([waiting("OLD"), waiting("NEW")])

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,11 +17,12 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
 from mosaic.cli.service_commands import install_service, uninstall_service
 from mosaic.common.processes import is_alive
-from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
+from mosaic.contracts.errors import BadInput, MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.options import EXECUTORS, LOCAL_EXECUTOR
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress
+    from mosaic.contracts.process_identity import ProcessIdentity
     from mosaic.contracts.views import DaemonStatus, SlotUsage
 
 STOP_TIMEOUT_S = 10.0
@@ -176,33 +178,55 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
         raise BadInput("--runs and --drain exclude each other: cancel the runs or let them end.")
     context.use_local()
     context.print_workspace()
-    address = context.daemon_address()
-    if address is None:
+    address, process = _find_daemon(context)
+    if process is None:
         context.print_result({"stopped": None}, "No daemon runs.")
         return
+    pid = process["pid"]
+    try:
+        if address is None:
+            raise NoDaemon(
+                f"The daemon (pid {pid}) cannot be asked, as {context.workspace.daemon_file} is missing or damaged. "
+                "It writes it again within seconds."
+            )
+        context.trainer(may_start=False).stop_daemon(cancel_runs, drain)
+    except MosaicError as error:
+        if cancel_runs or drain:
+            raise
+        output.print_message(f"{error} It is ended by signal.")
+        _send_signal(pid, signal.SIGTERM)
     if drain:
-        context.trainer(may_start=False).stop_daemon(drain=True)
         message = "The daemon starts no further run and stops after its last one."
         context.print_result({"stopped": None}, message)
         return
-    pid = address.process["pid"]
-    try:
-        context.trainer(may_start=False).stop_daemon(cancel_runs)
-    except NoDaemon as error:
-        if cancel_runs:
-            raise
-        output.print_message(f"{error} It is ended by signal.")
-        os.kill(pid, signal.SIGTERM)
-    if not _wait_until_gone(address, CANCEL_TIMEOUT_S if cancel_runs else STOP_TIMEOUT_S):
-        os.kill(pid, signal.SIGKILL)
-        if not _wait_until_gone(address, STOP_TIMEOUT_S):
+    if not _wait_until_gone(context, process, CANCEL_TIMEOUT_S if cancel_runs else STOP_TIMEOUT_S):
+        _send_signal(pid, signal.SIGKILL)
+        if not _wait_until_gone(context, process, STOP_TIMEOUT_S):
             raise NoDaemon(f"The daemon (pid {pid}) does not end, not even when killed.")
     context.print_result({"stopped": pid}, f"The daemon (pid {pid}) has ended.")
 
 
-def _wait_until_gone(address: DaemonAddress, timeout_s: float) -> bool:
+def _find_daemon(context: CliContext) -> tuple[DaemonAddress | None, ProcessIdentity | None]:
+    """The workspace's daemon: as daemon.json says or, where that cannot be read, daemon.lock, which has no address."""
+    from mosaic.client import read_lock_owner
+
+    try:
+        address = context.daemon_address()
+    except MosaicError:
+        address = None
+    return address, address.process if address else read_lock_owner(context.workspace)
+
+
+def _send_signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _wait_until_gone(context: CliContext, process: ProcessIdentity, timeout_s: float) -> bool:
+    from mosaic.client import read_lock_owner
+
     deadline = time.monotonic() + timeout_s
-    while is_alive(address.process):
+    while is_alive(process) or read_lock_owner(context.workspace) == process:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ from mosaic.client.identify import (
 from mosaic.client.trainer_client import TrainerClient
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import file_size
-from mosaic.common.processes import is_alive
+from mosaic.common.processes import is_alive, start_time
 from mosaic.contracts.errors import AlreadyRunning, BadInput, IdentityFailed, NoDaemon
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
@@ -61,6 +62,23 @@ def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
         raise NoDaemon(
             f"{workspace.daemon_file} cannot be read ({error}). If no daemon runs, delete that file and try again."
         ) from None
+
+
+def read_lock_owner(workspace: Workspace) -> ProcessIdentity | None:
+    """The living process that daemon.lock names: the workspace's daemon, also where daemon.json is gone or damaged."""
+    try:
+        with open(workspace.daemon_lock, encoding="utf-8") as file:
+            content = json.load(file)
+            # Earlier versions write the number only.
+            owner: ProcessIdentity = {"pid": content, "start": "", "boot_id": ""} if type(content) is int else content
+            if owner["start"] and start_time(os.getpid()):
+                return owner if is_alive(owner) else None
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+    except BlockingIOError:  # held by whoever wrote it
+        return owner
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def connect(workspace: Workspace, may_start: bool = True, daemon_arguments: Sequence[str] = ()) -> TrainerClient:
@@ -147,6 +165,8 @@ def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonA
         raise NoDaemon(f"The daemon did not start. {full_disk}")
     printed = console.read_bytes()[printed_before:].decode(errors="replace").strip().splitlines()
     reason = f" {printed[-1].rstrip('.')}." if printed else ""
+    if process.returncode is not None and process.returncode < 0:
+        reason = f"{reason} It was killed by signal {-process.returncode}."
     raise NoDaemon(f"The daemon did not start.{reason} Its output: {console}")
 
 

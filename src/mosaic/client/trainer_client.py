@@ -454,9 +454,9 @@ class TrainerClient:
         """Continues a queue that was paused after several fast failures."""
         return _parse_status(self._daemon.call("ContinueQueue", pb.StatusRequest()))
 
-    def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> DaemonStatus:
+    def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> None:
         """Stops the daemon; its runs continue unless `cancel_runs`. `drain`: it stops after the last run."""
-        return _parse_status(self._daemon.call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
+        self._daemon.call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain))
 
 
 def _parse_batch(reply: pb.EventBatch) -> WatchBatch:

@@ -6,13 +6,15 @@ import argparse
 import gc
 import math
 import os
+import resource
 import sqlite3
 import sys
 
 import structlog
 
+from mosaic.common.processes import own_identity
 from mosaic.contracts.daemon_port import PORT
-from mosaic.contracts.errors import BadInput, MosaicError, StorageFailed
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, StorageFailed
 from mosaic.contracts.folder import EXECUTOR_VARIABLE, KEEPER_VARIABLE, Workspace
 from mosaic.contracts.options import EXECUTORS, LOCAL_EXECUTOR
 from mosaic.trainer.daemon import IDLE_TIMEOUT_S, Daemon, configure_logging, detect_slots
@@ -26,6 +28,7 @@ from mosaic.trainer.listeners import parse_listen_address
 
 log = structlog.get_logger("mosaic.trainer")
 
+MIN_OPEN_FILES = 64
 SWITCH_S = 0.0005
 """How long the thread that reads a journal may keep the others from running: a call waits that long several times."""
 
@@ -54,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _print_unusable(workspace, error)
     try:
+        _check_machine()
         listen = parse_listen_address(options.listen) if options.listen else None
         idle_s = (math.inf if listen else IDLE_TIMEOUT_S) if options.idle_s is None else options.idle_s
         Daemon(
@@ -76,6 +80,21 @@ def main(arguments: list[str] | None = None) -> int:
         log.exception("daemon_failed")
         return _print_unusable(workspace, error)
     return 0
+
+
+def _check_machine() -> None:
+    """Refuse to start where it could not work: with fewer files, gRPC ends this process without a word."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= files < MIN_OPEN_FILES:
+        raise NotAllowed(
+            f"This process may open {files} files, and the daemon needs {MIN_OPEN_FILES} at least. "
+            "Raise the limit: ulimit -n 1024"
+        )
+    if not own_identity()["start"]:
+        raise NotAllowed(
+            "Neither /proc nor the command ps tells when a process was started, so the daemon could not recognize "
+            "the processes of its runs. Mount /proc, then try again."
+        )
 
 
 def _default_executor(name: str | None) -> str:

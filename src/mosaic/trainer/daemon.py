@@ -108,6 +108,8 @@ class Daemon:
         self._is_draining = False
         self._is_ready = False
         """Whether daemon.json invites callers."""
+        self._daemon_file_lock = threading.Lock()
+        """Held to restore or to withdraw daemon.json: what is withdrawn stays so."""
         self._index_problem: str | None = None
         """What is wrong with the index: it has to be rebuilt."""
 
@@ -194,9 +196,10 @@ class Daemon:
             log.info("daemon_started", **facts, listen=self._listen)
             if self._listen and self._tls:
                 self._on_listening(self._listen, self._tls.fingerprint)
-            while not self._shutdown_requested.is_set():
+            while True:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._shutdown_requested.wait(), CHECK_S)
+                    break
                 self._check_files()
                 self._check_shutdown(servicer)
         finally:
@@ -243,9 +246,10 @@ class Daemon:
 
     def _withdraw(self) -> None:
         """Removes daemon.json, so that callers start the next daemon instead of waiting for this one."""
-        self._is_ready = False
-        if self._owns_daemon_file():
-            self._workspace.daemon_file.unlink(missing_ok=True)
+        with self._daemon_file_lock:
+            self._is_ready = False
+            if self._owns_daemon_file():
+                self._workspace.daemon_file.unlink(missing_ok=True)
 
     def _check_files(self) -> None:
         """Restores what was deleted: without these files, callers would start a second daemon."""
@@ -255,9 +259,10 @@ class Daemon:
             if self._records.index.restore_if_gone():
                 log.warning("index_restored", path=str(self._workspace.index))
             is_restored = self._lock.restore_file()
-            if not self._owns_daemon_file():
-                self._write_daemon_file()
-                is_restored = True
+            with self._daemon_file_lock:
+                if self._is_ready and not self._owns_daemon_file():
+                    self._write_daemon_file()
+                    is_restored = True
         except (OSError, sqlite3.Error) as error:
             log.warning("daemon_files_not_restored", error=str(error))
             return

@@ -103,8 +103,10 @@ class FastFailureBreaker:
 
     def __init__(self) -> None:
         self._failed_run_ids: list[str] = []
-        self._held_run_ids: frozenset[str] | None = None
-        """The runs that were queued when the queue was paused; None: it is not paused."""
+        self._held_run_ids: frozenset[str] = frozenset()
+        """The runs that were queued when the queue was paused."""
+        self.pause_reason: str | None = None
+        """Why the queue is paused; None: it is not. Only `clear` ends a pause."""
 
     def record_end(self, record: RunRecord, queued: Iterable[RunRecord]) -> bool:
         """Whether the queue pauses with this end of a run."""
@@ -113,14 +115,18 @@ class FastFailureBreaker:
                 self._failed_run_ids.clear()
             return False
         self._failed_run_ids.append(record.run_id)
-        if len(self._failed_run_ids) < MAX_FAST_FAILURES or self._held_run_ids is not None:
+        if len(self._failed_run_ids) < MAX_FAST_FAILURES or self.pause_reason is not None:
             return False
         self._held_run_ids = frozenset(other.run_id for other in queued)
+        self.pause_reason = (
+            f"The last {MAX_FAST_FAILURES} runs failed within {FAST_FAILURE_S:g} seconds of their start, so the queue "
+            f"waits. See why: mosaic show {short_id(record.run_id)}    Continue: mosaic daemon continue"
+        )
         return True
 
     def blocks_queue(self, queued: Iterable[RunRecord]) -> bool:
         """Whether these have to wait. The pause ends when none of the runs queued before it is left."""
-        if self._held_run_ids is None:
+        if self.pause_reason is None:
             return False
         if any(record.run_id in self._held_run_ids for record in queued):
             return True
@@ -129,17 +135,8 @@ class FastFailureBreaker:
 
     def clear(self) -> None:
         self._failed_run_ids.clear()
-        self._held_run_ids = None
-
-    @property
-    def pause_reason(self) -> str | None:
-        """Why the queue is paused."""
-        if self._held_run_ids is None:
-            return None
-        return (
-            f"The last {MAX_FAST_FAILURES} runs failed within {FAST_FAILURE_S:g} seconds of their start, so the queue "
-            f"waits. See why: mosaic show {short_id(self._failed_run_ids[-1])}    Continue: mosaic daemon continue"
-        )
+        self._held_run_ids = frozenset()
+        self.pause_reason = None
 
 
 def _is_fast_failure(record: RunRecord) -> bool:

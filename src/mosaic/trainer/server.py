@@ -376,9 +376,12 @@ class Servicer(TrainerServicer):
         return _json_reply(self._daemon.status())
 
     def StopDaemon(self, request: pb.StopRequest, context: Context) -> pb.JsonReply:
-        status = self._daemon.status()
         self._daemon.shut_down(request.cancel_runs, request.drain)
-        return _json_reply(status)
+        try:
+            return _json_reply(self._daemon.status())
+        except Exception:  # It ends nevertheless.
+            log.exception("status_failed")
+            return pb.JsonReply(json="{}")
 
 
 def _group_parts(parts: Iterator[MetricSeries]) -> Iterator[list[MetricSeries]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from contextlib import suppress
@@ -10,7 +11,8 @@ from typing import IO
 
 import structlog
 
-from mosaic.client import read_daemon_address
+from mosaic.client import read_daemon_address, read_lock_owner
+from mosaic.common.processes import own_identity
 from mosaic.contracts.errors import AlreadyRunning, NoDaemon
 from mosaic.contracts.folder import Workspace
 
@@ -24,7 +26,7 @@ class WorkspaceLock:
     """Held until released or until this process ends, however it ends.
 
     The folder itself is locked, which stays locked whatever is deleted in it. The lock file holds the owner's
-    pid; it is locked, too, because daemons of earlier versions know no other lock.
+    identity; it is locked, too, because daemons of earlier versions know no other lock.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -34,8 +36,9 @@ class WorkspaceLock:
         while not self._try_acquire():
             pid = _ready_daemon_pid(workspace)
             if pid or time.monotonic() > deadline:
-                owner = pid or _read_owner(workspace)
-                raise AlreadyRunning(f"A daemon for {workspace.root} is already running, pid {owner}.")
+                owner = None if pid else read_lock_owner(workspace)
+                pid = pid or (owner["pid"] if owner else "unknown")
+                raise AlreadyRunning(f"A daemon for {workspace.root} is already running, pid {pid}.")
             time.sleep(0.02)
 
     def _try_acquire(self) -> bool:
@@ -60,9 +63,9 @@ class WorkspaceLock:
         except BlockingIOError:
             file.close()
             return None
-        with suppress(OSError):  # on a full disk; the number is only shown
+        with suppress(OSError):  # on a full disk; it is needed only where daemon.json is gone, too
             file.truncate(0)
-            file.write(str(os.getpid()))
+            file.write(json.dumps(own_identity()))
             file.flush()
         return file
 
@@ -91,16 +94,9 @@ class WorkspaceLock:
         os.close(self._folder_fd)
 
 
-def _ready_daemon_pid(workspace: Workspace) -> int | None:
+def _ready_daemon_pid(workspace: Workspace) -> int | str | None:
     try:
         address = read_daemon_address(workspace)
     except NoDaemon:  # the file is damaged
         return None
     return address.process["pid"] if address else None
-
-
-def _read_owner(workspace: Workspace) -> str:
-    try:
-        return workspace.daemon_lock.read_text(encoding="utf-8").strip() or "unknown"
-    except OSError:
-        return "unknown"
