@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
 from tests.helpers.probe_scripts import start_script
 from tests.helpers.worker_runs import run_worker, small
 
@@ -384,6 +384,15 @@ def test_a_sidecar_that_still_records_does_not_create_a_deleted_run_again(
             kill_with_descendants(recorder.pid)
     assert not folder.path.exists()
     assert trainer.import_run(grave) == before
+
+
+def test_an_imported_run_is_resumed_in_a_new_workspace(trainer: TrainerClient, plugins: Path, tmp_path: Path) -> None:
+    payload = {"metadata": {"worker": {"id": "cleanrl", "config": small()}}, "artifacts": {}}
+    trained = ended(trainer, trainer.submit(payload).run_id)
+    with running_daemon(Workspace(tmp_path / "other machine"), plugins) as (_, other):
+        run_id = other.import_run(trained.run_dir).run_id
+        other.resume(run_id, 128)
+        assert ended(other, run_id).global_step == 128
 
 
 def test_watchers_receive_an_event_for_a_deleted_run(trainer: TrainerClient) -> None:

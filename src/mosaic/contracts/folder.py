@@ -125,7 +125,7 @@ class Workspace:
     def create_private(self) -> None:
         """Creates its folders, which only their owner may enter; changes those of an earlier version."""
         folders = [self.root, self.trainer, self.logs]
-        for folder in folders:
+        for folder in (*folders, self.configs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A folder that holds other things, such as a project or /tmp, stays as it is.
         own = {self.trainer.name, self.logs.name, self.trackio.name, ".env"}
