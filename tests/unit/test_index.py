@@ -134,6 +134,45 @@ def test_a_reader_reloads_when_episodes_are_replaced(index: Index, folder: RunFo
     assert index.get_progress(folder.run_id).episodes == 3
 
 
+def test_totals_of_episodes_follow_additions_replacements_and_resumes(index: Index, folder: RunFolder) -> None:
+    def totals() -> tuple[int, float | None]:
+        progress = index.get_progress(folder.run_id)
+        return progress.episodes, progress.mean_return
+
+    def add(*numbers: int, value: float = 1.0) -> None:
+        index.add_episodes(folder.run_id, [(number, 0, number, 1.0, value, 3) for number in numbers])
+
+    assert totals() == (0, None)
+    add(1, 2)
+    add(2, 3, 3, value=4.0)  # one is known, one is given twice
+    assert totals() == (3, 3.0)
+    add(*range(4, 200), value=None)  # type: ignore[arg-type]
+    assert totals() == (199, None)
+    index.delete_above_step(folder.run_id, 2)
+    assert totals() == (2, 2.5)
+    index.delete_above_step(folder.run_id, -1)
+    assert totals() == (0, None)
+    add(1, 2)
+    index.delete_run(folder.run_id)
+    index.save(RunRecord(run_id=folder.run_id, worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    assert totals() == (0, None)
+
+
+def test_adding_an_episode_does_not_read_those_before_it(index: Index, folder: RunFolder) -> None:
+    def count_instructions(number: int) -> int:
+        """Return how many hundreds of SQLite's instructions it takes to add one episode."""
+        calls: list[None] = []
+        index._db.set_progress_handler(lambda: calls.append(None), 100)
+        index.add_episodes(folder.run_id, [(number, 0, number, 1.0, 1.0, 3)])
+        index._db.set_progress_handler(None, 0)
+        return len(calls)
+
+    index.add_episodes(folder.run_id, [(number, 0, number, 1.0, 1.0, 3) for number in range(1, 201)])
+    of_few = count_instructions(201)
+    index.add_episodes(folder.run_id, [(number, 0, number, 1.0, 1.0, 3) for number in range(202, 20_001)])
+    assert count_instructions(20_001) <= of_few + 1
+
+
 def test_recent_events_are_encoded_once_and_points_are_left_in_the_file(index: Index, folder: RunFolder) -> None:
     write(folder, 1, None, range(1, 4), 1)
     ingest(index, folder, JOURNAL, folder.journal)

@@ -375,11 +375,13 @@ class Index:
             highest = self._rows("SELECT max(number) FROM episode WHERE run=?", (key,))[0][0]
             # Episodes take the place of points that were logged under their tags.
             is_replacing = highest is None and self._has_points(key, (RETURN_TAG, LENGTH_TAG))
+            added = len({row[0] for row in rows})
             if highest is not None and min(row[0] for row in rows) <= highest:
                 known = self._db.executemany(
                     "DELETE FROM episode WHERE run=? AND number=?", [(key, row[0]) for row in rows]
                 )
                 is_replacing = known.rowcount > 0
+                added -= known.rowcount
             first = self._reserve_numbers(key, len(rows))
             self._db.executemany(
                 "INSERT OR REPLACE INTO episode (run, n, number, env, step, at, episodic_return, length) "
@@ -388,7 +390,7 @@ class Index:
             )
             if is_replacing:
                 self._start_generation(key)
-            self._update_episode_totals(key)
+            self._update_episode_totals(key, added)
 
     def _reserve_numbers(self, key: int, count: int) -> int:
         """Takes `count` point numbers of the run and returns the first of them."""
@@ -403,12 +405,12 @@ class Index:
         """Makes readers read the run's points again from the beginning."""
         self._db.execute("UPDATE run SET generation = max(generation + 1, ?) WHERE id=?", (time.time_ns(), key))
 
-    def _update_episode_totals(self, key: int) -> None:
+    def _update_episode_totals(self, key: int, added: int) -> None:
+        """`added`: how many more episodes there are. They are not counted again: that would read all of the run's."""
         self._db.execute(
-            "UPDATE run SET episodes = (SELECT count(*) FROM episode WHERE run = :key), mean_return = (SELECT "
-            "avg(episodic_return) FROM (SELECT episodic_return FROM episode WHERE run = :key ORDER BY number DESC "
-            "LIMIT 100)) WHERE id = :key",
-            {"key": key},
+            "UPDATE run SET episodes = episodes + :added, mean_return = (SELECT avg(episodic_return) FROM "
+            "(SELECT episodic_return FROM episode WHERE run = :key ORDER BY number DESC LIMIT 100)) WHERE id = :key",
+            {"key": key, "added": added},
         )
 
     def delete_above_step(self, run_id: str, step: int) -> None:
@@ -416,9 +418,9 @@ class Index:
         with self.transaction():
             key = self._key(run_id)
             self._db.execute("DELETE FROM point WHERE run=? AND step>?", (key, step))
-            self._db.execute("DELETE FROM episode WHERE run=? AND step>?", (key, step))
+            deleted = self._db.execute("DELETE FROM episode WHERE run=? AND step>?", (key, step)).rowcount
             self._start_generation(key)
-            self._update_episode_totals(key)
+            self._update_episode_totals(key, -deleted)
 
     @contextmanager
     def read_metrics(
