@@ -32,6 +32,14 @@ def test_the_aggregates_are_those_of_the_definitions() -> None:
     assert group.median.point == np.median([0.625, 0.75])
     assert group.optimality_gap.point == pytest.approx(1 - np.mean([0.625, 0.5]))  # 2 counts as 1
     assert [share.point for share in group.profile] == [np.mean([0.75, 0.5]), np.mean([0.0, 0.25])]
+    assert all(np.isnan(value.low) for value in (group.iqm, group.median, *group.profile)), "four runs are too few"
+
+
+def test_five_runs_of_each_environment_have_intervals() -> None:
+    scores = {"one": {"a": np.append(A, 75.0), "b": np.append(B, 0.0)}}
+    found = aggregate_groups(scores, RANGES, is_reference=True, thresholds=(0.25, 1.0))
+    assert found is not None
+    (group,) = found.groups
     for value in (group.iqm, group.median, group.mean, group.optimality_gap, *group.profile):
         assert value.low <= value.point <= value.high
         assert value.low < value.high
@@ -56,10 +64,11 @@ def test_a_profile_falls_from_one_to_zero() -> None:
 
 
 def test_the_curve_is_the_iqm_of_the_runs_at_each_point_with_a_band_over_runs() -> None:
-    first = np.array([[0.0, 1.0, np.nan], [0.0, 2.0, 1.0]])
-    second = np.array([[4.0, 3.0, 1.0], [8.0, 6.0, 1.0]])
+    first = np.array([[0.0, 1.0, np.nan], [0.0, 2.0, 1.0]] + [[2.0, 2.5, 1.0]] * 3)
+    second = np.array([[4.0, 3.0, 1.0], [8.0, 6.0, 1.0]] + [[2.0, 2.5, 1.0]] * 3)
     band = iqm_curve([first, second])
-    assert band.mean[:2].tolist() == [2.0, 2.5]  # the middle two of four
+    assert band.mean[:2].tolist() == [2.0, 2.5]  # the middle six of ten
+    assert np.isnan(iqm_curve([first[:4], second]).low).all(), "four runs are too few for a band"
     assert np.isnan(band.mean[2]), "a run has no value there"
     assert (band.low[:2] <= band.mean[:2]).all()
     assert (band.high[:2] > band.mean[:2]).all()

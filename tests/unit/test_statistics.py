@@ -94,16 +94,23 @@ def test_the_interquartile_mean_drops_a_quarter_at_either_end() -> None:
 
 
 def test_a_bootstrap_interval_contains_its_point_and_is_deterministic() -> None:
-    strata = [RANDOM.normal(size=8), RANDOM.normal(loc=3, size=4)]
+    strata = [RANDOM.normal(size=8), RANDOM.normal(loc=3, size=5)]
     interval = iqm_interval(strata, repetitions=4000)
     assert interval.low < interval.point < interval.high
     assert interval == iqm_interval(strata, repetitions=4000)
 
 
 def test_a_bootstrap_samples_within_each_task() -> None:
-    # One run per task leaves nothing to sample: a bootstrap over all runs together would vary.
-    interval = iqm_interval([np.array([1.0]), np.array([9.0])], repetitions=500)
+    # Equal runs of each task leave nothing to sample: a bootstrap over all runs together would vary.
+    interval = iqm_interval([np.full(5, 1.0), np.full(5, 9.0)], repetitions=500)
     assert interval == (5.0, 5.0, 5.0)
+
+
+def test_four_runs_of_an_environment_have_no_bootstrap_interval() -> None:
+    few, enough = np.arange(4.0), np.arange(5.0)
+    assert np.isnan(iqm_interval([enough, few], repetitions=500)[1:]).all()
+    assert np.isnan(probability_of_improvement_interval([enough], [few])[1:]).all()
+    assert np.isfinite(probability_of_improvement_interval([enough], [enough])).all()
 
 
 def test_the_interval_of_improvement_is_that_of_samples_compared_run_by_run() -> None:
@@ -123,7 +130,7 @@ def test_the_probability_of_improvement_counts_pairs_and_ties_as_half() -> None:
 
 
 def test_a_side_that_always_wins_has_probability_one() -> None:
-    interval = probability_of_improvement_interval([np.arange(5.0) + 10], [np.arange(4.0)])
+    interval = probability_of_improvement_interval([np.arange(5.0) + 10], [np.arange(5.0)])
     assert interval == (1.0, 1.0, 1.0)
 
 

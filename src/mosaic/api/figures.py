@@ -287,7 +287,8 @@ def _draw_band(axes: Axes, x: comparison.Floats, band: ConfidenceBand, style: _S
 
 
 def _draw_interval(axes: Axes, place: int, value: ConfidenceInterval, color: str) -> None:
-    axes.barh(place, value.high - value.low, left=value.low, height=0.5, color=color, alpha=0.55, linewidth=0)
+    if math.isfinite(value.low):
+        axes.barh(place, value.high - value.low, left=value.low, height=0.5, color=color, alpha=0.55, linewidth=0)
     axes.vlines(value.point, place - 0.25, place + 0.25, color="black", linewidth=1.2)
 
 

@@ -314,7 +314,8 @@ def format_with_interval(value: ConfidenceInterval) -> str:
 
 
 def format_probability(value: ConfidenceInterval) -> str:
-    return f"{value.point:.2f} [{value.low:.2f}, {value.high:.2f}]"
+    interval = f" [{value.low:.2f}, {value.high:.2f}]" if math.isfinite(value.low) else ""
+    return f"{value.point:.2f}{interval}"
 
 
 # --- the leaderboard

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mosaic.statistics.curves import ConfidenceBand, ConfidenceInterval
-from mosaic.statistics.scores import Strata, bootstrap_strata, iqm_interval, iqm_rows, percentile_interval
+from mosaic.statistics.scores import (
+    Strata,
+    bootstrap_strata,
+    can_bootstrap,
+    iqm_interval,
+    iqm_rows,
+    percentile_interval,
+    without_interval,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -110,11 +118,13 @@ def _aggregate_group(name: str, strata: Strata, thresholds: Sequence[float]) -> 
 def bootstrap_interval(
     strata: Strata, statistic: Callable[[Sequence[Floats]], Floats], repetitions: int = REPETITIONS
 ) -> ConfidenceInterval:
-    """Return a statistic with the 95 % interval of a stratified bootstrap.
+    """Return a statistic with the 95 % interval of a stratified bootstrap; NaN where runs are too few.
 
     `statistic` takes, per environment, a matrix whose rows are samples of its runs, and gives one value per row.
     """
     point = float(statistic([part[None] for part in strata])[0])
+    if not can_bootstrap(strata):
+        return without_interval(point)
     return percentile_interval(
         point, np.concatenate([statistic(drawn) for drawn in bootstrap_strata(strata, repetitions)])
     )
@@ -146,7 +156,8 @@ def performance_profile(strata: Strata, thresholds: Floats) -> ConfidenceBand:
 def iqm_curve(strata: Sequence[Floats]) -> ConfidenceBand:
     """Return the IQM over all runs at each point of a grid, with the 95 % band of a stratified bootstrap over runs.
 
-    `strata` has a matrix per environment: a row per run, a column per point. A point where a run has no value is NaN.
+    `strata` has a matrix per environment: a row per run, a column per point. A point where a run has no value is NaN,
+    and so is the band where runs are too few.
     """
     points = np.concatenate(strata)
     is_complete = np.isfinite(points).all(axis=0)
@@ -156,6 +167,8 @@ def iqm_curve(strata: Sequence[Floats]) -> ConfidenceBand:
         return ConfidenceBand(mean, low, high, count)
     known = [part[:, is_complete] for part in strata]
     mean[is_complete] = _iqm_columns(np.concatenate(known)[None])[0]
+    if not can_bootstrap(known):
+        return ConfidenceBand(mean, low, high, count)
     places = [np.arange(len(part)) for part in known]
     samples = [
         _iqm_columns(np.concatenate([part[rows] for part, rows in zip(known, drawn, strict=True)], axis=1))

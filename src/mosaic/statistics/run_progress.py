@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,12 +10,17 @@ from typing import TYPE_CHECKING
 from mosaic.contracts.states import Outcome
 from mosaic.formatting import count_noun, format_count, progress_fraction
 from mosaic.statistics.comparison import ComparedRun, Comparison, Floats, RunGroup, RunProgress, shorten_titles
+from mosaic.statistics.scores import MIN_BOOTSTRAP_RUNS
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 MAX_NAMED = 3
 """Runs or groups that a sentence names; of more, it counts the rest."""
+TOO_FEW_RUNS = (
+    f"Fewer than {MIN_BOOTSTRAP_RUNS} runs of a group on an environment are too few for the interval of its IQM, "
+    "and of how likely it is better than another."
+)
 SAME_LENGTH = 0.01
 """Runs whose steps differ by no more than this share were trained equally long."""
 
@@ -71,13 +77,15 @@ def _cut(entry: ComparedRun, last_step: float) -> ComparedRun:
 
 
 def describe_seeds(entries: Sequence[ComparedRun], groups: Sequence[RunGroup]) -> list[str]:
-    """Say that several seeds are needed where no two runs have the same settings, and no group has an interval."""
+    """Say that more seeds are needed where no two runs have the same settings, or a group has too few for an interval."""
     without_seed = {
         str(sorted((name, str(value)) for name, value in entry.settings.items() if name not in ("seed", "group")))
         for entry in entries
     }
-    has_intervals = any(len(group.run_ids) > 1 for group in groups)
-    if len(entries) < 2 or len(without_seed) < len(entries) or has_intervals:
+    if any(len(group.run_ids) > 1 for group in groups):
+        is_too_few = any(not math.isfinite(group.iqm.low) and math.isfinite(group.iqm.point) for group in groups)
+        return [TOO_FEW_RUNS] if is_too_few else []
+    if len(entries) < 2 or len(without_seed) < len(entries):
         return []
     return [
         "There is one run of each setting, so there are no intervals. "

@@ -24,6 +24,8 @@ LAST_EPISODES = 100
 AREA_POINTS = 100
 BOOTSTRAP_REPETITIONS = 50_000
 PAIR_BOOTSTRAP_REPETITIONS = 2_000
+MIN_BOOTSTRAP_RUNS = 5
+"""Of each environment. A bootstrap of fewer draws from so few values that its interval is hardly more than their range."""
 _CHUNK = 5_000
 _SEED = 0
 """Fixed, so that the same runs always give the same interval."""
@@ -51,14 +53,20 @@ def curve_area(steps: Floats, returns: Floats, end: float) -> float:
     return float(curve.mean())
 
 
+def can_bootstrap(strata: Sequence[npt.NDArray[Scalar]]) -> bool:
+    return bool(strata) and min(map(len, strata)) >= MIN_BOOTSTRAP_RUNS
+
+
 def iqm(scores: Floats) -> float:
     """Return the interquartile mean: the mean without the lowest and the highest quarter."""
     return float(iqm_rows(np.asarray(scores, np.float64).reshape(1, -1))[0])
 
 
 def iqm_interval(strata: Strata, repetitions: int = BOOTSTRAP_REPETITIONS) -> ConfidenceInterval:
-    """Return the IQM over all tasks with the 95 % interval of a stratified bootstrap."""
+    """Return the IQM over all tasks with the 95 % interval of a stratified bootstrap; NaN where runs are too few."""
     point = iqm(np.concatenate(list(strata)))
+    if not can_bootstrap(strata):
+        return without_interval(point)
     samples = np.concatenate(
         [iqm_rows(np.concatenate(drawn, axis=1)) for drawn in bootstrap_strata(strata, repetitions)]
     )
@@ -73,7 +81,13 @@ def probability_of_improvement(one: Strata, other: Strata) -> float:
 def probability_of_improvement_interval(
     one: Strata, other: Strata, repetitions: int = PAIR_BOOTSTRAP_REPETITIONS
 ) -> ConfidenceInterval:
-    """Return the probability with the 95 % interval of a bootstrap that resamples both sides independently."""
+    """Return the probability with the 95 % interval of a bootstrap that resamples both sides independently.
+
+    The interval is NaN where runs are too few.
+    """
+    point = probability_of_improvement(one, other)
+    if not can_bootstrap([*one, *other]):
+        return without_interval(point)
     wins = [_pairwise_wins(left, right) for left, right in zip(one, other, strict=True)]
     samples = [
         np.mean([_mean_of_drawn(*task) for task in zip(wins, left, right, strict=True)], axis=0)
@@ -83,7 +97,7 @@ def probability_of_improvement_interval(
             strict=True,
         )
     ]
-    return percentile_interval(probability_of_improvement(one, other), np.concatenate(samples))
+    return percentile_interval(point, np.concatenate(samples))
 
 
 def bootstrap_strata(
@@ -132,3 +146,7 @@ def _count_draws(drawn: Places) -> Floats:
 def percentile_interval(point: float, samples: Floats) -> ConfidenceInterval:
     low, high = np.percentile(samples, (2.5, 97.5))
     return ConfidenceInterval(point, float(low), float(high))
+
+
+def without_interval(point: float) -> ConfidenceInterval:
+    return ConfidenceInterval(point, float("nan"), float("nan"))

@@ -138,7 +138,10 @@ def show_probabilities(table: ReadOnlyTable, comparison: Comparison) -> None:
 
     def probability(one: str, other: str) -> str:
         value = comparison.improvement_probability.get((one, other))
-        return "–" if value is None else f"{value.point:.2f}  [{value.low:.2f}, {value.high:.2f}]"
+        if value is None:
+            return "–"
+        interval = f"  [{value.low:.2f}, {value.high:.2f}]" if math.isfinite(value.low) else ""
+        return f"{value.point:.2f}{interval}"
 
     names = [group.name for group in comparison.groups]
     rows = [(one, *(probability(one, other) for other in names)) for one in names]
