@@ -67,6 +67,7 @@ ROWS = {
     "F45": "hostile import",
     "F46": "other local users and foreign Host headers",
     "F51": "queue paused, daemon.json gone, too few files or no /proc",
+    "F53": "workspace planted by another user",
     "F54": "HTML in tags, names, notes, groups and reasons",
     "F55": "escape sequences and directions in texts of a run",
     "F58": "run ids by hand, and things in runs/ that are no run",

@@ -49,6 +49,7 @@ class DaemonAddress(NamedTuple):
 
 def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
     """The address of the workspace's daemon; None where no such process runs, or the file was copied."""
+    workspace.require_own()
     try:
         fields = json.loads(workspace.daemon_file.read_bytes())
         address = DaemonAddress(**{name: fields[name] for name in DaemonAddress._fields if name in fields})
@@ -139,7 +140,7 @@ def _connect_verified(address: str, token: str, daemon_label: str) -> TrainerCli
 def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonAddress:
     """Starts a daemon that outlives this process, and waits until it listens."""
     workspace.create_private()
-    console = workspace.logs / "trainer.console.log"
+    console = workspace.daemon_console
     printed_before = file_size(console)
     with open(console, "ab", opener=partial(os.open, mode=0o600)) as output:
         process = subprocess.Popen(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +31,8 @@ TRAINER_VARIABLE = "MOSAIC_TRAINER"
 """Environment variable: the trainer that commands use, by name or address."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
 """Environment variable: the workspace."""
+TRUST_VARIABLE = "MOSAIC_TRUST"
+"""Environment variable: workspaces, separated by colons, that are opened whoever created them."""
 PLAY_SUMMARY_NAME = "play_summary.json"
 RECORDING_NAME = "recording.bin"
 """In a run's folder: the episodes that it recorded."""
@@ -63,6 +67,13 @@ def to_file_name(text: str) -> str:
     """An environment id or run name as one path component: `ALE/Pong-v5` becomes `ALE_Pong-v5`."""
     name = text.replace("/", "_").replace("\\", "_").replace("\0", "_").lstrip(".") or "_"
     return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container may have no entry for it
+        return f"user {uid}"
 
 
 class Workspace:
@@ -100,6 +111,8 @@ class Workspace:
         """Deleted by a daemon that starts on a full disk, for the files it needs."""
         self.daemon_log = self.logs / "trainer.log"
         """The log of the daemon."""
+        self.daemon_console = self.logs / "trainer.console.log"
+        """What daemons that were started by commands have printed."""
         self.cli_log = self.logs / "cli.log"
         """Commands that were run, with their exit codes."""
         self.gui_log = self.logs / "gui.log"
@@ -115,6 +128,7 @@ class Workspace:
                 f"The path of the workspace, {os.fsencode(workspace.root)!r}, is not valid UTF-8. "
                 f"Name another: --var DIR or {WORKSPACE_VARIABLE}"
             ) from None
+        workspace.require_own()
         return workspace
 
     @classmethod
@@ -124,14 +138,61 @@ class Workspace:
 
     def create_private(self) -> None:
         """Creates its folders, which only their owner may enter; changes those of an earlier version."""
-        folders = [self.root, self.trainer, self.logs]
-        for folder in (*folders, self.configs):
+        self.require_own()
+        for folder in (self.root, self.trainer, self.logs, self.configs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A folder that holds other things, such as a project or /tmp, stays as it is.
-        own = {self.trainer.name, self.logs.name, self.trackio.name, ".env"}
-        for folder in folders if own.issuperset(os.listdir(self.root)) else folders[1:]:
-            with suppress(PermissionError):
+        for folder in {self.root, self.trainer, self.logs} - self._shared_folders():
+            with suppress(PermissionError):  # of a file system without modes
                 folder.chmod(0o700)
+
+    def _shared_folders(self) -> set[Path]:
+        """Its root where that holds other things, such as a project or /tmp: the modes of such a folder stay."""
+        own = {self.trainer.name, self.logs.name, self.trackio.name, ".env"}
+        return set() if own.issuperset(os.listdir(self.root)) else {self.root}
+
+    @property
+    def is_named_trusted(self) -> bool:
+        """Whether the environment names it among the workspaces to be opened whoever created them."""
+        named = os.environ.get(TRUST_VARIABLE, "").split(os.pathsep)
+        return os.path.realpath(self.root) in [os.path.realpath(path) for path in named if os.path.isabs(path)]
+
+    def require_own(self) -> None:
+        """Refuses what another user prepared or can change, before anything of it is read.
+
+        The right to write in folders and files of this user's is taken from others: `umask 002` may have given it.
+        """
+        if self.is_named_trusted or not os.path.lexists(self.root):
+            return
+        folders = (self.root, self.trainer, self.runs, self.trash, self.logs)
+        files = (self.daemon_file, self.daemon_lock, self.index, self.reserve, self.tls_identity, self.remote_token)
+        logs = (self.daemon_log, self.daemon_console, self.cli_log, self.gui_log)
+        for path in (*folders, *files, *logs):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                self._require_own_path(path)
+
+    def _require_own_path(self, path: Path) -> None:
+        user, other = os.geteuid(), f"name your own: --var DIR or {WORKSPACE_VARIABLE}"
+        status = path.lstat()
+        owners = {status.st_uid}
+        if stat.S_ISLNK(status.st_mode) and path != self.root:
+            raise BadInput(f"{path} is a symbolic link, which could lead anywhere. Replace it, or {other}")
+        if stat.S_ISLNK(status.st_mode):
+            status = path.stat()
+            owners.add(status.st_uid)
+        if others := owners - {user, 0}:
+            what = f"The workspace {path}" if path == self.root else str(path)
+            raise BadInput(f"{what} belongs to {user_name(others.pop())}; {other}")
+        mode = stat.S_IMODE(status.st_mode)
+        if not mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return
+        if status.st_uid == user and not (path == self.root and self._shared_folders()):
+            with suppress(PermissionError):  # of a file system without modes
+                path.chmod(mode & ~(stat.S_IWGRP | stat.S_IWOTH))
+            return
+        # With `umask 002`, the group is the user's own; with a sticky bit, nobody replaces what is another's.
+        is_own_group = status.st_uid == user and status.st_gid == os.getegid() and not mode & stat.S_IWOTH
+        if not (path == self.root and (is_own_group or mode & stat.S_ISVTX)):
+            raise BadInput(f"Other users can replace what is in {path}. Run: chmod go-w {path}; or {other}")
 
     def exports(self, run_id: str) -> Path:
         """Where clients on this machine save what they make of a run: figures, images, recorded videos."""

@@ -48,12 +48,15 @@ def main(arguments: list[str] | None = None) -> int:
     sys.setswitchinterval(SWITCH_S)
     gc.freeze()  # what was imported stays: to search it for garbage would stop all threads for 40 ms, again and again
     os.environ.pop(KEEPER_VARIABLE, None)  # a daemon started from within a run does not belong to it
-    workspace = Workspace.resolve(options.var)
     umask = os.umask(0o077)  # files of a run are its owner's; users' scripts get theirs back
     max_runs = options.max_runs or int(os.environ.get("MOSAIC_MAX_RUNS", 0)) or None
     try:
+        workspace = Workspace.resolve(options.var)
         workspace.create_private()
         configure_logging(workspace)
+    except MosaicError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     except OSError as error:
         return _print_unusable(workspace, error)
     try:

@@ -21,6 +21,7 @@ def inspect_workspace(root: Path, may_create: bool = False) -> WorkspaceState:
     """Write and delete a file, so that a workspace which cannot be written is noticed before it is opened."""
     workspace = Workspace(root)
     try:
+        workspace.require_own()
         if may_create:
             workspace.create_private()
         is_workspace = workspace.trainer.is_dir()
