@@ -18,6 +18,7 @@ from tests.helpers.probe_scripts import start_script
 from tests.helpers.worker_runs import run_worker, small
 
 from mosaic.client import TrainerClient, trainer_client
+from mosaic.common.user_folders import config_folder
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
 from mosaic.contracts.events import EVENT_TYPES
@@ -522,7 +523,7 @@ def test_telemetry_of_an_ended_run_is_refused(trainer: TrainerClient) -> None:
 
 
 @pytest.mark.may_log("run_not_started")
-def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
+def test_a_queued_script_whose_environment_is_gone_must_be_submitted_again(
     daemon: LiveDaemon, trainer: TrainerClient, tmp_path: Path
 ) -> None:
     holders = [trainer.submit(scripted(steps=10_000, dt=0.01)).run_id for _ in range(4)]
@@ -530,6 +531,7 @@ def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
         stage(trainer, holder, "running")
     run_id = start_script(trainer, tmp_path, "pass")
     daemon.kill()
+    (config_folder() / "environments" / f"{run_id}.json").unlink()
     with daemon.start() as restarted:
         restarted.cancel(holders[0])
         view = ended(restarted, run_id)

@@ -356,7 +356,7 @@ class ScriptConfig(Contract):
     cwd: AbsolutePath
     """The folder it is started in."""
     env_names: tuple[Argument, ...] = ()
-    """The names of the environment variables it was given; their values are never written down."""
+    """The names of the environment variables it was given; their values are not in the workspace."""
     name: Text | None = None
     algo: Text | None = None
     """What lists show as its algorithm: the script's name."""

@@ -26,6 +26,7 @@ from mosaic.contracts.views import HardwareSample, RunView
 from mosaic.formatting import run_description
 from mosaic.journal import Follower, Journal
 from mosaic.store import Index, RunProgress
+from mosaic.trainer.caller_environments import CallerEnvironments
 from mosaic.trainer.fair_lock import FairLock
 from mosaic.trainer.scheduler import start_order
 
@@ -66,8 +67,7 @@ class Records:
         self.active: dict[str, RunRecord] = {}
         self.payloads: dict[str, Payload] = {}
         """Those of active runs, as they were accepted."""
-        self.environments: dict[str, dict[str, str]] = {}
-        """Of the callers of queued runs. In memory only: an environment holds secrets."""
+        self.environments = CallerEnvironments(workspace)
         self.progress_times: dict[str, float] = {}
         """By active run: when it last made progress, on the monotonic clock, which does not jump."""
         self._created_at = time.monotonic()
@@ -168,11 +168,12 @@ class Records:
             self.put(record.model_copy(update={"problem": problem}))
 
     def cache(self, record: RunRecord) -> None:
+        if record.stage not in (Stage.QUEUED, Stage.STARTING):
+            self.environments.drop(record.run_id)
         if record.is_active:
             self.active[record.run_id] = record
         else:
             self.active.pop(record.run_id, None)
-            self.environments.pop(record.run_id, None)
             self.payloads.pop(record.run_id, None)
             self.progress_times.pop(record.run_id, None)
             with self._inbox_lock:

@@ -16,7 +16,6 @@ from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.errors import BadInput, ConfigRefused, DiskFull, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
-from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.payload import Imports, Metadata, Payload
@@ -52,7 +51,7 @@ class Caller(NamedTuple):
     """What a caller passes with a config."""
 
     environment: Mapping[str, str] = MappingProxyType({})
-    """For its own programs; it stays in memory until the run is started."""
+    """For its own programs; it is kept until the run is started."""
     import_folders: tuple[str, ...] = ()
     """Where modules that a config names are found, if it does not state that."""
     is_trusted: bool = False
@@ -178,38 +177,38 @@ class Submissions:
         return self._records.index.find_experiment_run(metadata.group, metadata.experiment)
 
     def _create_run(self, payload: Payload, summary: VerdictSummary, caller: Caller) -> RunView:
-        record, folder = self._create_run_folder(payload, summary, caller)
         with self._records.lock:
-            if caller.environment:
-                # Without what would load libraries of the caller's choice into the keeper's tree.
-                variables = {name: value for name, value in caller.environment.items() if not name.startswith("LD_")}
-                self._records.environments[record.run_id] = variables
-            try:
+            run_id = self._records.new_id()
+        try:
+            record = self._create_run_folder(run_id, payload, summary, caller)
+            with self._records.lock:
                 self._records.put(record)
-            except BaseException:
-                self._records.environments.pop(record.run_id, None)
-                shutil.rmtree(folder.path, ignore_errors=True)  # it was never acknowledged
-                raise
+        except BaseException:
+            self._records.environments.drop(run_id)
+            shutil.rmtree(self._records.folder(run_id).path, ignore_errors=True)  # it was never acknowledged
+            raise
         self._wake()
-        return self._records.view(folder.run_id)
+        return self._records.view(run_id)
 
     def require_space(self) -> None:
         full_disk = describe_full_disk(self._records.workspace.root)
         if full_disk:
             raise DiskFull(full_disk)
 
-    def _create_run_folder(
-        self, payload: Payload, summary: VerdictSummary, caller: Caller
-    ) -> tuple[RunRecord, RunFolder]:
+    def _create_run_folder(self, run_id: str, payload: Payload, summary: VerdictSummary, caller: Caller) -> RunRecord:
         """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
         workspace = self._records.workspace
         with self._records.lock:
-            run_id = self._records.new_id()
             queued_at = self._records.queue_time()
         now = time.time()
         payload = self._with_cpus(payload, summary.cpus)
         executor = self._executor(payload)
         slots = executor.capacity()
+        warnings = summary.warnings + hidden_gpu_warnings(payload, slots.gpus, caller.environment)
+        if caller.environment:
+            # Without what would load libraries of the caller's choice into the keeper's tree.
+            variables = {name: value for name, value in caller.environment.items() if not name.startswith("LD_")}
+            warnings += self._records.environments.put(run_id, variables)
         record = RunRecord(
             run_id=run_id,
             worker=payload.metadata.worker.id,
@@ -221,7 +220,7 @@ class Submissions:
             tags=payload.metadata.tags,
             notes=payload.metadata.notes,
             is_imported=payload.metadata.is_imported,
-            warnings=summary.warnings + hidden_gpu_warnings(payload, slots.gpus, caller.environment),
+            warnings=warnings,
             executor=executor.name,
             priority=payload.schedule.priority,
             cpus=payload.resources.cpus or 1,
@@ -246,7 +245,7 @@ class Submissions:
             write_json(workspace.payload_copy(run_id, is_evaluation), data)
         making.rename(folder.path)
         self._records.payloads[run_id] = payload
-        return record, folder
+        return record
 
     def _with_cpus(self, payload: Payload, suggested_cpus: int | None) -> Payload:
         """Sets the threads that the worker recommends where the payload names none; they become part of the config."""

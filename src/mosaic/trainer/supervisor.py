@@ -364,7 +364,7 @@ class Supervisor:
                 payload=payload,
                 config=config,
                 inbox_offset=file_size(folder.inbox),
-                environment=self._records.environments.pop(record.run_id, None),
+                environment=self._records.environments.get(record.run_id),
             )
             keeper = self._executors[record.executor].start(request)
         except (OSError, MosaicError, ValueError) as error:

@@ -212,8 +212,8 @@ def _script_command(
     """Returns command, folder and environment of a run of the caller's script."""
     if environment is None:
         raise NotAllowed(
-            "The trainer was restarted while this run waited, and the environment that it was submitted with is kept "
-            f"in memory only. Submit it again: mosaic resubmit {folder.run_id}"
+            "The environment that this program was submitted with is not kept on this machine for this workspace. "
+            f"Submit it again: mosaic resubmit {folder.run_id}"
         )
     config = ScriptConfig.model_validate(payload.metadata.worker.config)
     env = script_environment(
