@@ -92,6 +92,11 @@ def test_actions_are_enabled_by_the_state_of_the_run(program: Application, fake:
     assert can(program) == set()
 
 
+def test_a_run_of_a_program_is_not_offered_to_be_resumed(program: Application) -> None:
+    start_with(program, FakeTrainer([view(1, is_attached=True, outcome="failed"), view(2, outcome="failed")]))
+    assert [("resume" in can(program, run)) for run in (ENDED, OTHER)] == [False, True]
+
+
 def test_a_remote_run_can_be_exported_but_its_folder_not_opened(program: Application, fake: FakeTrainer) -> None:
     program.workbench.is_remote = True
     assert can(program, ENDED) & {"folder", "config", "export_zip"} == {"export_zip"}

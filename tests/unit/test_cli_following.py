@@ -84,6 +84,13 @@ def test_the_exit_code_is_the_outcome(outcome: str, code: int) -> None:
     assert ("So it was." in result.out) == (outcome != "succeeded")
 
 
+@pytest.mark.parametrize("is_attached", [False, True])
+def test_a_run_is_offered_to_be_resumed_where_that_is_possible(is_attached: bool) -> None:
+    daemon: Daemon = Daemon(STEPS, lambda: daemon.end(checkpoint_step=500, is_attached=is_attached), outcome="failed")
+    result = train(daemon)
+    assert ("Resume from step 500: mosaic resume" in result.out + result.err) != is_attached, result
+
+
 def test_with_json_stdout_holds_the_last_view_and_nothing_else() -> None:
     daemon: Daemon = Daemon(STEPS, lambda: daemon.end(global_step=1000))
     result = train(daemon, "--json")

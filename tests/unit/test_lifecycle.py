@@ -9,6 +9,7 @@ import pytest
 from mosaic.contracts.events import Exited
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
+from mosaic.contracts.views import RunView
 from mosaic.trainer import lifecycle as life
 
 PROCESS: ProcessIdentity = {"pid": 7, "start": "1", "boot_id": "b"}
@@ -41,6 +42,32 @@ def test_a_run_moves_from_queue_to_end_and_keeps_its_history() -> None:
     assert (run.stage, run.outcome, run.finished_at) == (Stage.FINISHED, Outcome.SUCCEEDED, 9.0)
     assert [line.stage for line in run.history] == [Stage.STARTING, Stage.RUNNING, Stage.FINISHED]
     assert run.attempts[-1].ended_at == 9.0
+
+
+@pytest.mark.parametrize(
+    ("facts", "obstacle", "obstacle_to_extend"),
+    [
+        ({"stage": "queued"}, "active", "active"),
+        ({"stage": "stopping"}, "active", "active"),
+        ({"stage": "paused", "checkpoint_step": None}, None, None),
+        ({"outcome": "failed"}, None, None),
+        ({"outcome": "cancelled"}, None, None),
+        ({"outcome": "succeeded"}, "succeeded", None),
+        ({"outcome": "rejected"}, "no_checkpoint", "no_checkpoint"),
+        ({"outcome": "lost", "checkpoint_step": None}, "no_checkpoint", "no_checkpoint"),
+        ({"outcome": "failed", "kind": "policy_eval"}, "no_checkpoint", "no_checkpoint"),
+        ({"outcome": "failed", "is_attached": True}, "attached", "attached"),
+    ],
+)
+def test_what_keeps_a_run_from_being_resumed(
+    facts: dict[str, Any], obstacle: str | None, obstacle_to_extend: str | None
+) -> None:
+    """R2.4: the daemon, the command line and the window decide by the same rule."""
+    run = RunView(**{**record(stage="finished").model_dump(), "run_dir": "", "checkpoint_step": 100, **facts})
+    has_checkpoint = run.checkpoint_step is not None
+    assert run.find_resume_obstacle(has_checkpoint, is_extended=False) == obstacle
+    assert run.find_resume_obstacle(has_checkpoint, is_extended=True) == obstacle_to_extend
+    assert (run.can_resume(), run.can_resume(is_extended=True)) == (not obstacle, not obstacle_to_extend)
 
 
 def test_events_that_do_not_fit_the_state_are_ignored() -> None:

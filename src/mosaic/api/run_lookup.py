@@ -100,11 +100,3 @@ def _unknown_error(trainer: TrainerClient, name: str, error: UnknownName) -> Unk
 def has_policy(view: RunView) -> bool:
     """Whether a run may have trained a policy: evaluations are runs too."""
     return view.kind is RunKind.TRAIN and (view.checkpoint_step is not None or view.stage == "finished")
-
-
-def can_resume(view: RunView, is_extended: bool = False) -> bool:
-    """Whether a run can be resumed; one that has succeeded can only be extended."""
-    if view.stage != "finished":
-        return view.stage == "paused"
-    has_checkpoint = view.kind is RunKind.TRAIN and view.checkpoint_step is not None
-    return has_checkpoint and (is_extended or view.outcome != "succeeded")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mosaic import formatting
-from mosaic.api.run_lookup import LAST, can_resume
+from mosaic.api.run_lookup import LAST
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, pass_context
 from mosaic.cli.parameters import (
@@ -125,7 +125,7 @@ def resume(
     """Resumes runs: a paused one at once, a finished one from its last good checkpoint."""
     context.print_workspace()
     trainer = context.trainer()
-    chosen = find_runs(context, runs, lambda view: can_resume(view, total_timesteps is not None))
+    chosen = find_runs(context, runs, lambda view: view.can_resume(total_timesteps is not None))
     if follow and len(chosen) > 1:
         raise BadInput("--follow takes one run.")
     views = change_each(chosen, lambda view: trainer.resume(view.run_id, total_timesteps, is_trusted))

@@ -290,7 +290,7 @@ def report_end(context: CliContext, view: RunView) -> int:
         return exit_code(view)
     output.print_run_heading(view)
     output.print_fields(end_summary_rows(view, context.describe_path(view.run_dir)), "  ")
-    if view.outcome not in ("succeeded", "rejected") and view.checkpoint_step is not None:
+    if view.can_resume():
         command = context.add_trainer_option(f"mosaic resume {short}")
         output.print_message(f"Resume from step {view.checkpoint_step:,}: {command}")
     return exit_code(view)

@@ -31,6 +31,18 @@ class Outcome(StrEnum):
     """Its keeper disappeared, so its end was not recorded."""
 
 
+class ResumeObstacle(StrEnum):
+    """Why a run cannot be resumed."""
+
+    ACTIVE = "active"
+    """It is neither paused nor over."""
+    ATTACHED = "attached"
+    """The program of its caller produced it, which only the caller can run again."""
+    NO_CHECKPOINT = "no_checkpoint"
+    SUCCEEDED = "succeeded"
+    """It can only be extended."""
+
+
 class StoredState(Contract):
     # Written as JSON, which has no numbers that are not finite: what is read can be written and read again.
     model_config = ConfigDict(allow_inf_nan=False)
@@ -170,6 +182,16 @@ class RunRecord(StoredState):
     @property
     def is_active(self) -> bool:
         return self.stage is not Stage.FINISHED
+
+    def find_resume_obstacle(self, has_checkpoint: bool, is_extended: bool) -> ResumeObstacle | None:
+        """Return why it cannot be resumed; `is_extended`: with a new total of steps."""
+        if self.is_active:
+            return None if self.stage is Stage.PAUSED else ResumeObstacle.ACTIVE
+        if self.is_attached:
+            return ResumeObstacle.ATTACHED
+        if self.kind is not RunKind.TRAIN or self.outcome is Outcome.REJECTED or not has_checkpoint:
+            return ResumeObstacle.NO_CHECKPOINT
+        return ResumeObstacle.SUCCEEDED if self.outcome is Outcome.SUCCEEDED and not is_extended else None
 
     @property
     def holds_slot(self) -> bool:

@@ -81,6 +81,9 @@ class RunView(RunRecord):
     def is_evaluation(self) -> bool:
         return self.kind is RunKind.POLICY_EVAL
 
+    def can_resume(self, is_extended: bool = False) -> bool:
+        return self.find_resume_obstacle(self.checkpoint_step is not None, is_extended) is None
+
 
 class SlotHolder(View):
     """A run that holds a slot, and what it holds with it."""

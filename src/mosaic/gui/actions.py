@@ -12,7 +12,6 @@ from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QApplication, QMenu, QWidget
 
 from mosaic.client.exports import export_csv, export_episodes
-from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.gui import file_action_handlers as files
 from mosaic.gui import run_action_handlers as handlers
@@ -65,9 +64,8 @@ def _can_resume(workbench: Workbench) -> bool:
 
 
 def is_resumable(view: RunView) -> bool:
-    """Whether it has ended and can continue from a checkpoint."""
-    is_over = view.stage == "finished" and view.outcome != "rejected"
-    return is_over and view.kind == RunKind.TRAIN and view.checkpoint_step is not None
+    """Whether it has ended and can continue from a checkpoint; the dialog asks for the steps."""
+    return view.stage == "finished" and view.can_resume(is_extended=True)
 
 
 def _can_delete(workbench: Workbench) -> bool:

@@ -14,10 +14,9 @@ from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, NotAllowed
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import parse_contract
-from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Imports, Metadata, Schedule
 from mosaic.contracts.setting_field import validate_label
-from mosaic.contracts.states import Outcome, RunRecord, Stage
+from mosaic.contracts.states import Outcome, ResumeObstacle, RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.trainer.admission import (
     check_steps,
@@ -65,7 +64,8 @@ class RunService:
 
     def resume(self, reference: str, total_timesteps: int | None, caller: Caller) -> RunView:
         """Unpauses a paused run; continues a finished one from its last good checkpoint, in the same folder."""
-        record = self._resolve_record(reference, self._can_resume)
+        is_extended = total_timesteps is not None
+        record = self._resolve_record(reference, lambda record: not self._find_resume_obstacle(record, is_extended))
         check_steps(total_timesteps)
         if record.is_active:
             with self._records.lock:
@@ -81,24 +81,24 @@ class RunService:
         self._wake()
         return self._records.view(record.run_id)
 
-    def _can_resume(self, record: RunRecord) -> bool:
-        if record.is_active:
-            return record.stage is Stage.PAUSED
-        return record.kind is RunKind.TRAIN and _has_checkpoint(self._records.folder(record.run_id))
+    def _find_resume_obstacle(self, record: RunRecord, is_extended: bool) -> ResumeObstacle | None:
+        """By what is in the folder, as the worker will look there."""
+        return record.find_resume_obstacle(_has_checkpoint(self._records.folder(record.run_id)), is_extended)
 
     def _requeue_from_checkpoint(self, record: RunRecord, total_timesteps: int | None, caller: Caller) -> None:
-        if record.is_attached:
+        obstacle = self._find_resume_obstacle(record, total_timesteps is not None)
+        if obstacle is ResumeObstacle.ATTACHED:
             raise NotAllowed(
                 f"Run {record.run_id} was produced by a program that called mosaic.start_run. Run that program again."
             )
         folder = self._records.folder(record.run_id)
         reached = self._records.index.get_progress(record.run_id).global_step or 0
-        if record.kind is not RunKind.TRAIN or record.outcome is Outcome.REJECTED or not _has_checkpoint(folder):
+        if obstacle is ResumeObstacle.NO_CHECKPOINT:
             raise NotAllowed(
                 f"Run {record.run_id} has no checkpoint to resume from. "
                 f"Submit it again: mosaic resubmit {record.run_id}"
             )
-        if record.outcome is Outcome.SUCCEEDED and total_timesteps is None:
+        if obstacle is ResumeObstacle.SUCCEEDED:
             raise NotAllowed(
                 f"Run {record.run_id} has succeeded after {reached:,} steps. "
                 f"Extend it: mosaic resume {record.run_id} --total-timesteps {max(2 * reached, 1)}"
