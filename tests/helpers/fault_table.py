@@ -71,6 +71,7 @@ ROWS = {
     "F53": "workspace planted by another user",
     "F54": "HTML in tags, names, notes, groups and reasons",
     "F55": "escape sequences and directions in texts of a run",
+    "F57": "weight files that unfold",
     "F58": "run ids by hand, and things in runs/ that are no run",
     "M1": "any process of any kind of run killed at random",
 }

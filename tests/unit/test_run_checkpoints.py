@@ -53,6 +53,16 @@ def test_a_transposed_array_keeps_its_shape(folder: RunFolder) -> None:
     np.testing.assert_array_equal(checkpoint.arrays["a"], array)
 
 
+def test_compressed_arrays_are_refused(folder: RunFolder) -> None:
+    """F57: they can expand to a thousand times the size of the file; a checkpoint's are stored."""
+    path = write_checkpoint(folder, 1000)
+    content = io.BytesIO()
+    np.savez_compressed(content, a=np.zeros(1 << 20))
+    forge_state(path, content.getvalue())
+    with pytest.raises(CheckpointDamaged, match="compressed"):
+        load_checkpoint(path)
+
+
 def test_a_link_resolves_to_its_checkpoint(folder: RunFolder) -> None:
     write_checkpoint(folder, 1000)
     update_link(folder.last_checkpoint, 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import struct
 import zipfile
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from mosaic.arena.sb3_policy import Sb3Policy
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.run import torchfile
 from mosaic.run.torchfile import save_state_dict
@@ -136,3 +138,64 @@ def _write_forged_tensor(path: Path, shape: tuple[int, ...], stride: tuple[int, 
         archive.writestr("x/data.pkl", b"\x80\x02" + claimed + b".")
         archive.writestr("x/byteorder", "little")
         archive.writestr("x/data/0", array.tobytes())
+
+
+def _write_tensors(path: Path, arrays: dict[str, np.ndarray[Any, Any]], names: list[str], keys: list[str]) -> None:
+    """Write a state dict whose tensors have the storages with these keys."""
+    tensors = [torchfile._tensor(key, arrays[key]) for key in keys]
+    pairs = b"".join(torchfile._text(name) + tensor for name, tensor in zip(names, tensors, strict=True))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", b"\x80\x02}(" + pairs + b"u.")
+        for key, array in arrays.items():
+            archive.writestr(f"x/data/{key}", array.tobytes())
+
+
+def test_tensors_that_share_a_storage_are_views_of_it(tmp_path: Path) -> None:
+    """F57: as those of a network that is used under several names."""
+    path, array = tmp_path / "x.pt", np.arange(1000, dtype=np.float32)
+    _write_tensors(path, {"0": array}, ["a", "b", "c"], ["0"] * 3)
+    weights = read_weights(path)
+    assert all(np.array_equal(weights[name], array) for name in "abc")
+    assert np.shares_memory(weights["a"], weights["c"])
+
+
+@pytest.mark.parametrize("name", ["x.cleanrl_model", "policy of Stable-Baselines3"])
+def test_weights_that_unfold_are_refused(tmp_path: Path, name: str) -> None:
+    """F57: 300 tensors of one storage of 2 MB; the policy of Stable-Baselines3 with it has 4 kB."""
+    path, names = tmp_path / "x.cleanrl_model", [f"{number}.weight" for number in range(300)]
+    _write_tensors(path, {"0": np.zeros(1 << 19, np.float32)}, names, ["0"] * 300)
+    if name == path.name:
+        with pytest.raises(CheckpointDamaged, match="more than 16 times the bytes of the file"):
+            read_weights(path)
+        return
+    packed = tmp_path / "policy.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(path, "policy.pth")
+        archive.writestr("data", "{}")
+    assert packed.stat().st_size < 10_000
+    with pytest.raises(CheckpointDamaged, match="more than 16 times the bytes of the file"):
+        Sb3Policy(packed, None, None)
+
+
+def test_an_index_of_many_marks_is_read_in_one_pass(tmp_path: Path) -> None:
+    """F57: each of the tuples ends at the mark nearest to it."""
+    path, count = tmp_path / "x.pt", 200_000
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", b"\x80\x02" + b"(" * count + b"t" * count + b".")
+    depth, value = 0, read_weights(path)
+    while value:
+        depth, value = depth + 1, value[0]
+    assert depth == count - 1
+
+
+def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
+    """F57: a file may not list the same bytes as several members."""
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data/0", bytes(1 << 16))
+        for key in range(1, 20):
+            info = copy.copy(archive.infolist()[0])
+            info.filename = f"x/data/{key}"
+            archive.filelist.append(info)
+    with pytest.raises(CheckpointDamaged, match="compressed"):
+        read_weights(path)

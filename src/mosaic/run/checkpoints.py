@@ -41,6 +41,7 @@ from mosaic.common.checkpoint_files import (
 from mosaic.common.files import fsync_path
 from mosaic.contracts.errors import CheckpointDamaged
 from mosaic.contracts.folder import PENDING_PARTS_DIR, RunFolder
+from mosaic.run.torchreader import expands
 
 Array = npt.NDArray[Any]
 
@@ -116,6 +117,8 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
         weights: dict[str, Array] = load((path / WEIGHTS).read_bytes())
         # Opened here: numpy does not close a file whose content it refuses.
         with open(path / STATE, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            if expands(archive.zip):
+                raise DamagedError(f"{STATE} is compressed, which no checkpoint is")
             arrays = _Entries(path, archive)
     except Exception as error:  # the decoders of foreign bytes raise all kinds of errors
         raise DamagedError(str(error)) from None

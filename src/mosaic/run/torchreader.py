@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.run.torchfile import STORAGES
 
-MAX_PICKLE_BYTES = 64 << 20
+MAX_PICKLE_BYTES = 4 << 20
+"""Of the index, which has some 150 bytes per tensor."""
+MAX_SHARING = 16
+"""Bytes of all tensors per byte of the file: SB3 saves the network that reads images under three names, for example."""
 _DTYPES = {storage: np.dtype(name) for name, storage in STORAGES.items()}
 _DICT, _TENSOR, _PARAMETER = (
     "collections OrderedDict",
@@ -35,8 +39,7 @@ def read_weights(path: Path, content: IO[bytes] | None = None) -> Any:
     """
     try:
         with zipfile.ZipFile(content or path) as archive:
-            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-                # torch stores without compression: a compressed member could expand to any size.
+            if expands(archive):  # torch stores without compression
                 raise CheckpointDamaged(f"{path} is not a file written by torch.save (it is compressed).")
             broken = archive.testzip()
             if broken is not None:
@@ -45,6 +48,13 @@ def read_weights(path: Path, content: IO[bytes] | None = None) -> Any:
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
         problem = "not a file written by torch.save" if isinstance(error, zipfile.BadZipFile) else "not readable"
         raise CheckpointDamaged(f"{path} is damaged or {problem} ({error}). Use a checkpoint of its run.") from None
+
+
+def expands(archive: zipfile.ZipFile) -> bool:
+    """Whether its members may have more bytes than the archive: they are compressed, or overlap."""
+    members = archive.infolist()
+    is_stored = all(info.compress_type == zipfile.ZIP_STORED for info in members)
+    return not is_stored or sum(info.file_size for info in members) > archive.start_dir
 
 
 class _Storage(NamedTuple):
@@ -70,6 +80,8 @@ class _Archive:
         self._path = path
         self._archive = archive
         self._members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+        self._storages: dict[_Storage, npt.NDArray[Any]] = {}
+        self._bytes_left = MAX_SHARING * archive.start_dir
 
     def read(self) -> Any:
         index = self._member("data.pkl")
@@ -81,7 +93,7 @@ class _Archive:
         self._order = _ORDER.get(byteorder, "<")
         try:
             return self._interpret(self._archive.read(index))
-        except (_Malformed, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (_Malformed, IndexError, KeyError, StopIteration, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(
                 f"{self._path} is damaged or not a file of weights ({error}). Use a checkpoint of its run."
             ) from None
@@ -99,11 +111,10 @@ class _Archive:
     def _interpret(self, pickled: bytes) -> Any:
         stack: list[Any] = []
         memo: dict[Any, Any] = {}
-        opcodes = list(pickletools.genops(pickled))
-        for opcode, argument, _ in opcodes:
+        for opcode, argument, _ in pickletools.genops(pickled):
             if opcode.name in ("GLOBAL", "INST"):
                 self._resolve_global(str(argument))
-        for opcode, argument, _ in opcodes:
+        for opcode, argument, _ in pickletools.genops(pickled):
             name = opcode.name
             if name in _CONSTANTS:
                 stack.append(_CONSTANTS[name]())
@@ -166,24 +177,35 @@ class _Archive:
         return self._tensor(_expect_type(_Storage, storage), offset, shape, strides)
 
     def _tensor(self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        kind = _DTYPES[storage.kind].newbyteorder(self._order)
-        info = self._member(f"data/{storage.key}")
-        if info.file_size != storage.length * kind.itemsize:
-            raise _Malformed(f"{info.filename} has {info.file_size} bytes; expected {storage.length * kind.itemsize}")
         if len(shape) != len(strides) or min((*shape, *strides, offset)) < 0 or math.prod(shape) > storage.length:
             raise _Malformed("a tensor's shape is invalid")
-        flat = np.frombuffer(self._archive.read(info), kind)
+        flat = self._array(storage)
         last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
         if 0 not in shape and last >= len(flat):
             raise _Malformed("a tensor reaches beyond its storage")
         if 0 in shape:
-            return np.empty(shape, kind.newbyteorder("="))
-        view = np.lib.stride_tricks.as_strided(flat[offset:], shape, [stride * kind.itemsize for stride in strides])
-        return np.array(view, kind.newbyteorder("="), order="C")
+            return np.empty(shape, flat.dtype)
+        self._bytes_left -= math.prod(shape) * flat.itemsize
+        if self._bytes_left < 0:
+            raise _Malformed(f"its tensors have more than {MAX_SHARING} times the bytes of the file")
+        view = np.lib.stride_tricks.as_strided(flat[offset:], shape, [stride * flat.itemsize for stride in strides])
+        return np.asarray(view, order="C")
+
+    def _array(self, storage: _Storage) -> npt.NDArray[Any]:
+        """Return the content of a storage; tensors that share it are views of one array."""
+        if storage not in self._storages:
+            kind = _DTYPES[storage.kind].newbyteorder(self._order)
+            info = self._member(f"data/{storage.key}")
+            if info.file_size != storage.length * kind.itemsize:
+                expected = storage.length * kind.itemsize
+                raise _Malformed(f"{info.filename} has {info.file_size} bytes; expected {expected}")
+            content = np.frombuffer(bytearray(self._archive.read(info)), kind)
+            self._storages[storage] = content.astype(kind.newbyteorder("="), copy=False)
+        return self._storages[storage]
 
 
 def _pop_to_mark(stack: list[Any]) -> list[Any]:
-    start = max(index for index, item in enumerate(stack) if isinstance(item, _Mark))
+    start = next(index for index in reversed(range(len(stack))) if isinstance(stack[index], _Mark))
     items = stack[start + 1 :]
     del stack[start:]
     return items
