@@ -239,6 +239,15 @@ def format_eval_line(batch: EvaluationBatch) -> str:
     return f"eval batch {batch.batch} | {' '.join([f'episodes={batch.episodes}', *figures])}"
 
 
+def describe_acting(evaluation: Evaluation) -> str:
+    """Return how the policy acted, and the return of its training, in which it acted otherwise: the two may be far apart."""
+    acted = "deterministic" if evaluation.summary.deterministic else "sampled"
+    trained = evaluation.trained
+    if trained is None or trained.episodic_return is None:
+        return acted
+    return f"{acted}; training return {format_number(trained.episodic_return)}, exploring"
+
+
 def describe_unfinished_training(evaluation: Evaluation) -> str:
     """Return a sentence about the evaluated policy if its run is still training, else nothing."""
     trained, step = evaluation.trained, evaluation.summary.checkpoint_step

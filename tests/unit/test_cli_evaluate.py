@@ -38,6 +38,7 @@ class Evaluates(FakeTrainer):
         self._outcome = outcome
         self.summaries: dict[str, EvaluationSummary] = {}
         self.trained: TrainedRun | None = None
+        self.is_deterministic = True
 
     def newest_evaluation(self, run: str) -> Evaluation | None:
         if run not in self.summaries:
@@ -54,7 +55,8 @@ class Evaluates(FakeTrainer):
         folder.mkdir()
         if self._returns:
             episodes = [Episode(at, at, value, 1) for at, value in enumerate(self._returns)]
-            summary = {**summarize(episodes), "batches": [summarize(episodes)]}
+            batch = summarize(episodes)
+            summary = {**batch, "batches": [batch], "deterministic": self.is_deterministic}
             self.summaries[run.run_id] = EvaluationSummary.model_validate(summary)
         self.views[run.run_id] = finished(run, self._outcome, kind="policy_eval", run_dir=str(folder))
         self.scripts = [[record(self.views[run.run_id])]]
@@ -196,9 +198,27 @@ def test_the_result_of_a_run_that_still_trains_says_so(place: Path, stage: Stage
     assert ("Its training has not ended." in result.out) == (stage == "running")
 
 
+@pytest.mark.parametrize(
+    ("is_deterministic", "training_return", "acted"),
+    [
+        (True, -152.1, "deterministic; training return -152.1, exploring; --stochastic samples"),
+        (False, -152.1, "sampled; training return -152.1, exploring"),
+        (True, None, "deterministic; --stochastic samples"),
+    ],
+)
+def test_an_evaluation_says_how_it_acted_and_the_return_of_the_training(
+    place: Path, is_deterministic: bool, training_return: float | None, acted: str
+) -> None:
+    trainer = Evaluates(place, [1.0, 2.0])
+    trainer.is_deterministic = is_deterministic
+    trainer.trained = TrainedRun(run_id="01TRAINED", episodic_return=training_return)
+    lines = call(trainer, "eval", "last").out.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.split()[:1] == ["acted"]] == [acted]
+
+
 def test_one_episode_has_no_interval() -> None:
-    summary = EvaluationSummary.model_validate(summarize([Episode(0, 0, 5.0, 1)]))
-    assert dict(summary_rows("R", summary))["mean return"] == "5 (no interval: it needs at least two episodes)"
+    rows = dict(summary_rows(evaluation(1, [5.0], **summarize([Episode(0, 0, 5.0, 1)]))))
+    assert rows["mean return"] == "5 (no interval: it needs at least two episodes)"
 
 
 def test_a_histogram_counts_every_figure_once() -> None:

@@ -117,7 +117,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
     from rich.text import Text
 
     note = formatting.describe_unfinished_training(evaluation)
-    output.print_fields([*summary_rows(evaluation.run_id, evaluation.summary), ("note", note or None)])
+    output.print_fields([*summary_rows(evaluation), ("note", note or None)])
     rows = histogram_rows(evaluation.summary.returns)
     if not rows:
         return
@@ -152,19 +152,21 @@ def format_bar(fraction: float, width: int) -> str:
     return ("█" * (eighths // 8) + _EIGHTH_BLOCKS[eighths % 8]).rstrip()
 
 
-def summary_rows(run_id: str, summary: EvaluationSummary) -> list[tuple[str, str]]:
-    number = formatting.format_number
+def summary_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
+    number, summary = formatting.format_number, evaluation.summary
+    hint = "; --stochastic samples" if summary.deterministic else ""
     interval = "no interval: it needs at least two episodes"
     if summary.ci95 is not None:
         interval = f"95 % interval: {number(summary.ci95[0])} to {number(summary.ci95[1])}"
     return [
         ("episodes", number(summary.episodes)),
         ("mean return", f"{number(summary.avg_return)} ({interval})"),
+        ("acted", f"{formatting.describe_acting(evaluation)}{hint}"),
         ("deviation", number(summary.std_return)),
         ("median", number(summary.median_return)),
         ("worst, best", f"{number(summary.min_return)}, {number(summary.max_return)}"),
         ("middle half", f"{number(summary.iqm)} on average (IQM)"),
-        ("run", run_id),
+        ("run", evaluation.run_id),
     ]
 
 

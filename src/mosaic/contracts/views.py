@@ -339,6 +339,8 @@ class TrainedRun(View):
     seed: int | None = None
     stage: Stage = Stage.FINISHED
     """Now, not when its policy was evaluated."""
+    episodic_return: float | None = None
+    """Mean over its last 100 episodes of training, in which it explored."""
 
 
 class Evaluation(View):

@@ -104,7 +104,8 @@ def _find_trained_run(records: Records, policy_path: str) -> TrainedRun | None:
     for part in reversed(PurePath(policy_path).parts):
         record = records.index.get_record(part)
         if record is not None:
-            return TrainedRun.model_validate(dict(record))
+            progress = records.index.get_progress(part)
+            return TrainedRun.model_validate(dict(record) | {"episodic_return": progress.mean_return})
     return None
 
 

@@ -12,7 +12,13 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from mosaic.contracts.views import Evaluation, EvaluationBatch, RunView
-from mosaic.formatting import count_noun, describe_unfinished_training, format_duration, format_si_number
+from mosaic.formatting import (
+    count_noun,
+    describe_acting,
+    describe_unfinished_training,
+    format_duration,
+    format_si_number,
+)
 from mosaic.gui import theme
 from mosaic.gui.models.run_states import empty_text
 from mosaic.gui.models.series import Floats
@@ -134,6 +140,6 @@ class EvaluationView(QStackedWidget):
         of = count_noun(len(batches), "batch", "batches")
         episodes = sum(batch.episodes for batch in batches)
         mean = format_interval(self.mean)
-        title = f"Returns of {count_noun(episodes, 'episode')} in {of}: mean {mean} (line and shade)"
+        title = f"Returns of {count_noun(episodes, 'episode')} in {of}: mean {mean} (line and shade); {describe_acting(evaluation)}"
         self._title.setText("\n".join(filter(None, (title, describe_unfinished_training(evaluation)))))
         self.batches.show_rows(COLUMN_TITLES, [batch_cells(batch) for batch in batches[: -MAX_ROWS - 1 : -1]])
