@@ -240,7 +240,7 @@ def format_eval_line(batch: EvaluationBatch) -> str:
 
 
 def describe_acting(evaluation: Evaluation) -> str:
-    """Return how the policy acted, and the return of its training, in which it acted otherwise: the two may be far apart."""
+    """Return how the policy acted, and the return of its training, where it acted otherwise: they may be far apart."""
     acted = "deterministic" if evaluation.summary.deterministic else "sampled"
     trained = evaluation.trained
     if trained is None or trained.episodic_return is None:

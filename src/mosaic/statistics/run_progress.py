@@ -77,7 +77,7 @@ def _cut(entry: ComparedRun, last_step: float) -> ComparedRun:
 
 
 def describe_seeds(entries: Sequence[ComparedRun], groups: Sequence[RunGroup]) -> list[str]:
-    """Say that more seeds are needed where no two runs have the same settings, or a group has too few for an interval."""
+    """Ask for more seeds where no two runs have the same settings, or a group has too few for an interval."""
     without_seed = {
         str(sorted((name, str(value)) for name, value in entry.settings.items() if name not in ("seed", "group")))
         for entry in entries

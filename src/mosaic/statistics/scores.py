@@ -25,7 +25,7 @@ AREA_POINTS = 100
 BOOTSTRAP_REPETITIONS = 50_000
 PAIR_BOOTSTRAP_REPETITIONS = 2_000
 MIN_BOOTSTRAP_RUNS = 5
-"""Of each environment. A bootstrap of fewer draws from so few values that its interval is hardly more than their range."""
+"""Of each environment. A bootstrap of fewer values gives hardly more than their range."""
 _CHUNK = 5_000
 _SEED = 0
 """Fixed, so that the same runs always give the same interval."""

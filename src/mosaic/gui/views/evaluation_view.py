@@ -140,6 +140,7 @@ class EvaluationView(QStackedWidget):
         of = count_noun(len(batches), "batch", "batches")
         episodes = sum(batch.episodes for batch in batches)
         mean = format_interval(self.mean)
-        title = f"Returns of {count_noun(episodes, 'episode')} in {of}: mean {mean} (line and shade); {describe_acting(evaluation)}"
+        acting = describe_acting(evaluation)
+        title = f"Returns of {count_noun(episodes, 'episode')} in {of}: mean {mean} (line and shade); {acting}"
         self._title.setText("\n".join(filter(None, (title, describe_unfinished_training(evaluation)))))
         self.batches.show_rows(COLUMN_TITLES, [batch_cells(batch) for batch in batches[: -MAX_ROWS - 1 : -1]])
