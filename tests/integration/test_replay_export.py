@@ -62,6 +62,20 @@ def test_a_video_has_each_step_and_a_gif_is_played(cliff: Path, tmp_path: Path) 
         assert (image.format, getattr(image, "n_frames", 1) > 1) == ("GIF", True)
 
 
+def test_a_gif_is_the_picture_at_a_smaller_size(tmp_path: Path) -> None:
+    record_episodes(tmp_path / "r", "CartPole-v1", (1,), steps=3)
+    export(tmp_path / "r", tmp_path / "cart.gif", 0)
+    with ReplaySource(tmp_path / "r") as source:
+        frame = Image.fromarray(source.open_episode(0).render()[:, :, :3])
+    assert frame.size == (600, 400)
+    with Image.open(tmp_path / "cart.gif") as image:
+        assert image.size == (480, 320)
+        shown = np.asarray(image.convert("RGB"), np.int16)
+    expected = np.asarray(frame.resize((480, 320), Image.Resampling.BILINEAR), np.int16)
+    assert (abs(shown - expected).max(axis=2) > 40).mean() < 0.01  # colors are reduced
+    assert 0.005 < (shown.min(axis=2) < 128).mean() < 0.2  # there is a cart
+
+
 def test_what_cannot_be_written_is_one_sentence_and_leaves_nothing(
     cliff: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

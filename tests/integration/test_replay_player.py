@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.recordings import player_process, record_episodes
 
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
-from mosaic.arena.replay_player import ShownStep, StepCache, reward_strip
+from mosaic.arena.replay_player import ShownStep, StepCache, reward_strip, shrink
 from mosaic.contracts.replays import ReplayFailed, ReplayOpened
 from mosaic.contracts.views import SessionState
 
@@ -130,3 +130,12 @@ def test_the_strip_has_the_extremes_of_each_part() -> None:
     strip = reward_strip(rewards, parts=10)
     assert (strip[5], strip[9], strip[0]) == ((-3.0, 0.0), (0.0, 7.0), (0.0, 0.0))
     assert reward_strip(np.empty(0)) == ()
+
+
+def test_a_large_frame_is_smaller_and_not_scrambled() -> None:
+    image = np.zeros((1080, 1920, 3), np.uint8)
+    image[:, :960] = 255
+    shape, data = shrink(image)
+    assert (shape.width, shape.height) == (1280, 720)
+    shown = np.frombuffer(data, np.uint8).reshape(720, 1280, 3)
+    assert (shown[:, :636].min(), shown[:, 644:].max()) == (255, 0)

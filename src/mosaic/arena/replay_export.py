@@ -172,7 +172,7 @@ class GifWriter:
             image = image[:, :, 2::-1]  # BGRX
         width, height = limit_size(image.shape[1], image.shape[0], MAX_GIF_SIDE_PX)
         if (width, height) != (image.shape[1], image.shape[0]):
-            image = scale_image_smoothly(image, width, height)
+            image = scale_image_smoothly(image, height, width)
         self._frames.append(Image.fromarray(np.ascontiguousarray(image)).quantize(GIF_COLORS))
 
     def write(self, path: Path) -> None:

@@ -195,7 +195,7 @@ def shrink(image: Any) -> tuple[FrameShape, bytes]:
     height, width, channels = image.shape
     if max(height, width) > MAX_SIDE_PX:
         width, height = limit_size(width, height, MAX_SIDE_PX)
-        image = scale_image_smoothly(image, width, height)
+        image = scale_image_smoothly(image, height, width)
     kind: Literal[3, 4] = 3 if channels == 3 else 4
     return FrameShape(width=width, height=height, channels=kind), np.ascontiguousarray(image, np.uint8).tobytes()
 
