@@ -70,8 +70,12 @@ def test_a_reward_that_is_not_finite_ends_the_run_at_its_step(
             return images, float("nan") if len(steps) == BAD_STEP else reward, *rest
 
         monkeypatch.setattr(AtariEnv, "step", step)
-    with pytest.raises(MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or NaN"):
+    with pytest.raises(MosaicError) as raised:
         train(tmp_path / "a user's run", name, env_id)
+    said = str(raised.value)
+    assert said.startswith(f"{name} stopped at step {BAD_STEP}: reward became infinite or NaN. ")
+    assert "returned it from step(): correct how it computes its rewards. The last good checkpoint, of step 8," in said
+    assert "learning_rate" not in said
     assert [(event["tag"], event["step"]) for event in events(tmp_path / "a user's run", "anomaly")] == [
         ("reward", BAD_STEP)
     ]

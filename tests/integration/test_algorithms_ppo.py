@@ -177,6 +177,9 @@ def test_a_reward_that_is_not_finite_stops_the_training_at_its_step(name: str, p
         config = config_of(name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=2, checkpoint_every=8)
         with pytest.raises(MosaicError, match="step 10: reward became infinite or NaN"):
             train_run(place / "run", name, config)
+        rare = config.model_copy(update={"checkpoint_every": 100, "num_steps": 16})
+        with pytest.raises(MosaicError, match=r"computes its rewards\. There is no checkpoint yet\.$"):
+            train_run(place / "other run", name, rare)
     assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
     assert latest_checkpoint(place / "run").step == 8
 

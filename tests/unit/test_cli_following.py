@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -208,6 +209,9 @@ def test_events_make_the_figures_of_the_view() -> None:
     watched.apply_event(Event(seq=1, at=1.0, kind="unknown"))
     shown = watched.view
     assert (shown.episodic_return, shown.episodes, shown.global_step, shown.seconds_left) == (15.0, 150, 500, 5.0)
+    in_its_first_seconds = LiveRunState(view(total_timesteps=1000, started_at=time.time() + 60.0))
+    in_its_first_seconds.apply_event(STEPS)
+    assert (in_its_first_seconds.view.sps, in_its_first_seconds.view.seconds_left) == (100.0, None)
     assert format_log_line(shown) == (
         "3GKCSW running, 500 of 1,000 steps (50%), 100 steps/s, 5.0s left, return 15, CPU 98 %, RAM 143 MB"
     )

@@ -159,6 +159,22 @@ def test_resuming_queues_the_same_run_again_and_forgets_its_end() -> None:
     assert again.is_resume is False
 
 
+def test_time_in_which_a_run_was_over_queued_or_paused_is_not_running_time() -> None:
+    assert record().idle_seconds(now=50.0) == 0.0, "it was never started"
+    run = running()
+    assert run.idle_seconds(now=50.0) == 0.0
+    paused = life.advance(life.advance(run, life.Paused(at=4.0)), life.Unpaused(at=6.5))
+    assert paused.idle_seconds(now=50.0) == 2.5
+    over = ending(paused, code=0)
+    assert over.idle_seconds(now=50.0) == 2.5, "it does not grow once the run is over"
+    queued = life.advance(over, life.Requeued(at=11.0, total_timesteps=20))
+    assert queued.idle_seconds(now=11.5) == 5.0
+    again = ending(life.advance(queued, life.Dispatched(at=12.0, attempt=attempt(2))), code=0)
+    assert again.idle_seconds(now=50.0) == 5.5
+    view = RunView(**{**again.model_dump(), "finished_at": 14.0, "run_dir": "/nowhere", "idle_s": 5.5})
+    assert view.active_s == 6.5
+
+
 def test_a_failed_start_is_queued_again() -> None:
     starting = life.advance(record(is_resume=True), life.Dispatched(at=2.0, attempt=attempt(is_resume=True)))
     run = life.advance(starting, life.NeverStarted(at=3.0))

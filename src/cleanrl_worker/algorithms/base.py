@@ -18,6 +18,7 @@ from cleanrl_worker.learners.devices import missing_torch_error
 from cleanrl_worker.learners.flat_network import FlatNetwork, select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
+from mosaic.common.checkpoint_files import list_steps
 from mosaic.common.packages import has_torch
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
 from mosaic.envs.atari import FRAME_STACK
@@ -273,9 +274,14 @@ def abort_if_not_finite(
     for tag in bad:
         run.anomaly(tag, step)
     if bad:
+        cause = "A lower learning_rate may help."
+        if bad == ["reward"]:
+            cause = f"{run.env_id} returned it from step(): correct how it computes its rewards."
+        good = list_steps(run.folder)
+        kept = f"The last good checkpoint, of step {good[-1]:,}, is in {run.folder.checkpoints}" if good else ""
         raise MosaicError(
-            f"{algorithm} stopped at step {step:,}: {', '.join(bad)} became infinite or NaN. The last good checkpoint "
-            f"is in {run.folder.checkpoints}; a lower learning_rate may help."
+            f"{algorithm} stopped at step {step:,}: {', '.join(bad)} became infinite or NaN. {cause} "
+            f"{kept or 'There is no checkpoint yet'}."
         )
 
 

@@ -102,11 +102,7 @@ class LiveRunState:
         if self._recent_returns:
             fields |= {"episodes": self._episodes, "episodic_return": self._mean_recent_return()}
         view = self.view.model_copy(update=fields)
-        left_s = view.seconds_left
-        if view.stage == "running" and view.sps and view.global_step is not None:
-            total = view.total_timesteps or (view.global_step / view.fraction if view.fraction else None)
-            left_s = None if total is None else max(0.0, total - view.global_step) / view.sps
-        self.view = view.model_copy(update={"seconds_left": None if view.is_evaluation else left_s})
+        self.view = view.model_copy(update={"seconds_left": view.estimate_seconds_left()})
 
     def _mean_recent_return(self) -> float:
         """NaN where none of the recent returns is finite."""

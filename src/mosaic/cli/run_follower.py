@@ -298,13 +298,12 @@ def report_end(context: CliContext, view: RunView) -> int:
 
 def end_summary_rows(view: RunView, folder: str) -> list[tuple[str, str | None]]:
     """What is worth printing of a run that has ended."""
-    took_s = (view.finished_at or 0) - view.started_at if view.started_at else None
     speed = f", {view.sps:,.0f} steps/s" if view.sps else ""
     step = view.global_step
     return [
         ("why", view.end_reason),
         ("return", output.describe_return(view)),
-        ("steps", f"{step:,} in {formatting.format_duration(took_s)}{speed}" if step is not None else None),
+        ("steps", f"{step:,} in {formatting.format_duration(view.active_s)}{speed}" if step is not None else None),
         ("checkpoint", output.describe_checkpoint(view)),
         ("run", view.run_id),
         ("folder", folder),

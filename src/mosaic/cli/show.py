@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +117,6 @@ def _run_fields(view: RunView, more_fields: Sequence[tuple[str, str | None]]) ->
     share = f" ({formatting.format_progress(view)})" if view.stage != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
     started, finished = view.started_at, view.finished_at
-    took = (finished or time.time()) - started if started else None
     hardware = formatting.format_hardware(view.hardware) if view.hardware and view.stage != "finished" else None
     return [
         ("run", view.run_id),
@@ -140,8 +138,8 @@ def _run_fields(view: RunView, more_fields: Sequence[tuple[str, str | None]]) ->
         ("started", formatting.format_timestamp(started) if started else None),
         (
             "finished",
-            f"{formatting.format_timestamp(finished)}, after {formatting.format_duration(took)}"
-            if finished and took
+            f"{formatting.format_timestamp(finished)}, after {formatting.format_duration(view.active_s)}"
+            if finished and started
             else None,
         ),
         ("process", f"{view.pid}" if view.pid else None),

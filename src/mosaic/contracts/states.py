@@ -193,6 +193,17 @@ class RunRecord(StoredState):
             return ResumeObstacle.NO_CHECKPOINT
         return ResumeObstacle.SUCCEEDED if self.outcome is Outcome.SUCCEEDED and not is_extended else None
 
+    def idle_seconds(self, now: float) -> float:
+        """How long it did nothing since its first start: while it was paused, or ended or queued before a resume."""
+        if self.started_at is None:
+            return 0.0
+        ends = [*(entry.at for entry in self.history[1:]), now if self.is_active else 0.0]
+        return sum(
+            max(0.0, end - entry.at)
+            for entry, end in zip(self.history, ends, strict=True)
+            if entry.stage in (Stage.QUEUED, Stage.PAUSED, Stage.FINISHED) and entry.at >= self.started_at
+        )
+
     @property
     def holds_slot(self) -> bool:
         return self.stage not in (Stage.QUEUED, Stage.FINISHED)

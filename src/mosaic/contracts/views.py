@@ -5,6 +5,7 @@ Unknown keys are ignored, so that a client can talk to a newer daemon.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +16,9 @@ from mosaic.contracts.model import Contract, StoredProcess
 from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.states import Outcome, RunRecord, Stage
+
+MIN_MEASURED_S = 5.0
+"""The speed of the first seconds, in which everything is loaded, says little about the rest."""
 
 
 class View(Contract):
@@ -56,6 +60,8 @@ class RunView(RunRecord):
     is_stalled: bool = False
     """Running, but without progress for a while."""
     seconds_left: float | None = None
+    idle_s: float = 0.0
+    """Since it was started first: how long it was paused, or ended or queued before it was resumed."""
     queue_position: int | None = None
     """1 for the queued run that starts next, by the scheduler's order; null when it is not queued."""
     wait_reason: str | None = None
@@ -76,6 +82,22 @@ class RunView(RunRecord):
     def status(self) -> str:
         """One word: `stalled`, the outcome of a finished run, or the stage."""
         return "stalled" if self.is_stalled and self.stage is Stage.RUNNING else super().status
+
+    @property
+    def active_s(self) -> float | None:
+        """How long it ran, or has run until now; None for one that was never started."""
+        if self.started_at is None:
+            return None
+        return max(0.0, (self.finished_at or time.time()) - self.started_at - self.idle_s)
+
+    def estimate_seconds_left(self) -> float | None:
+        """The time until its last step at its speed; None where that is unknown, and in its first seconds."""
+        if self.stage is not Stage.RUNNING or not self.sps or self.global_step is None or self.is_evaluation:
+            return None
+        total = self.total_timesteps or (self.global_step / self.fraction if self.fraction else None)
+        if total is None or (self.active_s or 0.0) < MIN_MEASURED_S:
+            return None
+        return max(0.0, total - self.global_step) / self.sps
 
     @property
     def is_evaluation(self) -> bool:

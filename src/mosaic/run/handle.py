@@ -64,6 +64,8 @@ class Run:
     saving its checkpoint: a checkpoint includes everything logged before it. A full disk never stops the training.
     """
 
+    env_id = "The environment"
+    """What it trains on, for messages."""
     frames: LiveFrames | None = None
     """Live frames of its environments; None where they are switched off."""
     end_reason: str | None = None

@@ -105,6 +105,7 @@ def open_training(
         run.hello(resumed)
         if resumed is None:
             run.hyperparameters(settings.model_dump())
+        run.env_id = settings.env_id
         run.frames = make_live_frames(request.payload, run, settings.env_id)
         yield run
 

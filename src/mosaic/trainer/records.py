@@ -276,10 +276,6 @@ class Records:
     def to_view(self, record: RunRecord, progress: RunProgress, queue_positions: Mapping[str, int]) -> RunView:
         total = record.total_timesteps or progress.total_timesteps
         is_running = record.stage is Stage.RUNNING
-        seconds_left = None
-        if is_running and progress.sps and progress.global_step is not None:
-            expected = total or (progress.global_step / progress.fraction if progress.fraction else None)
-            seconds_left = None if expected is None else max(0.0, expected - progress.global_step) / progress.sps
         run_dir = f"{self.workspace.runs}/{record.run_id}"
         position = queue_positions.get(record.run_id)
         silent_since = self.progress_times.get(record.run_id, self._created_at)
@@ -293,7 +289,7 @@ class Records:
             "episodic_return": progress.mean_return,
             "episodes": progress.episodes,
             "is_stalled": is_running and time.monotonic() - silent_since > STALLED_AFTER_S,
-            "seconds_left": seconds_left,
+            "idle_s": record.idle_seconds(time.time()),
             "hardware": None if progress.hardware is None else HardwareSample.model_validate(progress.hardware),
             "checkpoint_step": progress.checkpoint_step,
             "queue_position": position,
@@ -302,7 +298,9 @@ class Records:
             "has_recording": os.path.exists(f"{run_dir}/{RECORDING_NAME}"),
         }
         # Not validated again, as lists are long; for the same reason a copy, which costs a tenth of `model_construct`.
-        return _BLANK_VIEW.model_copy(update=vars(record) | progress_fields)
+        view = _BLANK_VIEW.model_copy(update=vars(record) | progress_fields)
+        seconds_left = view.estimate_seconds_left() if is_running else None
+        return view if seconds_left is None else view.model_copy(update={"seconds_left": seconds_left})
 
 
 def _ulid_number(run_id: str | None) -> int:

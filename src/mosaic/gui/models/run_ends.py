@@ -43,15 +43,10 @@ class Notification(NamedTuple):
     """What a click on it shows."""
 
 
-def run_seconds(view: RunView) -> float:
-    """How long a run took; 0 for one that never started."""
-    return (view.finished_at or 0.0) - view.started_at if view.started_at is not None else 0.0
-
-
 def is_notable(view: RunView, mode: NotifyMode) -> bool:
     if mode is NotifyMode.NEVER or view.kind == RunKind.PLAY:
         return False
-    return mode is NotifyMode.ALWAYS or run_seconds(view) > LONG_RUN_S
+    return mode is NotifyMode.ALWAYS or (view.active_s or 0.0) > LONG_RUN_S
 
 
 def summarize_ends(views: Sequence[RunView]) -> Notification:
@@ -62,7 +57,7 @@ def summarize_ends(views: Sequence[RunView]) -> Notification:
         parts = [f"{count_noun(len(views), 'run')} ended", *([f"{len(failed):,} failed"] if failed else [])]
         return Notification(", ".join(parts), names, (failed or views)[-1].run_id)
     view = views[0]
-    parts = [f"{view.status.capitalize()} after {format_duration(run_seconds(view))}"]
+    parts = [f"{view.status.capitalize()} after {format_duration(view.active_s or 0.0)}"]
     if failed and view.reason:
         parts.append(view.reason)
     elif view.episodic_return is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QShowEvent
@@ -36,8 +35,6 @@ from mosaic.gui.workbench import Workbench
 
 REFRESH_INTERVAL_MS = 10_000
 """How often ages are updated."""
-MIN_ELAPSED_S = 5.0
-"""Of a run whose time left is shown."""
 FRAME_RATE_HZ = 15.0
 """Enough for small frames next to a curve; the FastLane tab requests more, and more of the run's time."""
 TILES = (
@@ -182,16 +179,13 @@ class OverviewTab(QWidget):
         tiles["steps"].caption.setText("Steps")
         tiles["steps"].set_value(format_si_number(step), " · ".join(filter(None, (of, percent))), exact)
         tiles["sps"].set_value(format_si_number(view.sps), tooltip="As the worker measures it")
-        elapsed = format_duration(_elapsed_s(view))
+        elapsed = format_duration(view.active_s)
         tiles["time"].caption.setText("Took" if is_over else "Time left")
         if is_over:
             tiles["time"].set_value(elapsed, f"ended {format_ago(view.finished_at)}")
         else:
-            elapsed_s = _elapsed_s(view)
-            # The speed of the first seconds, in which everything is loaded, says little about the rest.
-            seconds_left = view.seconds_left if elapsed_s is not None and elapsed_s >= MIN_ELAPSED_S else None
             tiles["time"].set_value(
-                format_duration(seconds_left), f"for {elapsed} now" if elapsed_s is not None else ""
+                format_duration(view.seconds_left), f"for {elapsed} now" if view.active_s is not None else ""
             )
         hardware = view.hardware
         when = ("at its end" if is_over else "now") if hardware else ""
@@ -213,7 +207,7 @@ class OverviewTab(QWidget):
         tiles["steps"].set_value(format_si_number(episodes), of if batches else "")
         if not is_over:  # the length of episodes is unknown, and so is when a repeated evaluation is stopped
             tiles["time"].caption.setText("Runs for")
-            tiles["time"].set_value(format_duration(_elapsed_s(view)))
+            tiles["time"].set_value(format_duration(view.active_s))
         mean = self._evaluation.mean if evaluation is not None else None
         if mean is not None and math.isfinite(mean.point):
             has_interval = math.isfinite(mean.low)
@@ -249,7 +243,7 @@ def _narrow_scroll_area(widget: QWidget) -> QScrollArea:
 
 def run_details(view: RunView) -> list[Detail]:
     """The details of a run in groups, without those that it does not have."""
-    elapsed_s = _elapsed_s(view)
+    elapsed_s = view.active_s
     is_train = view.kind == RunKind.TRAIN
     no_checkpoint = "none" if view.stage == "finished" else "none yet"
     checkpoint = no_checkpoint if view.checkpoint_step is None else f"step {view.checkpoint_step:,}"
@@ -292,12 +286,6 @@ def run_details(view: RunView) -> list[Detail]:
 
 def _time_detail(name: str, at: float | None) -> Detail:
     return Detail(name, format_ago(at), format_timestamp(at)) if at else Detail(name)
-
-
-def _elapsed_s(view: RunView) -> float | None:
-    """From its start to its end, or until now."""
-    started = view.started_at
-    return None if started is None else max(0.0, (view.finished_at or time.time()) - started)
 
 
 def _hardware_details(view: RunView) -> list[Detail]:
