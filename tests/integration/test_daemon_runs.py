@@ -91,6 +91,9 @@ def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
     trainer.cancel(run_id)
     view = ended(trainer, run_id)
     assert view.outcome == "cancelled"
+    assert view.idle_s > 0
+    (listed,) = [one for one in trainer.runs() if one.run_id == run_id]
+    assert (listed.idle_s, listed.history) == (view.idle_s, ()), "its time is the same in a list"
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(NotAllowed, match="already ended"):
         trainer.cancel(run_id)

@@ -258,7 +258,7 @@ class Index:
     ) -> Iterator[tuple[RunRecord, RunProgress]]:
         """Return records with their progress, newest first; `before`: only those older than this run.
 
-        Attempts and history, the longest part of a record, are left out.
+        Attempts, the longest part of a record, are left out.
         """
         marks = ",".join("?" * len(status))
         conditions = {
@@ -273,7 +273,7 @@ class Index:
         has_tag = "EXISTS (SELECT 1 FROM json_each(run.record, '$.tags') WHERE value = ?)"
         where = " AND ".join([*chosen, *(has_tag for _ in tags)]) or "1"
         args = [*(arg for some in chosen.values() for arg in some), *tags, limit or -1]
-        columns = f"json_remove(record, '$.attempts', '$.history'), {_PROGRESS_COLUMNS}"
+        columns = f"json_remove(record, '$.attempts'), {_PROGRESS_COLUMNS}"
         sql = f"SELECT {columns} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
         return map(_run_from_row, self._rows(sql, args))
 
