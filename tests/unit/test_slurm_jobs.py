@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,14 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import Attempt, Outcome, RunRecord, Stage
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executors.slurm.job_events import STATE_TIMEOUT_S, SURVIVAL_S, JobAction, JobFacts, find_action
-from mosaic.trainer.executors.slurm.job_files import JobFiles, JobOffer, TaskReport
+from mosaic.trainer.executors.slurm.job_files import JobFiles, JobOffer, SubmittedJob, TaskReport
 from mosaic.trainer.executors.slurm.job_queue import (
     AttemptKey,
+    Cluster,
+    JobQueue,
     JobRequest,
     JobResources,
+    Refusal,
     job_parameters,
     make_batches,
 )
@@ -107,6 +112,71 @@ def test_the_memory_of_a_run_replaces_that_of_the_settings() -> None:
     limited = job_parameters([request("a", None, memory_mb=1000)], settings)
     assert (limited["mem"], limited["qos"], "mem_per_cpu" in limited) == ("1256MB", "low", False)
     assert limited["additional_parameters"] == {"no-requeue": True}
+
+
+# --- the thread that submits and watches
+
+
+class BusyCluster:
+    """Submits further runs while it submits one, until its states were looked at."""
+
+    def __init__(self) -> None:
+        self.queue: JobQueue | None = None
+        self.submitted = 0
+        self.has_looked = threading.Event()
+
+    def submit(self, batch: Sequence[JobRequest]) -> list[SubmittedJob]:
+        assert self.queue is not None
+        self.submitted += 1
+        if not self.has_looked.is_set():
+            self.queue.submit([request(f"r{self.submitted}", None)])
+        return [SubmittedJob(job_id=str(self.submitted))]
+
+    def states(self, jobs: Collection[SubmittedJob]) -> dict[str, str]:
+        self.has_looked.set()
+        return {job.job_id: "RUNNING" for job in jobs}
+
+    def cancel(self, job_id: str) -> None: ...
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)  # of the files of `request`
+    return tmp_path
+
+
+def test_states_are_read_while_submissions_come_without_a_pause(in_folder: Path) -> None:
+    cluster = BusyCluster()
+    news = threading.Event()
+    cluster.queue = JobQueue(lambda: cluster, in_folder / "jobs", news.set)
+    try:
+        cluster.queue.watch({"7": SubmittedJob(job_id="7")})
+        cluster.queue.submit([request("first", None)])
+        assert cluster.has_looked.wait(60), f"{cluster.submitted:,} submissions, and no look at the states"
+    finally:
+        cluster.has_looked.set()
+        cluster.queue.close()
+    assert cluster.submitted > 1
+    assert cluster.queue.state("7") == "RUNNING"
+
+
+def test_every_submission_is_answered_where_submitit_is_missing(in_folder: Path) -> None:
+    def make_cluster() -> Cluster:
+        raise ModuleNotFoundError("No module named 'submitit'", name="submitit")
+
+    answered = threading.Semaphore(0)
+    jobs = JobQueue(make_cluster, in_folder / "jobs", answered.release)
+    try:
+        for name in ("a", "b"):
+            one = request(name, None)
+            jobs.submit([one])
+            assert answered.acquire(timeout=60), name
+            answer = jobs.answer(one.key)
+            assert isinstance(answer, Refusal)
+            assert "pip install 'mosaic-rl[slurm]'" in answer.text
+            assert not answer.is_unreachable
+    finally:
+        jobs.close()
 
 
 # --- offers

@@ -291,7 +291,8 @@ class TrainerClient:
 
         Besides the journals' events there are the daemon's own (`source` is `daemon`): kind `record`, with the
         run's whole view under `view`, at every change of stage, outcome, tags or notes; kind `deleted` when it is gone.
-        Of the kinds `metrics` and `episodes` a batch only names the runs (`runs_with_points`).
+        Of the kinds `metrics` and `episodes` a batch only names the runs (`runs_with_points`). A batch without events
+        comes first, and again when everything up to now has been replayed.
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
         for reply in self._daemon.stream("WatchRuns", request, is_endless=True):

@@ -13,7 +13,7 @@ import os
 import subprocess
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import structlog
@@ -163,7 +163,12 @@ class Checkers:
         }
         self._workers = workers
         self._workspace = workspace
+        self._lock = threading.Lock()
+        """Of what follows: many submissions are checked at the same time."""
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
+        self._own_checkers: set[Checker] = set()
+        """Those that import a submitter's modules, while they do."""
+        self._is_closed = False
 
     def warm_up(self) -> None:
         """Starts the one of the first worker in the background, so that its first question is answered at once."""
@@ -185,29 +190,45 @@ class Checkers:
             return Verdict(summary=summarize_config(payload), is_checked=False)
         has_imports = payload.metadata.worker.imports is not None
         key = None if has_imports else verdict_key(payload, self._workers[worker_id].programs)
-        if key is not None and key in self._verdicts:
-            self._verdicts.move_to_end(key)
-            return self._verdicts[key]
-        checker = self._checkers[worker_id]
-        if has_imports:
-            checker = Checker(self._workers[worker_id], self._workspace)
-        try:
-            verdict = Verdict.model_validate(checker.ask({"ask": "check", "config": payload.to_json()}))
-        except ValidationError as error:
-            raise MosaicError(
-                f"The checker of worker {worker_id!r} gave an invalid verdict: {format_validation_error(error)}"
-            ) from None
-        finally:
-            if has_imports:
-                checker.close()
+        with self._lock:
+            if key is not None and (known := self._verdicts.get(key)) is not None:
+                self._verdicts.move_to_end(key)
+                return known
+        shared = contextlib.nullcontext(self._checkers[worker_id])
+        with self._own_checker(worker_id) if has_imports else shared as checker:
+            try:
+                verdict = Verdict.model_validate(checker.ask({"ask": "check", "config": payload.to_json()}))
+            except ValidationError as error:
+                raise MosaicError(
+                    f"The checker of worker {worker_id!r} gave an invalid verdict: {format_validation_error(error)}"
+                ) from None
         if key is not None:
-            self._verdicts[key] = verdict
-            while len(self._verdicts) > MAX_CACHED_VERDICTS:
-                self._verdicts.popitem(last=False)
+            with self._lock:
+                self._verdicts[key] = verdict
+                while len(self._verdicts) > MAX_CACHED_VERDICTS:
+                    self._verdicts.popitem(last=False)
         return verdict
 
+    @contextlib.contextmanager
+    def _own_checker(self, worker_id: str) -> Iterator[Checker]:
+        checker = Checker(self._workers[worker_id], self._workspace)
+        with self._lock:
+            if self._is_closed:
+                raise MosaicError("The daemon is ending and checks no more configs. Try again.")
+            self._own_checkers.add(checker)
+        try:
+            yield checker
+        finally:
+            checker.close()
+            with self._lock:
+                self._own_checkers.discard(checker)
+
     def close(self) -> None:
-        for checker in self._checkers.values():
+        """End all of them, also those that are busy."""
+        with self._lock:
+            self._is_closed = True
+            checkers = [*self._checkers.values(), *self._own_checkers]
+        for checker in checkers:
             checker.close()
 
 

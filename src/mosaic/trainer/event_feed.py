@@ -120,6 +120,7 @@ class EventFeed:
     ) -> AsyncGenerator[tuple[int, Sequence[IndexedEvent], int], None]:
         """Yields the cursor, the events up to it and how many were skipped, until the feed is closed.
 
+        No events come first, and again when all earlier ones have been yielded.
         Without `has_points`, one event with points stands for all of its run and kind: their content is not needed.
         """
         cursor = await run_in(self._pool, self._records.index.last_cursor) if after < 0 else after
@@ -129,7 +130,7 @@ class EventFeed:
         is_live = after < 0
         yield cursor, (), 0
         while not self._is_closed:
-            newest = self._newest
+            newest, was_live = self._newest, is_live
             if is_live and cursor >= self._before:
                 events = self._recent_after(cursor, run_id, tuple(kinds), has_points)
             else:
@@ -146,6 +147,8 @@ class EventFeed:
             for at in range(0, len(sent), EVENTS_PER_BATCH):
                 part = sent[at : at + EVENTS_PER_BATCH]
                 yield part[-1].cursor, part, skipped if at == 0 else 0
+            if is_live and not was_live:
+                yield cursor, (), 0
             if newest == self._newest and not self._is_closed and is_live:
                 self._waiting.append(asyncio.get_running_loop().create_future())
                 await self._waiting[-1]

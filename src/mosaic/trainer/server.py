@@ -186,7 +186,10 @@ class Servicer(TrainerServicer):
                 # A further attempt drops points of an earlier one.
                 grown = {event.run_id for event in events if event.kind in POINT_KINDS or event.kind == Hello.KIND}
                 texts = await self._feed.encode([event for event in events if event.kind not in POINT_KINDS])
-                yield pb.EventBatch(cursor=cursor, events_json=texts, skipped=skipped, runs_with_points=sorted(grown))
+                if texts or grown or skipped or not events:  # an empty one ends the earlier events
+                    yield pb.EventBatch(
+                        cursor=cursor, events_json=texts, skipped=skipped, runs_with_points=sorted(grown)
+                    )
 
     async def StreamTelemetry(self, request: pb.TelemetryFilter, context: Context) -> AsyncIterator[pb.EventBatch]:
         run_id = await run_in(self.threads.streams, self._records.resolve, request.run)

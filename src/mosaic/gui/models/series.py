@@ -187,7 +187,7 @@ class HardwareSeries(QObject):
     def __init__(
         self, run_id: str, bridge: Bridge, newest: HardwareSample | None, parent: QObject | None = None
     ) -> None:
-        """`newest` is the sample in the run's view: the earlier ones are read up to it."""
+        """`newest` is the sample in the run's view: where there is none, there are no earlier ones to be read."""
         super().__init__(parent)
         self.run_id = run_id
         self.tags: dict[str, GrowingPoints] = {}
@@ -198,7 +198,7 @@ class HardwareSeries(QObject):
         if newest is not None:
             self._pending = []
             bridge.ask(
-                partial(load_earlier_samples, run_id, newest.at),
+                partial(load_earlier_samples, run_id),
                 self._on_earlier_loaded,
                 lambda _: self._on_earlier_loaded([]),
                 self,
@@ -237,11 +237,13 @@ def points_of_sample(sample: Sample) -> dict[str, float]:
     return points
 
 
-def load_earlier_samples(run_id: str, until: float, trainer: TrainerClient) -> list[Sample]:
-    """Read all samples up to that time. A watch never ends by itself, so this stops at the last one."""
+def load_earlier_samples(run_id: str, trainer: TrainerClient) -> list[Sample]:
+    """Read all samples that there are. A watch never ends by itself, so this stops where it has replayed them."""
     samples: list[Sample] = []
-    for batch in trainer.watch(0, run_id, ["sample"]):
-        samples += [event for event in batch.events if isinstance(event, Sample)]
-        if batch.skipped or (samples and samples[-1].at >= until):
+    batches = trainer.watch(0, run_id, ["sample"])
+    next(batches)
+    for batch in batches:
+        if not batch.events:
             break
+        samples += [event for event in batch.events if isinstance(event, Sample)]
     return samples

@@ -22,6 +22,7 @@ from mosaic.trainer.executors.cluster_limits import refuse_unsupported
 from mosaic.trainer.executors.slurm.job_events import JobFacts, find_action, is_final
 from mosaic.trainer.executors.slurm.job_files import JobFiles, JobOffer, SubmittedJob, TaskReport
 from mosaic.trainer.executors.slurm.job_queue import (
+    MISSING_SUBMITIT,
     AttemptKey,
     JobQueue,
     JobRequest,
@@ -84,7 +85,7 @@ class SlurmExecutor:
         if self._has_commands:
             return
         if importlib.util.find_spec("submitit") is None:
-            raise MissingExtra("Runs on Slurm need the extra 'slurm': pip install 'mosaic-rl[slurm]'.")
+            raise MissingExtra(MISSING_SUBMITIT)
         if self._settings.cluster == "slurm" and shutil.which("srun") is None:
             raise NotAllowed(
                 "Slurm is not installed where the trainer runs: there is no srun in its PATH. Start the trainer on a "

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from mosaic.common.processes import identify, is_gone
+from mosaic.contracts.errors import MissingExtra
 from mosaic.trainer.executors.slurm.job_events import GONE
 from mosaic.trainer.executors.slurm.job_files import JobFiles, SubmittedJob
 from mosaic.trainer.executors.slurm.job_task import JobTask
@@ -35,6 +36,7 @@ STATES_S = 1.0
 WATCH_DELAY_S = 60
 """The longest time between two calls of sacct, for all jobs at once; they are more frequent after a submission."""
 MAX_REFUSAL = 500
+MISSING_SUBMITIT = "Runs on Slurm need the extra 'slurm': pip install 'mosaic-rl[slurm]'."
 KEEPER_MEMORY_MB = 256
 """What a job gets beyond the memory of its run."""
 KEPT_S = 7 * 86400.0
@@ -160,18 +162,25 @@ class JobQueue:
             cluster = self._make_cluster()
         except ImportError as error:  # uninstalled while jobs were active: their files still tell what becomes of them
             log.error("submitit_missing", error=str(error))
-            return
+            cluster = _NoCluster()
+        states_due_at = time.monotonic() + STATES_S
         while True:
+            if time.monotonic() >= states_due_at:  # first, as submissions may come without a pause
+                self._call(self._update_states, cluster)
+                states_due_at = time.monotonic() + STATES_S
             try:
-                command = self._commands.get(timeout=STATES_S)
+                command = self._commands.get(timeout=max(0.0, states_due_at - time.monotonic()))
             except queue.Empty:
-                command = self._update_states
+                continue
             if command is None:
                 return
-            try:
-                command(cluster)
-            except Exception:
-                log.exception("slurm_command_failed")
+            self._call(command, cluster)
+
+    def _call(self, command: Callable[[Cluster], None], cluster: Cluster) -> None:
+        try:
+            command(cluster)
+        except Exception:
+            log.exception("slurm_command_failed")
 
     def _submit(self, batch: list[JobRequest], cluster: Cluster) -> None:
         answers: Sequence[SubmittedJob | Refusal]
@@ -244,6 +253,19 @@ class SlurmCluster:
 
     def cancel(self, job_id: str) -> None:
         self._submitit.SlurmJob(self._folder, job_id).cancel(check=False)
+
+
+class _NoCluster:
+    """Stands for one where submitit is not installed: refuses each submission. Implements `Cluster`."""
+
+    def submit(self, batch: Sequence[JobRequest]) -> list[SubmittedJob]:
+        raise MissingExtra(f"{MISSING_SUBMITIT} Then restart the daemon: mosaic daemon stop")
+
+    def states(self, jobs: Collection[SubmittedJob]) -> dict[str, str]:
+        return {}
+
+    def cancel(self, job_id: str) -> None:
+        """Its job finds the offer withdrawn when it starts."""
 
 
 class LocalCluster:
