@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +24,13 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, pump, settle, type_text
 
 from mosaic.client import TrainerClient
-from mosaic.contracts.folder import Workspace
+from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui import theme
 from mosaic.gui.app import Application
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.models.series import load_earlier_samples
 from mosaic.gui.panels.analytics_panel import AnalyticsTab
 from mosaic.gui.panels.compare_panel import ComparePage
 from mosaic.gui.panels.overview import OverviewTab
@@ -93,6 +96,21 @@ def test_all_tags_of_a_run_are_drawn_in_groups(
     assert find(panel, "analytics.group.charts", QToolButton).text() == "charts"
     assert find(panel, "analytics.group.scripted", QToolButton).isChecked()
     pump(lambda: lengths(panel, "hardware/CPU %"), "the hardware")
+
+
+@pytest.mark.parametrize("steps", [1, 60])
+def test_earlier_samples_are_read_to_their_end_whichever_there_are(trainer: TrainerClient, steps: int) -> None:
+    """A short run has none, and a line that was damaged is not in the index: nothing that is awaited may be missing."""
+    view = ended(trainer, trainer.submit(scripted(steps=steps, dt=0.02)).run_id)
+    lines = [json.loads(line) for line in RunFolder(view.run_dir).keeper.read_text(encoding="utf-8").splitlines()]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(load_earlier_samples, view.run_id, trainer)
+        try:
+            samples = reading.result(timeout=60)
+        finally:
+            trainer.close()  # ends a reading that would not
+    assert [sample.seq for sample in samples] == [line["seq"] for line in lines if line["kind"] == "sample"]
+    assert bool(samples) == (steps > 1)
 
 
 def test_curves_grow_while_the_run_is_active(
