@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     from bdi_worker.worker_config import read_request
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
-    from mosaic.run.worker_run import run_folder, write_rejection
+    from mosaic.run.worker_run import require_free_folder, run_folder, write_rejection
 
     if args.dry_run:
         from bdi_worker.checker import check_request
@@ -59,7 +59,10 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     try:
         request = read_request(args.config)
-        job = launcher.build_job(request, run_folder(request.config.run_id or str(ULID())), args.resume)
+        folder = run_folder(request.config.run_id or str(ULID()))
+        if not os.environ.get(RUN_DIR_VARIABLE):
+            require_free_folder(folder, args.resume)
+        job = launcher.build_job(request, folder, args.resume)
     except BadInput as error:
         if run_dir := os.environ.get(RUN_DIR_VARIABLE):
             write_rejection(WORKER_NAME, RunFolder(run_dir), str(error))

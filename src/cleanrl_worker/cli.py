@@ -93,13 +93,14 @@ def _run_worker(args: argparse.Namespace) -> int:
     from cleanrl_worker.shell.worker_config import WORKER_NAME
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
-    from mosaic.run.worker_run import TRAINING_CAPABILITIES, run_folder, write_rejection
+    from mosaic.run.worker_run import TRAINING_CAPABILITIES, require_free_folder, run_folder, write_rejection
 
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     try:
         request = _parse_request(args)
         folder = run_folder(request.config.run_id or str(ULID()))
         if not run_dir:
+            require_free_folder(folder, args.resume)
             request = launcher.complete_request(request, folder)
         run_job = launcher.build_job(request)
     except BadInput as error:

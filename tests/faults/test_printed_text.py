@@ -10,15 +10,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 from tests.conftest import end_daemon
 from tests.helpers.commands import MOSAIC, PATIENCE_S
+from tests.helpers.commands_by_kind import EXTRA, READING
 from tests.helpers.hostile_runs import copy_with_name, finished_runs, poison_workspace
 from tests.helpers.worker_runs import small
 
-from mosaic.cli.main import COMMANDS, cli
-from mosaic.cli.train_commands import AlgorithmGroup
 from mosaic.client import connect
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.submission.run_payloads import build_eval_payload
@@ -29,67 +27,6 @@ HOSTILE = (
 )
 OUR_STYLES = {"0", "1", "2", "3", "4", "31", "32", "33", "34", "35", "36", "90", "91"}
 """Parameters of the only escape sequences that commands may print: bold, dim, and our colors."""
-CHANGING = {
-    *(
-        "gui",
-        "demo",
-        "train",
-        "run",
-        "check",
-        "submit",
-        "experiment check",
-        "experiment run",
-        "sweep run",
-        "sweep init",
-    ),
-    *(
-        "sweep save-preset",
-        "sweep dashboard",
-        "eval",
-        "play",
-        "duel",
-        "cancel",
-        "pause",
-        "resume",
-        "resubmit",
-        "rename",
-    ),
-    *("archive", "delete", "import", "push", "pull", "llm login", "llm logout", "wandb login", "wandb logout"),
-    *("wandb sync", "wandb probe", "daemon run", "daemon stop", "daemon install-service", "daemon uninstall-service"),
-    *("trainer add", "trainer remove", "trainer use", "trainer show", "completion", "doctor"),
-}
-"""Commands that start or change something, or show nothing of a run; all others are tested, also those to come."""
-EXTRA = {
-    "diff": ["--json"],
-    "export": ["--csv", "{out}/out.csv", "--episodes", "{out}/out.jsonl", "--zip", "{out}/out.zip"],
-    "plot": ["--out", "{out}/plot.png"],
-    "sweep plot": ["--out", "{out}/sweep.png"],
-}
-
-
-def reading_commands() -> list[tuple[str, list[str]]]:
-    """Every command that shows something, and its required arguments."""
-
-    def leaves(name: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
-        if isinstance(command, click.Group) and not isinstance(command, AlgorithmGroup):
-            context = click.Context(command)
-            for child in command.list_commands(context):
-                found = command.get_command(context, child)
-                assert found is not None
-                yield from leaves(f"{name} {child}", found)
-        elif name not in CHANGING:
-            yield name, [str(one.name) for one in command.params if isinstance(one, click.Argument) and one.required]
-
-    context = click.Context(cli)
-    found: list[tuple[str, list[str]]] = []
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert command is not None
-        found += leaves(name, command)
-    return found
-
-
-READING = reading_commands()
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
 from tests.helpers.probe_scripts import start_script
 from tests.helpers.worker_runs import run_worker, small
@@ -28,6 +29,7 @@ from mosaic.formatting import short_id
 from mosaic.journal import Journal, read_all
 from mosaic.keeper.worker import kill_with_descendants
 from mosaic.submission.caller_environment import program_environment
+from mosaic.submission.run_payloads import build_eval_payload
 
 
 def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
@@ -206,7 +208,7 @@ def test_bad_input_creates_nothing(trainer: TrainerClient, workspace: Workspace)
             with pytest.raises(error, match=said):
                 verb(payload)
     assert list(workspace.runs.iterdir()) == []
-    assert not workspace.configs.exists()
+    assert list(workspace.configs.iterdir()) == []
 
 
 def test_runs_are_found_by_id_beginning_end_and_last(trainer: TrainerClient) -> None:
@@ -272,10 +274,29 @@ def test_a_list_shows_what_a_single_run_shows_except_its_attempts_and_history(tr
         whole = trainer.get(listed.run_id)
         assert whole.attempts
         assert whole.history
-        volatile = {"hardware": whole.hardware, "attempts": (), "history": ()}
+        volatile = {"hardware": whole.hardware, "idle_s": whole.idle_s, "attempts": (), "history": ()}
         assert listed.model_copy(update=volatile) == whole.model_copy(update=volatile)
         assert (listed.attempts, listed.history) == ((), ())
         assert bool(listed.pid) == (listed.run_id == active)
+
+
+@pytest.mark.parametrize("command", ["delete --yes", "archive", "prune --checkpoints --yes"])
+def test_what_removes_something_takes_no_older_run_for_the_newest(
+    trainer: TrainerClient, workspace: Workspace, command: str
+) -> None:
+    older = trainer.submit(scripted(steps=1)).run_id
+    ended(trainer, older)
+    newest = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
+    stage(trainer, newest, "running")
+    name, *options = command.split()
+    result = mosaic(workspace, name, "last", *options)
+    assert (result.code, result.out) == (2, "")
+    assert f"Run {newest} is running" in result.err
+    assert [view.run_id for view in trainer.runs()] == [newest, older]
+    trainer.cancel(newest)
+    ended(trainer, newest)
+    assert mosaic(workspace, name, "last", *options).code == 0
+    assert trainer.get(older).is_archived is False
 
 
 def test_last_is_the_newest_run_that_fits_the_command(trainer: TrainerClient) -> None:
@@ -475,6 +496,32 @@ def test_a_worker_started_by_hand_leaves_a_run_of_the_daemon(trainer: TrainerCli
     wait_for(lambda: trainer.get("01BYHAND").global_step == 64, "its journal to be read")
     assert workspace.run("01BYHAND").record.exists()
     assert trainer.config("01BYHAND")["metadata"]["worker"]["config"]["seed"] == 3
+
+
+def test_an_evaluation_has_the_seed_of_its_first_episode(trainer: TrainerClient) -> None:
+    """Not that of the training, of which its config names only what the policy is."""
+    worker = {"id": "cleanrl", "config": small()}
+    policy = ended(trainer, trainer.submit({"metadata": {"worker": worker}, "artifacts": {}}).run_id).run_dir
+    for options, seed in (({"seed_override": 77}, 77), ({}, 1_030_000)):
+        payload = build_eval_payload(worker, policy, {"eval_batch_size": 2, **options})
+        view = ended(trainer, trainer.submit(payload).run_id)
+        assert (view.outcome, view.seed) == ("succeeded", seed), view.reason
+        summary = json.loads(RunFolder(view.run_dir).eval_summary.read_text(encoding="utf-8"))
+        assert summary["batches"][0]["seeds"] == [seed, seed + 1]
+
+
+def test_a_file_that_most_runs_do_not_have_leaves_no_refusal_in_the_log(
+    trainer: TrainerClient, workspace: Workspace
+) -> None:
+    run_id = trainer.submit(scripted(steps=1)).run_id
+    view = ended(trainer, run_id)
+    before = workspace.daemon_log.read_text(encoding="utf-8").count("request_refused")
+    assert mosaic(workspace, "show", run_id).code == 0
+    assert trainer.read_json(run_id, "hub/push.json") is None
+    assert workspace.daemon_log.read_text(encoding="utf-8").count("request_refused") == before
+    assert [file.name for file in trainer.files(run_id, "record.json")] == ["record.json"]
+    for name in ("logs", "../" + run_id + "/record.json", str(RunFolder(view.run_dir).record), "nothing/below"):
+        assert trainer.files(run_id, name) == [], name
 
 
 def test_a_worker_started_by_hand_is_adopted_after_its_end_only(trainer: TrainerClient, workspace: Workspace) -> None:

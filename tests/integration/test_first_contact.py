@@ -131,11 +131,14 @@ def test_last_is_the_newest_run_that_fits_the_command_and_is_printed(
     wait_for(lambda: trainer.get(active).stage == "running", "the second run")
     assert f"The run 'last' is {active[-6:]}, scripted, running." in mosaic(workspace, "logs", "last").err
     archived = mosaic(workspace, "archive", "last")
-    assert f"The run 'last' is {done[-6:]}, scripted, succeeded." in archived.err
+    assert archived.code == 2
+    assert f"The run 'last' is {active[-6:]}, scripted, running." in archived.err, "no older one is taken"
+    assert mosaic(workspace, "archive", done).code == 0
     assert trainer.get(done).is_archived
     undone = mosaic(workspace, "archive", "last", "--undo")
     assert (undone.code, trainer.get(done).is_archived) == (0, False)
-    assert mosaic(workspace, "delete", "last", "--yes").code == 0
+    assert mosaic(workspace, "delete", "last", "--yes").code == 2
+    assert mosaic(workspace, "delete", done, "--yes").code == 0
     assert [view.run_id for view in trainer.runs()] == [active]
     assert mosaic(workspace, "cancel", "last").code == 0
     assert trainer.get(active).outcome == "cancelled"

@@ -43,7 +43,9 @@ def test_a_run_leaves_every_file_that_applies(place: Path) -> None:
     folder = RunFolder(place / "trainer" / "runs" / "R1")
     done = run_worker(place, {**CARTPOLE, "run_id": "R1"})
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1].startswith("global_step=1536, episodic_return=")
+    _, _, step, _, episodic_return, _ = events(folder, "episodes")[-1]["rows"][-1]
+    assert step < 1536
+    assert done.stdout.splitlines()[-1] == f"global_step={step}, episodic_return={episodic_return:g}", "where it ended"
     assert folder.journal.exists()
     assert folder.last_checkpoint.resolve().name == "1536"
     analytics = json.loads(folder.analytics.read_text())
@@ -59,6 +61,20 @@ def test_a_run_leaves_every_file_that_applies(place: Path) -> None:
     assert [path.name[:11] for path in sorted(model.parent.iterdir())] == ["events.out.", "ppo.cleanrl"]
     assert events(folder, "finished")[0]["outcome"] == "succeeded"
     assert sorted(path.name for path in place.iterdir()) == ["config.json", "trainer"], "nothing is left elsewhere"
+
+
+def test_a_second_worker_does_not_write_into_the_run_of_the_first(place: Path) -> None:
+    folder = RunFolder(place / "trainer" / "runs" / "R1")
+    assert run_worker(place, {**small(), "run_id": "R1"}).returncode == 0
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    again = run_worker(place, {**small(total_timesteps=128), "run_id": "R1"})
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.startswith(f"There is a run 'R1' already, in {folder.path}. Give another run_id")
+    assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
+    resumed = run_worker(place, {**small(total_timesteps=128), "run_id": "R1"}, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [event["attempt"] for event in events(folder, "hello")] == [1, 2]
+    assert (folder.checkpoint(128) / "manifest.json").exists()
 
 
 def test_event_files_of_a_worker_started_by_hand_go_to_cleanrls_folder_unless_the_variable_is_set(place: Path) -> None:
@@ -114,7 +130,7 @@ def test_a_dry_run_reports_everything_and_creates_nothing(place: Path) -> None:
     [
         ({"algo": "nosuch"}, "No algorithm 'nosuch' in worker 'cleanrl'."),
         ({"env_id": "NoSuch-v9"}, "No environment 'NoSuch-v9'."),
-        ({"run_id": "../x"}, "run_id: expected letters, digits"),
+        ({"run_id": "../x"}, "run_id: expected up to 64 letters, digits"),
         ({"extras": {"algo_params": {"learning_rate": "banana"}}}, "extras.algo_params.learning_rate: "),
         ({"extras": {"nosuch": True}}, "extras.nosuch: unknown setting of 'ppo'"),
     ],

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from ulid import ULID
 
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import MetricsCursor
 from mosaic.journal import Journal
 from mosaic.store import Index, find_damage
 from mosaic.store.index_schema import MAX_CHECKED_BYTES
 from mosaic.store.ingest import JOURNAL, ingest
+from mosaic.trainer.records import Records
 
 
 @pytest.fixture
@@ -285,3 +288,37 @@ def test_a_large_index_is_opened_unchecked_and_its_damage_is_found_later(tmp_pat
     again = Index(path, problem)
     assert "The index was damaged" in (again.recreate_reason or "")
     again.close()
+
+
+def test_runs_are_ordered_by_the_time_of_their_submission_whatever_their_ids_are(index: Index) -> None:
+    """F58: an id of the daemon has its time, those of others are no times."""
+    issued, later = str(ULID.from_timestamp(1_000_000.0)), str(ULID.from_timestamp(3_000_000.0))
+    beyond = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
+    for run_id, submitted_at in ((later, 5.0), ("test1", 2_000_000.0), (issued, 9e9), (beyond, 2.0), ("zz", 1e300)):
+        index.save(RunRecord(run_id=run_id, worker="w", submitted_at=submitted_at, queued_at=1.0), 1)
+    expected = [later, "test1", issued, beyond, "01RUN", "zz"]
+    assert index.list_run_ids() == expected
+    assert index.newest_run_id() == later
+    for at, run_id in enumerate(expected):
+        older = [record.run_id for record, _ in index.list_runs(before=run_id, limit=2)]
+        assert older == expected[at + 1 : at + 3]
+    index.delete_run(issued)
+    assert [record.run_id for record, _ in index.list_runs(before=issued)] == expected[3:], "of a deleted run, too"
+
+
+def test_a_new_id_follows_those_of_the_daemon_and_no_others(index: Index, tmp_path: Path) -> None:
+    """F58: an id by hand may be the highest that there is, after which none could follow."""
+    ahead = str(ULID.from_timestamp(time.time() + 3600.0))
+    for run_id in (ahead, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "zzzz"):
+        index.save(RunRecord(run_id=run_id, worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    assert ahead < Records(Workspace(tmp_path), index).new_id() < "1"
+
+
+def test_a_run_is_found_by_its_id_in_any_case_and_by_the_exact_one_first(index: Index) -> None:
+    """F58."""
+    for run_id in ("test1", "Test2", "TEST2", "test12"):
+        index.save(RunRecord(run_id=run_id, worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    finds = {"test1": ["test1"], "TEST1": ["test1"], "Test2": ["Test2"], "TEST2": ["TEST2"], "test2": ["TEST2"]}
+    assert {reference: index.find_run_ids(reference, 9) for reference in finds} == finds
+    assert sorted(index.find_run_ids("tes", 9)) == ["TEST2", "Test2", "test1", "test12"]
+    assert index.find_run_ids("st12", 9) == ["test12"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.helpers.gui_runs import run_id, running, view
 
+from mosaic.contracts.states import id_time_ms
 from mosaic.contracts.views import RunView
+from mosaic.gui.models.groups import list_groups
 from mosaic.gui.models.run_columns import COLUMNS, run_label
+from mosaic.gui.models.run_order import RunOrder
 from mosaic.gui.models.run_values import sort_value
 from mosaic.gui.models.search import parse_query, with_chips
 from mosaic.gui.models.ticks import short_labels
@@ -107,3 +110,18 @@ def test_values_of_any_type_sort_numbers_before_texts() -> None:
 )
 def test_labels_of_runs_in_one_chart_are_as_short_as_they_can_be(views: list[RunView], labels: list[str]) -> None:
     assert list(short_labels(views).values()) == labels
+
+
+def test_runs_whose_ids_are_no_ulids_are_listed_by_the_time_of_their_submission() -> None:
+    """F58."""
+    at = (id_time_ms(run_id(2)) or 0) / 1000
+    by_hand = [view(0, run_id=name, submitted_at=at + seconds) for name, seconds in (("zz", -0.5), ("a", 0.5))]
+    views = [*map(view, (1, 2, 3)), *by_hand]
+    times = {one.run_id: one.age_key for one in views}
+    expected = sorted(times, key=times.__getitem__, reverse=True)
+    assert expected.index("a") < expected.index(run_id(2)) < expected.index("zz")
+    order = RunOrder()
+    order.collect([one.model_copy(update={"stage": "finished"}) for one in views])
+    assert sorted(order.key_by_row, key=order.key_by_row.__getitem__) == expected
+    groups = list_groups([one.model_copy(update={"group": one.run_id}) for one in views])
+    assert [group.name for group in groups] == expected

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from cleanrl_worker.learners import devices
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from cleanrl_worker.shell.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
+from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import problems_of, refuse_key
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_name
@@ -31,20 +31,25 @@ class ConsoleRun(Run):
     """Prints its progress in CleanRL's format at fixed intervals, because a line per episode costs time."""
 
     _printed_at = 0.0
-    _printed_step = -1
+    _episode_step = _printed_step = -1
+    """When the last episode ended, and the one that was printed."""
+
+    def episode(self, *, env: int, step: int, episodic_return: SupportsFloat, length: int) -> None:
+        super().episode(env=env, step=step, episodic_return=episodic_return, length=length)
+        self._episode_step = step
 
     def update(self, global_step: int) -> None:
         super().update(global_step)
-        if self._recent_returns and time.monotonic() - self._printed_at >= CONSOLE_INTERVAL_S:
+        if self._episode_step != self._printed_step and time.monotonic() - self._printed_at >= CONSOLE_INTERVAL_S:
             self.print_progress()
 
     def print_progress(self) -> None:
-        if self._recent_returns and self.global_step != self._printed_step:
+        if self._episode_step != self._printed_step:
             self._printed_at = time.monotonic()
-            self._printed_step = self.global_step
+            self._printed_step = self._episode_step
             # The reader of stdout may be gone; that is no reason to stop.
             try:
-                print(f"global_step={self.global_step}, episodic_return={self._recent_returns[-1]:g}", flush=True)
+                print(f"global_step={self._episode_step}, episodic_return={self._recent_returns[-1]:g}", flush=True)
             except OSError:
                 self._printed_at = float("inf")
 
@@ -68,6 +73,9 @@ def write_config(request: WorkerRequest, folder: RunFolder) -> None:
     """Write config.json of a run that was started by hand: by it the daemon recognizes the folder as a run."""
     if not folder.config.exists():
         config = {**request.config.model_dump(mode="json", exclude_none=True), "run_id": folder.run_id}
+        if not request.is_user_script and not request.is_evaluation:  # with what it leaves to the algorithm's defaults
+            chosen = algorithm_config(request)
+            config |= {key: getattr(chosen, key) for key in CORE_SETTINGS}
         folder.path.mkdir(parents=True, exist_ok=True)
         payload = request.payload.with_worker(id=WORKER_NAME, config=config).with_policy_path(folder.to_portable)
         write_json(folder.config, redact_secrets(payload.to_json()))

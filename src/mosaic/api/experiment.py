@@ -106,8 +106,8 @@ class Experiment:
     @property
     def runs(self) -> Runs:
         """The newest run of each combination that was submitted, newest first."""
-        views = [run.view for run in self._read() if run.view is not None]
-        return Runs([Run(self._connection, view) for view in sorted(views, key=lambda view: view.run_id, reverse=True)])
+        views = sorted((run.view for run in self._read() if run.view is not None), key=lambda view: view.age_key)
+        return Runs([Run(self._connection, view) for view in reversed(views)])
 
     def cancel(self) -> Experiment:
         """Ask all runs that have not ended to stop with a checkpoint, and return."""

@@ -131,7 +131,7 @@ def environment_label(view: RunView) -> str:
 def rows_by_setting(views: Iterable[RunView], label_of: Callable[[RunView], str] = setting_label) -> list[SettingRow]:
     """Return one row for each setting and environment, in the order in which they were submitted."""
     members: dict[tuple[str, str], list[RunView]] = {}
-    for view in sorted(views, key=lambda view: view.run_id):
+    for view in sorted(views, key=lambda view: view.age_key):
         members.setdefault((label_of(view), environment_label(view)), []).append(view)
     return [SettingRow(*labels, own, [view.status for view in own]) for labels, own in members.items()]
 
@@ -145,7 +145,7 @@ def count_statuses(statuses: Sequence[str]) -> dict[str, int]:
 def _newest_by(views: Iterable[RunView], key_of: Callable[[ExperimentMember], Key]) -> dict[Key, RunView]:
     """Return the newest run of an experiment for each key; ids sort by time."""
     newest: dict[Key, RunView] = {}
-    for view in sorted(views, key=lambda view: (view.experiment.attempt if view.experiment else 0, view.run_id)):
+    for view in sorted(views, key=lambda view: (view.experiment.attempt if view.experiment else 0, view.age_key)):
         if view.experiment is not None:
             newest[key_of(view.experiment)] = view
     return newest

@@ -53,10 +53,18 @@ class NamedRuns(NamedTuple):
 
 
 def resolve_runs(
-    trainer: TrainerClient, names: Sequence[str], fits: Fits | None = None, include_archived: bool = False
+    trainer: TrainerClient,
+    names: Sequence[str],
+    fits: Fits | None = None,
+    include_archived: bool = False,
+    is_last_newest: bool = False,
 ) -> list[RunView]:
-    """Return each run once, in the order given; those of a group that fit, from its first to its last."""
-    named = [resolve_name(trainer, name, fits, include_archived) for name in names]
+    """Return each run once, in the order given; those of a group that fit, from its first to its last.
+
+    With `is_last_newest`, `last` is the newest run also where it does not fit, which the caller then refuses.
+    """
+    by_name = {name: None if is_last_newest and name.lower() == LAST else fits for name in names}
+    named = [resolve_name(trainer, name, one, include_archived) for name, one in by_name.items()]
     return list({view.run_id: view for one in named for view in one.views}.values())
 
 
@@ -73,7 +81,7 @@ def resolve_name(
     else:
         if [member.run_id for member in members] == [view.run_id]:
             return NamedRuns(members, is_group=True)
-        if members and name.lower() != LAST:
+        if members and name.lower() != LAST and name != view.run_id:
             raise BadInput(
                 f"{name!r} is the name of a group, and also names the run {view.run_id}. "
                 "For the run, give its id; for the group, the ids of its runs: "

@@ -283,7 +283,7 @@ def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> int:
     def fits(view: RunView) -> bool:
         return view.stage == "finished" and view.is_archived is undo
 
-    chosen = find_runs(context, runs, fits, include_archived=undo)
+    chosen = find_runs(context, runs, fits, include_archived=undo, is_last_newest=not undo)
     views = change_each(chosen, lambda view: trainer.annotate(view.run_id, is_archived=not undo))
     print_views(context, views, "Run {run} is back in the list." if undo else "Run {run} is archived.")
     return exit_code(chosen, views)
@@ -297,7 +297,7 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> int:
     """Moves finished runs to the trash, from which `mosaic restore` takes them. A run that has not ended is refused."""
     context.print_workspace()
     trainer = context.trainer()
-    views = find_runs(context, runs, lambda view: view.stage == "finished")
+    views = find_runs(context, runs, lambda view: view.stage == "finished", is_last_newest=True)
     if not yes and any(view.stage == "finished" for view in views):
         _confirm_delete(views)
     deleted = change_each(views, lambda view: trainer.delete(view.run_id))

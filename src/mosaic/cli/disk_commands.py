@@ -140,7 +140,7 @@ def prune(
     if trash and runs:
         raise BadInput("--trash means the deleted runs of the whole workspace; leave out the runs, or --trash.")
     context.print_workspace()
-    views = find_runs(context, runs, lambda view: view.stage == "finished", include_archived=True) if runs else []
+    views = find_runs(context, runs, lambda view: view.stage == "finished", include_archived=True, is_last_newest=True)
     request = pb.PruneRequest(
         runs=[view.run_id for view in views],
         checkpoints=checkpoints,

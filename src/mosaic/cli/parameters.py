@@ -104,13 +104,18 @@ def find_current_runs(context: CliContext, name: str, fits: Fits | None = None) 
 
 
 def find_runs(
-    context: CliContext, names: Sequence[str], fits: Fits | None = None, include_archived: bool = False
+    context: CliContext,
+    names: Sequence[str],
+    fits: Fits | None = None,
+    include_archived: bool = False,
+    is_last_newest: bool = False,
 ) -> list[RunView]:
     """Return the runs that a user names, by ids, names, groups or `last`; of a group, those that fit the command.
 
-    Every command that takes RUN|GROUP calls this, so that a name means the same in all of them.
+    Every command that takes RUN|GROUP calls this, so that a name means the same in all of them. One that removes
+    something sets `is_last_newest`, and refuses the newest run where that has not ended.
     """
-    views = resolve_runs(context.trainer(), names, fits, include_archived)
+    views = resolve_runs(context.trainer(), names, fits, include_archived, is_last_newest)
     for name in names:
         if name.lower() == LAST and len(names) == 1:
             _print_if_last(name, views[0])

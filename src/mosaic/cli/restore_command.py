@@ -46,12 +46,14 @@ def find_trashed(trash: Sequence[TrashedRun], name: str) -> list[TrashedRun]:
     """
     if name.lower() == LAST and trash:
         return [trash[0]]
+    if exact := [run for run in trash if run.run_id == name]:
+        return exact
     if members := [run for run in trash if run.group == name]:
         return members
     part = name.upper()
-    found = [run for run in trash if name == run.run_name or part == run.run_id]
+    found = [run for run in trash if name == run.run_name or part == run.run_id.upper()]
     if not found and len(part) >= MIN_ID_PART:
-        found = [run for run in trash if run.run_id.startswith(part) or run.run_id.endswith(part)]
+        found = [run for run in trash if run.run_id.upper().startswith(part) or run.run_id.upper().endswith(part)]
     if len(found) > 1:
         ids = ", ".join(run.run_id for run in found)
         raise UnknownName(f"{name!r} could be any of {ids}. Give the id of one of them.")

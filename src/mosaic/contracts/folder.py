@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -61,6 +62,13 @@ def validate_run_id(value: str) -> str:
         taken = " or ".join(RESERVED_RUN_IDS)
         raise ValueError(f"expected up to 64 letters, digits, _, . and -, not beginning with . or -, and not {taken}")
     return value
+
+
+def read_regular_file(path: Path) -> bytes:
+    """Return what a file of a run folder holds; OSError also where it is a pipe or a device, which may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    return path.read_bytes()
 
 
 def to_file_name(text: str) -> str:

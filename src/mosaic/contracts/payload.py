@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
-from mosaic.contracts.folder import validate_run_id
+from mosaic.contracts.folder import read_regular_file, validate_run_id
 from mosaic.contracts.imports import is_module_name, named_modules
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
@@ -254,7 +254,7 @@ class Payload(Contract):
     def read(cls, path: Path) -> Payload:
         """A payload that was accepted, now or by an earlier version; OSError or ValueError where it cannot be read."""
         try:
-            return cls.from_translated(translate_extras(json.loads(path.read_bytes()), OnConflict.KEEP))
+            return cls.from_translated(translate_extras(json.loads(read_regular_file(path)), OnConflict.KEEP))
         except ConfigRefused as error:
             raise ValueError(str(error)) from None
 

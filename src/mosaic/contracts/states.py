@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ConfigDict, model_validator
@@ -10,6 +12,11 @@ from pydantic import ConfigDict, model_validator
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.model import Contract, Int64, StoredProcess
 from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
+
+MAX_TIME_MS = 4_000_000_000_000
+"""In 2096: no run was submitted later."""
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_TO_BASE_32 = str.maketrans("0123456789ABCDEFGHJKMNPQRSTVWXYZ", "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 
 
 class Stage(StrEnum):
@@ -86,6 +93,15 @@ class FinalReport(StoredState):
 
     outcome: str
     reason: str | None = None
+
+
+@lru_cache(maxsize=1 << 16)
+def id_time_ms(run_id: str) -> int | None:
+    """Return the time in an id of the daemon's, in ms since 1970, which never goes back; None for other ids."""
+    if _ULID.fullmatch(run_id) is None:
+        return None
+    time_ms = int(run_id[:10].translate(_TO_BASE_32), 32)
+    return time_ms if time_ms <= MAX_TIME_MS else None
 
 
 class RunRecord(StoredState):
@@ -168,6 +184,15 @@ class RunRecord(StoredState):
         return upgraded
 
     @property
+    def age_key(self) -> tuple[int, str]:
+        """Sorts runs from the oldest to the newest: by their ids' times, else by the record's, if it is not lost."""
+        time_ms = id_time_ms(self.run_id)
+        if time_ms is None:
+            is_known = self.worker and 0 <= self.submitted_at * 1000 <= MAX_TIME_MS
+            time_ms = int(self.submitted_at * 1000) if is_known else 0
+        return time_ms, self.run_id
+
+    @property
     def status(self) -> str:
         """One word: the outcome of a finished run, or the stage."""
         return str(self.outcome or self.stage)
@@ -200,7 +225,7 @@ class RunRecord(StoredState):
         ends = [*(entry.at for entry in self.history[1:]), now if self.is_active else 0.0]
         return sum(
             max(0.0, end - entry.at)
-            for entry, end in zip(self.history, ends, strict=True)
+            for entry, end in zip(self.history, ends, strict=False)  # there may be no history, of a copied run
             if entry.stage in (Stage.QUEUED, Stage.PAUSED, Stage.FINISHED) and entry.at >= self.started_at
         )
 

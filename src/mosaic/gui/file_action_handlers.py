@@ -128,7 +128,7 @@ def _with_file_name(path: Path, sentence: str) -> str:
 
 def _show_imported(workbench: Workbench, views: Sequence[RunView]) -> None:
     workbench.select(views[0].run_id)
-    workbench.mark(sorted((view.run_id for view in views), reverse=True))
+    workbench.mark([view.run_id for view in sorted(views, key=lambda view: view.age_key, reverse=True)])
 
 
 # --- export

@@ -259,7 +259,7 @@ def show_runs(workbench: Workbench, views: Sequence[RunView]) -> None:
     known = [view.run_id for view in views if workbench.runs.get(view.run_id) is not None]
     if known:
         workbench.select(known[0])
-        workbench.mark(sorted(known, reverse=True))
+        workbench.mark(workbench.runs.newest_first(known))
 
 
 def open_group(workbench: Workbench) -> None:

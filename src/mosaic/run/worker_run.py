@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mosaic import __version__
+from mosaic.common.files import file_size
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.options import OPTIONS
@@ -48,6 +49,15 @@ def run_folder(run_id: str) -> RunFolder:
     """Return the folder given by the environment, else one in the workspace."""
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     return RunFolder(run_dir) if run_dir else Workspace.resolve().run(run_id)
+
+
+def require_free_folder(folder: RunFolder, is_resume: bool) -> None:
+    """Raise if a worker that was started by hand would write into the folder of another run."""
+    if not is_resume and (folder.record.exists() or file_size(folder.journal) > 0):
+        raise BadInput(
+            f"There is a run {folder.run_id!r} already, in {folder.path}. Give another run_id, or none; or continue "
+            "that run from its last checkpoint: --resume"
+        )
 
 
 def tensorboard_folder(payload: Payload, folder: RunFolder) -> Path | None:

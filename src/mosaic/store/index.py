@@ -15,7 +15,7 @@ from typing import Any
 from mosaic.contracts.events import Deleted, Steps
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
-from mosaic.contracts.states import RunRecord, Stage
+from mosaic.contracts.states import RunRecord, Stage, id_time_ms
 from mosaic.contracts.views import MetricsCursor, MetricSeries
 from mosaic.store.index_schema import (
     IndexedEvent,
@@ -40,6 +40,8 @@ NO_METRICS = MetricsCursor()
 """Before the first point of any run."""
 
 
+_IS_OLDER = "(submitted_ms, run_id) < (coalesce((SELECT submitted_ms FROM run WHERE run_id = ?), ?), ?)"
+_NEWEST_FIRST = "ORDER BY submitted_ms DESC, run_id DESC"
 _PROGRESS_COLUMNS = ", ".join(RunProgress._fields)
 
 
@@ -152,6 +154,7 @@ class Index:
             "run_group": record.group,
             "is_archived": record.is_archived,
             "last_slot": record.attempts[-1].slot if record.attempts else 0,
+            "submitted_ms": record.age_key[0],
             "total_timesteps": record.total_timesteps,
         }
         updates = ", ".join(f"{name}=excluded.{name}" for name in columns if name != "total_timesteps")
@@ -204,15 +207,17 @@ class Index:
 
         Ends shorter than MIN_SUFFIX_LENGTH are not searched: they would match too many runs.
         """
-        wanted = reference.upper()
-        if self._rows("SELECT 1 FROM run WHERE run_id=?", (wanted,)):
-            return [wanted]
+        for exact in (reference, reference.upper()):
+            if self._rows("SELECT 1 FROM run WHERE run_id=?", (exact,)):
+                return [exact]
+        wanted, length = reference.upper(), len(reference.upper())
         rows = self._rows(
-            "SELECT run_id FROM run WHERE run_id >= ? AND run_id < ? OR ? AND substr(run_id, ?) = ?"
-            " OR json_extract(record, '$.run_name') = ? ORDER BY run_id LIMIT ?",
-            (wanted, wanted + "~", len(wanted) >= MIN_SUFFIX_LENGTH, -len(wanted), wanted, reference, limit),
+            "SELECT run_id FROM run WHERE substr(upper(run_id), 1, ?) = ? OR ? AND substr(upper(run_id), ?) = ?"
+            " OR json_extract(record, '$.run_name') = ? ORDER BY submitted_ms, run_id LIMIT ?",
+            (length, wanted, length >= MIN_SUFFIX_LENGTH, -length, wanted, reference, limit),
         )
-        return [run_id for (run_id,) in rows]
+        found = [run_id for (run_id,) in rows]
+        return [run_id for run_id in found if run_id.upper() == wanted] or found
 
     def find_experiment_run(self, group: str | None, member: ExperimentMember) -> str | None:
         """Return the run of a group that has this key and attempt."""
@@ -226,7 +231,7 @@ class Index:
     def find_submitted_run(self, key: str) -> str | None:
         """Return the run that a request with this key has created, if it is among the newest ones."""
         rows = self._rows(
-            "SELECT run_id FROM (SELECT run_id, record FROM run ORDER BY run_id DESC LIMIT ?) "
+            f"SELECT run_id FROM (SELECT run_id, record FROM run {_NEWEST_FIRST} LIMIT ?) "
             "WHERE json_extract(record, '$.submission_key') = ?",
             (MAX_REPEATED_AFTER, key),
         )
@@ -235,10 +240,10 @@ class Index:
     def list_run_ids(self, include_archived: bool = False) -> list[str]:
         """Newest first."""
         condition = "" if include_archived else "WHERE NOT is_archived"
-        return [run_id for (run_id,) in self._rows(f"SELECT run_id FROM run {condition} ORDER BY run_id DESC")]
+        return [run_id for (run_id,) in self._rows(f"SELECT run_id FROM run {condition} {_NEWEST_FIRST}")]
 
     def newest_run_id(self) -> str | None:
-        rows = self._rows("SELECT run_id FROM run ORDER BY run_id DESC LIMIT 1")
+        rows = self._rows(f"SELECT run_id FROM run {_NEWEST_FIRST} LIMIT 1")
         return rows[0][0] if rows else None
 
     def count_by_status(self) -> dict[str, int]:
@@ -266,7 +271,7 @@ class Index:
             "algo = ?": [algo] if algo else None,
             "env_id = ?": [env_id] if env_id else None,
             "run_group = ?": [group] if group else None,
-            "run_id < ?": [before] if before else None,
+            _IS_OLDER: [before, id_time_ms(before) or 0, before] if before else None,
             "NOT is_archived": None if include_archived else [],
         }
         chosen = {sql: args for sql, args in conditions.items() if args is not None}
@@ -274,7 +279,7 @@ class Index:
         where = " AND ".join([*chosen, *(has_tag for _ in tags)]) or "1"
         args = [*(arg for some in chosen.values() for arg in some), *tags, limit or -1]
         columns = f"json_remove(record, '$.attempts'), {_PROGRESS_COLUMNS}"
-        sql = f"SELECT {columns} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
+        sql = f"SELECT {columns} FROM run WHERE {where} {_NEWEST_FIRST} LIMIT ?"
         return map(_run_from_row, self._rows(sql, args))
 
     def get_run(self, run_id: str) -> tuple[RunRecord, RunProgress] | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mosaic.common.files import file_size
 
-VERSION = 5
+VERSION = 6
 MAX_CHECKED_BYTES = 32 << 20
 """A larger index is checked for damage after the daemon has started: that takes about 6 seconds per GB."""
 
@@ -23,6 +23,7 @@ CREATE TABLE run (
     record_mtime INTEGER NOT NULL,      -- of record.json when it was read or written, in ns
     stage TEXT NOT NULL, outcome TEXT, algo TEXT, env_id TEXT, run_group TEXT, is_archived INTEGER NOT NULL,
     last_slot INTEGER NOT NULL,         -- of its last attempt; 0 where it has none
+    submitted_ms INTEGER NOT NULL,      -- runs are ordered by it, and then by id
     global_step INTEGER, sps REAL, total_timesteps INTEGER, fraction REAL,
     mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0,
     hardware TEXT, checkpoint_step INTEGER,
@@ -31,6 +32,7 @@ CREATE TABLE run (
 );
 CREATE INDEX run_by_status ON run (stage, outcome);
 CREATE INDEX run_by_slot ON run (last_slot);
+CREATE INDEX run_by_time ON run (submitted_ms, run_id);
 CREATE TABLE source (                   -- how far each file of a run has been read
     run INTEGER NOT NULL, name TEXT NOT NULL, offset INTEGER NOT NULL, garbage INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run, name)

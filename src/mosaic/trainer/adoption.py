@@ -11,7 +11,7 @@ import structlog
 from mosaic.common.files import file_size
 from mosaic.common.processes import start_time
 from mosaic.contracts.events import Event, Finished, Hello, decode_event
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import RunFolder, is_run_id
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.journal import Follower
@@ -52,7 +52,7 @@ class Adoption:
             return []  # the workspace is being deleted or moved
         if modified_ns != self._modified_ns:
             self._modified_ns = modified_ns
-            names = {name for name in os.listdir(runs) if not name.startswith(".")}
+            names = {name for name in os.listdir(runs) if is_run_id(name)}
             self._known &= names
             self._candidates = [self._records.folder(name) for name in sorted(names - self._known)]
         adopted = [folder.run_id for folder in self._candidates if not folder.record.exists() and self._adopt(folder)]

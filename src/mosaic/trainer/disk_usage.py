@@ -9,13 +9,13 @@ import stat
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
 from mosaic.contracts.disk_views import DiskKind, DiskUsage, RunUsage
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.folder import PENDING_PARTS_DIR, PRUNED_PREFIX, REPLAY_PREFIX, RunFolder
+from mosaic.contracts.folder import PENDING_PARTS_DIR, PRUNED_PREFIX, REPLAY_PREFIX, RunFolder, is_run_id
 from mosaic.trainer.records import Records
 
 BLOCK_BYTES = 512
@@ -47,8 +47,14 @@ def allocated_bytes(status: os.stat_result) -> int:
 def read_disk_usage(records: Records, run_ids: list[str], largest: int) -> Iterator[DiskUsage]:
     """Yield what was found so far, now and then, and at last the whole; of these runs, or of the workspace."""
     root = records.workspace.root
-    names = run_ids or _list_names(records.workspace.runs)
-    sizes: Counter[DiskKind] = Counter() if run_ids else _measure_shared_files(records)
+    entries = [] if run_ids else _list_paths(records.workspace.runs)
+    known = records.index.modification_times() if entries else {}
+    # Of a link to a folder, only a run that was moved there counts.
+    folders = [path for path in entries if path.name in known or (path.is_dir() and not path.is_symlink())]
+    names = run_ids or [path.name for path in folders if is_run_id(path.name)]
+    own = set(names)
+    others = [path for path in entries if path.name not in own]
+    sizes: Counter[DiskKind] = Counter() if run_ids else _measure_shared_files(records, others)
     top: list[tuple[int, str, Counter[DiskKind]]] = []
     reported_at = time.monotonic()
     for count, name in enumerate(names, 1):
@@ -146,13 +152,12 @@ def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
             yield name, status
 
 
-def _measure_shared_files(records: Records) -> Counter[DiskKind]:
-    """Return what belongs to no run in the list: the trash, the index, logs of the daemon and of the clients."""
+def _measure_shared_files(records: Records, in_runs: Iterable[Path]) -> Counter[DiskKind]:
+    """Return what belongs to no run in the list: the trash, the index, logs, and what else lies among the runs."""
     workspace = records.workspace
     sizes: Counter[DiskKind] = Counter()
     kinds = {workspace.trash: DiskKind.TRASH, workspace.logs: DiskKind.LOGS}
-    hidden = (workspace.runs / name for name in _list_names(workspace.runs, is_hidden=True))
-    for path in chain(_list_paths(workspace.trainer), hidden, (workspace.logs, workspace.trackio)):
+    for path in chain(_list_paths(workspace.trainer), in_runs, (workspace.logs, workspace.trackio)):
         if path == workspace.runs:
             continue
         kind = kinds.get(path, DiskKind.OTHER)
@@ -169,10 +174,6 @@ def _list_paths(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def _list_names(folder: Path, is_hidden: bool = False) -> list[str]:
-    return [path.name for path in _list_paths(folder) if path.name.startswith(".") is is_hidden]
 
 
 def _describe(records: Records, name: str, sizes: Counter[DiskKind]) -> RunUsage:

@@ -18,10 +18,10 @@ from ulid import ULID
 from mosaic.common.files import file_size, write_text
 from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import UnknownName, similar_names
-from mosaic.contracts.folder import RECORDING_NAME, RunFolder, Workspace
+from mosaic.contracts.folder import RECORDING_NAME, RunFolder, Workspace, read_regular_file
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.states import RunRecord, Stage
+from mosaic.contracts.states import RunRecord, Stage, id_time_ms
 from mosaic.contracts.views import HardwareSample, RunView
 from mosaic.formatting import run_description
 from mosaic.journal import Follower, Journal
@@ -71,7 +71,8 @@ class Records:
         self.progress_times: dict[str, float] = {}
         """By active run: when it last made progress, on the monotonic clock, which does not jump."""
         self._created_at = time.monotonic()
-        self._last_id = _ulid_number(index.newest_run_id())
+        issued = [run_id for run_id in index.modification_times() if id_time_ms(run_id) is not None]
+        self._last_id = int(ULID.from_str(max(issued))) if issued else 0
 
     def new_id(self) -> str:
         """A ULID that sorts after all earlier ones, even when the clock was set back."""
@@ -183,7 +184,7 @@ class Records:
     def read(self, folder: RunFolder) -> RunRecord | None:
         """None where the file is missing or damaged; a damaged one is left as it is."""
         try:
-            record = RunRecord.model_validate_json(folder.record.read_bytes())
+            record = RunRecord.model_validate_json(read_regular_file(folder.record))
             if record.holds_slot and not record.attempts:
                 raise ValueError(f"it is {record.stage} without an attempt")
             return record
@@ -231,7 +232,8 @@ class Records:
                 f"{reference!r} could be any of {'; '.join(candidates)}{more}. Give the id of one of them."
             )
         recent = [record for record, _ in self.index.list_runs(include_archived=True, limit=1000)]
-        near = difflib.get_close_matches(reference.upper(), [record.run_id for record in recent], n=1)
+        ids = {record.run_id.upper(): record.run_id for record in recent}
+        near = [ids[found] for found in difflib.get_close_matches(reference.upper(), ids, n=1)]
         names = {record.run_name for record in recent if record.run_name}
         near = near or [repr(name) for name in similar_names(reference, names)]
         hint = f" Did you mean {near[0]}?" if near else ""
@@ -303,13 +305,6 @@ class Records:
         return view if seconds_left is None else view.model_copy(update={"seconds_left": seconds_left})
 
 
-def _ulid_number(run_id: str | None) -> int:
-    try:
-        return int(ULID.from_str(run_id or ""))
-    except ValueError:
-        return 0
-
-
 def _is_new(path: Path) -> bool:
     """Return whether a journal was deleted or emptied: then it does not start with its first event."""
     lines = Follower(path).read(1)
@@ -333,7 +328,10 @@ def _has_wandb(run_dir: str) -> bool:
 
 
 def summary_fields(payload: Payload, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a record that come from the payload, or from the `defaults` of the worker."""
+    """Returns the fields of a record that come from the payload, or from the `defaults` of the worker.
+
+    The seed of an evaluation is that of its first episode.
+    """
     given = {key: value for key, value in payload.metadata.worker.config.items() if value is not None}
     config = {**defaults, **given}
 
@@ -348,7 +346,7 @@ def summary_fields(payload: Payload, defaults: Mapping[str, Any]) -> dict[str, A
         "kind": payload.kind,
         "algo": word("algo"),
         "env_id": word("env_id"),
-        "seed": number("seed"),
+        "seed": payload.evaluation.seed if payload.is_evaluation else number("seed"),
         "worker_id": word("worker_id") or payload.metadata.worker.worker_id,
         "agent_id": word("agent_id"),
         "is_attached": config.get("attached") is True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from mosaic.common.files import write_text
-from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder
+from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder, is_run_id
 from mosaic.contracts.states import Outcome, RunRecord, Stage
 from mosaic.fastlane import reap_all
 from mosaic.trainer.intake import Intake
@@ -98,6 +98,9 @@ def _read_folder(records: Records, path: Path, known: dict[str, int]) -> RunReco
     if path.name.startswith((".making-", PRUNED_PREFIX)):
         shutil.rmtree(path, ignore_errors=True)  # never acknowledged, or about to be deleted
     if path.name.startswith(".") or not path.is_dir():
+        return None
+    if not is_run_id(path.name):
+        log.warning("run_folder_misnamed", path=str(path))
         return None
     folder = RunFolder(path)
     if not folder.record.is_file() and path.name not in known:

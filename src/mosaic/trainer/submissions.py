@@ -231,7 +231,7 @@ class Submissions:
             queued_at=queued_at,
             history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="Accepted; waiting for a slot."),),
             # What the config leaves to the worker's defaults is taken from the worker's own verdict.
-            **summary_fields(payload, summary.settings),
+            **(summary_fields(payload, summary.settings) | ({"seed": summary.seed} if payload.is_evaluation else {})),
         )
         making = workspace.runs / f".making-{run_id}"
         (making / "logs").mkdir(parents=True)

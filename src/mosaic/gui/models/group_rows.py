@@ -49,7 +49,7 @@ class GroupSummary:
 
 def summarize_group(name: str, views: Iterable[RunView]) -> GroupSummary:
     """Summarize the runs of a group that count: later attempts of an experiment replace earlier ones."""
-    current, _ = split_superseded(sorted(views, key=lambda view: view.run_id, reverse=True))
+    current, _ = split_superseded(sorted(views, key=lambda view: view.age_key, reverse=True))
     returns = [view.episodic_return for view in current if view.episodic_return is not None]
     fractions = [fraction for view in current if (fraction := progress_fraction(view)) is not None]
     has_progress = bool(fractions)

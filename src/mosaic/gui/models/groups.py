@@ -79,14 +79,14 @@ class GroupState:
 
 
 def group_state(name: str, views: Iterable[RunView]) -> GroupState:
-    own = sorted((view for view in views if view.group == name), key=lambda view: view.run_id, reverse=True)
+    own = sorted((view for view in views if view.group == name), key=lambda view: view.age_key, reverse=True)
     return GroupState(name, *split_superseded(own))
 
 
 def list_groups(views: Iterable[RunView], with_archived: bool = False) -> list[GroupState]:
     """Return all groups, the one with the newest run first."""
     members: dict[str, list[RunView]] = {}
-    for view in sorted(views, key=lambda view: view.run_id, reverse=True):
+    for view in sorted(views, key=lambda view: view.age_key, reverse=True):
         if view.group:
             members.setdefault(view.group, []).append(view)
     groups = [GroupState(name, *split_superseded(own)) for name, own in members.items()]
@@ -131,7 +131,7 @@ def compare_group(
     """Compare the runs of a group by setting; None where none has a point yet."""
     nothing = np.empty(0)
     entries = []
-    for view in sorted(views, key=lambda view: view.run_id):
+    for view in sorted(views, key=lambda view: view.age_key):
         steps, values = points.get(view.run_id, (nothing, nothing))
         settings = {SETTING_KEY: labels.get(view.run_id, ""), "env_id": view.env_id, "algo": view.algo}
         entries.append(

@@ -134,7 +134,7 @@ def runs_with_policy(views: Iterable[RunView]) -> list[RunView]:
     """Runs that have trained a policy, newest first."""
     workers = policy_workers()
     trained = [view for view in views if view.kind == RunKind.TRAIN and view.checkpoint_step is not None]
-    return sorted((view for view in trained if view.worker in workers), key=lambda view: view.run_id, reverse=True)
+    return sorted((view for view in trained if view.worker in workers), key=lambda view: view.age_key, reverse=True)
 
 
 def describe_checkpoint(info: CheckpointInfo) -> str:

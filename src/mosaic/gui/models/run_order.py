@@ -87,8 +87,9 @@ class RunOrder:
     def _run_key(self, view: RunView) -> Key:
         """Newest first among equals; without a column, what runs comes first, then what waits."""
         newness = self._newness.get(view.run_id)
-        if newness is None:  # ids begin with their time; numbers compare fast
-            newness = self._newness[view.run_id] = -int.from_bytes(view.run_id.encode(), "big")
+        if newness is None:  # numbers compare fast
+            submitted_ms, run_id = view.age_key
+            newness = self._newness[run_id] = -int.from_bytes(b"%020d%s" % (submitted_ms, run_id.encode().ljust(64)))
         if self.sort_column is None:
             stage = view.stage
             return (2 if stage is Stage.FINISHED else 1 if stage is Stage.QUEUED else 0, 0, newness)

@@ -156,8 +156,8 @@ class RunValues(QObject):
         self, then: Callable[[list[str]], None], failed: Callable[[Exception], None], owner: QObject
     ) -> None:
         """Call `then` with the ids of the columns that exist; asks the newest run of each algorithm and worker."""
-        newest = {(view.worker, view.algo): view.run_id for view in sorted(self._runs.all(), key=lambda v: v.run_id)}
-        examples = sorted(newest.values(), reverse=True)[:MAX_RUNS_PER_CALL]
+        newest = {(view.worker, view.algo): view.run_id for view in sorted(self._runs.all(), key=lambda v: v.age_key)}
+        examples = self._runs.newest_first(newest.values())[:MAX_RUNS_PER_CALL]
         self._bridge.ask(lambda trainer: list_value_columns(trainer, examples), then, failed, owner)
 
     def _on_points_changed(self, run_ids: set[str]) -> None:

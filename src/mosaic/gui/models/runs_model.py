@@ -43,7 +43,10 @@ class RunsModel(QObject):
 
     def ids(self) -> list[str]:
         """Newest first."""
-        return sorted(self._views, reverse=True)
+        return self.newest_first(self._views)
+
+    def newest_first(self, run_ids: Iterable[str]) -> list[str]:
+        return sorted(run_ids, key=lambda run_id: self.get_or_placeholder(run_id).age_key, reverse=True)
 
     def get(self, run_id: str) -> RunView | None:
         return self._views.get(run_id)

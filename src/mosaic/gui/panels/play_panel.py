@@ -200,7 +200,7 @@ class PlayView(QWidget):
         views = [
             view for view in self._workbench.runs.all() if view.kind == RunKind.PLAY and view.stage in PLAYED_STAGES
         ]
-        return max(views, key=lambda view: view.run_id, default=None)
+        return max(views, key=lambda view: view.age_key, default=None)
 
     def _show_offer(self) -> None:
         view = None if self.match.is_active else self._find_other_session()

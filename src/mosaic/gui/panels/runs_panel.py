@@ -303,7 +303,7 @@ class RunsPanel(QWidget):
         rows = self._selected_rows()
         groups = [group for row in rows if (group := self._model.group_at(row)) is not None]
         self._is_marking = True
-        self._workbench.mark(sorted(self._model.runs_in(rows), reverse=True), groups)
+        self._workbench.mark(self._workbench.runs.newest_first(self._model.runs_in(rows)), groups)
         self._is_marking = False
 
     def _select_single_mark(self) -> None:
