@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.commands import mosaic
+from tests.helpers.commands import MOSAIC, PATIENCE_S, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 
 from mosaic.client import TrainerClient
@@ -126,3 +128,13 @@ def test_a_submission_that_cannot_be_stored_leaves_nothing(
     assert [view.run_id for view in trainer.runs()] == [good.run_id]
     assert list(workspace.runs.iterdir()) == runs
     trainer.close()
+
+
+@pytest.mark.parametrize("command", ["submit /dev/zero", "submit -", "experiment check endless.yaml"])
+def test_a_file_without_an_end_is_refused(tmp_path: Path, command: str) -> None:
+    """F27: before the memory of the machine is full."""
+    (tmp_path / "endless.yaml").symlink_to("/dev/zero")
+    words = ["sh", "-c", 'ulimit -v 8000000; exec "$0" "$@" < /dev/zero', MOSAIC, *command.split()]
+    result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert "has more than 1,000,000 bytes" in result.stderr

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from tests.helpers.cli_trainer import CommandResult, FakeTrainer, call, view
+from tests.helpers.commands_by_kind import ALL
 
-from mosaic.cli.main import COMMANDS
-from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, MosaicError, RunEnded
+from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, MosaicError, RunEnded, UnknownName
 
 
 def error_of(result: CommandResult) -> dict[str, Any]:
@@ -31,14 +31,25 @@ class FailingTrainer(FakeTrainer):
         raise self._error
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for name, _ in ALL])
 def test_arguments_that_no_command_has_are_refused_as_json(name: str) -> None:
     """Before --json is reached, and where the command has no such option itself."""
-    words = [name] if name == "run" else [name, "--no-such-option"]  # whatever follows a script belongs to it
+    words = [name] if name == "run" else [*name.split(), "--no-such-option"]  # what follows a script belongs to it
     plain, result = call(None, *words), call(None, *words, "--json")
     assert plain.out == ""
     assert result.code == plain.code == BadInput.exit_code
     assert error_of(result)["error"] == result.err.strip()
+
+
+@pytest.mark.parametrize("name", [name for name, parameters in ALL if {"run", "runs", "one"} & set(parameters)])
+def test_a_run_that_does_not_exist_is_refused_as_json(name: str) -> None:
+    """By every command that takes one, whichever options it has."""
+    parameters = dict(ALL)[name]
+    words = [*name.split(), *("X" for _ in parameters), *(["--csv", "x"] if name == "export" else [])]
+    plain, result = (call(FailingTrainer(UnknownName("No run 'X'.")), *words, *more) for more in ((), ("--json",)))
+    assert plain.out == ""
+    assert result.code == plain.code == BadInput.exit_code
+    assert error_of(result)["error"] in result.err
 
 
 @pytest.mark.parametrize("words", [("nocommand", "--json"), ("--json", "train", "pppo"), ("train", "pppo", "--json")])

@@ -41,7 +41,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+[
 def read_yaml_file(path: Path, subject: str) -> Any:
     """Return what a file contains; `subject` is such as `The duel`."""
     try:
-        data = path.read_bytes()[: MAX_BYTES + 1]
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise BadInput(f"{subject} {path} cannot be read: {error.strerror}.") from None
     if len(data) > MAX_BYTES:

@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
 from mosaic.cli.parameters import build_flag
+from mosaic.common.limited_json import MAX_BYTES
 from mosaic.contracts.errors import BadInput, MosaicError, NotTrusted
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
@@ -367,7 +369,10 @@ def read_payload(path: str, is_trusted: bool = False) -> dict[str, Any]:
     """The config in a file; `-` is stdin. It may come from elsewhere: modules that it names need `is_trusted`."""
     name = "stdin" if path == "-" else path
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        with nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
+            text = file.read(MAX_BYTES + 1)  # a device such as /dev/zero has no end
+        if len(text) > MAX_BYTES:
+            raise BadInput(f"{name} has more than {MAX_BYTES:,} bytes; expected a config as JSON.")
         payload = json.loads(text)
     except OSError as error:
         raise BadInput(f"{name} cannot be read: {error.strerror}.") from None

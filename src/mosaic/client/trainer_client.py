@@ -375,6 +375,8 @@ class TrainerClient:
 
     def read_json(self, run: str, name: str) -> Any:
         """The content of a JSON file below a run's folder; None where it is missing or not valid JSON."""
+        if not self.files(run, name):  # most runs have none, which is no refusal for the daemon's log
+            return None
         try:
             return json.loads(b"".join(self.read_file(run, name)))
         except (UnknownName, ValueError):

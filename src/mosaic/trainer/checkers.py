@@ -164,7 +164,6 @@ class Checkers:
         self._workers = workers
         self._workspace = workspace
         self._lock = threading.Lock()
-        """Of what follows: many submissions are checked at the same time."""
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
         self._own_checkers: set[Checker] = set()
         """Those that import a submitter's modules, while they do."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
 import structlog
@@ -27,7 +28,12 @@ CHUNK_BYTES = 1 << 20
 def list_files(folder: RunFolder, pattern: str) -> Iterator[pb.RunFile]:
     """Yields the files and links that match, sorted by folder; links out of the folder are left out."""
     root = folder.path.resolve()
-    for parent, folders, names in os.walk(root):
+    found: Iterable[tuple[str, list[str], list[str]]] = os.walk(root)
+    if pattern and not glob.has_magic(pattern):  # the name of one file: nothing is searched
+        path = root / pattern
+        is_file = path.is_relative_to(root) and ".." not in path.parts and (path.is_symlink() or path.is_file())
+        found = [(str(path.parent), [], [path.name])] if is_file else []
+    for parent, folders, names in found:
         folders.sort()
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for path in sorted(Path(parent, name) for name in (*names, *links)):
