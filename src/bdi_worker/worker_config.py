@@ -37,7 +37,7 @@ class BdiSettings(Contract):
     asl: AnyPath | None = Field(default=None, json_schema_extra={**_RUN, "type": "file"})
     """The agent: an AgentSpeak file, or the name of an example; unset: the example for the environment."""
     env_kwargs: EnvKwargs | None = Field(default=None, json_schema_extra=_RUN)
-    """Settings of the environment as JSON, such as {"is_slippery": false}."""
+    """Settings of the environment, such as is_slippery=false, or as JSON, such as {"is_slippery": false}."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=_RUN)
     """Environment steps between checkpoints, each saved at the end of an episode; unset: a tenth of the run."""
     learning_rate: float = Field(default=0.1, gt=0, le=1, json_schema_extra=_LEARNING)

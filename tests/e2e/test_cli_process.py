@@ -137,10 +137,12 @@ def test_the_daemon_starts_and_stops_on_demand(workspace: Workspace) -> None:
 def test_completion_offers_runs_only_where_a_daemon_runs_already(workspace: Workspace, has_daemon: bool) -> None:
     run_id = ""
     if has_daemon:
-        run_id = mosaic(workspace, "train", "ppo", "--total-timesteps", "512", "--json").json["run_id"]
-    words = {"_MOSAIC_COMPLETE": "bash_complete", "COMP_WORDS": "mosaic show ", "COMP_CWORD": "2"}
-    offered = [line.partition(",")[2] for line in mosaic(workspace, **words).out.splitlines()]
-    assert offered == (["last", run_id] if has_daemon else ["last"])
+        named = ("--name", "walker", "--group", "exp", "--total-timesteps", "512", "--json")
+        run_id = mosaic(workspace, "train", "ppo", *named).json["run_id"]
+    for command, names in (("show", [run_id, "walker"]), ("delete", [run_id, "walker", "exp"]), ("cancel", [])):
+        words = {"_MOSAIC_COMPLETE": "bash_complete", "COMP_WORDS": f"mosaic {command} ", "COMP_CWORD": "2"}
+        offered = [line.partition(",")[2] for line in mosaic(workspace, **words).out.splitlines()]
+        assert offered == (["last", *names] if has_daemon else ["last"]), command
     assert (read_daemon_address(workspace) is not None) == has_daemon
 
 

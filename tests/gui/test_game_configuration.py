@@ -97,7 +97,7 @@ def test_an_environment_its_settings_and_its_keys_are_configured_and_remembered(
     pump(lambda: form.is_checked and form.problem(), "the refusal")
     assert "map_name must be one of 4x4, 8x8" in form.problem()
     find(form, "play.other_arguments", QPlainTextEdit).setPlainText("{")
-    assert form.problem().startswith("Other arguments: Expected a JSON object")
+    assert form.problem().startswith("Other arguments: Expected name=value pairs")
     find(form, "play.other_arguments", QPlainTextEdit).setPlainText("")
 
     choose_environment(form, "CartPole-v1")

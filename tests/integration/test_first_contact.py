@@ -254,6 +254,14 @@ def test_a_group_is_resumed_resubmitted_deleted_and_restored(
     assert mosaic(workspace, "restore", "last").code == 0
     assert "is empty" in mosaic(workspace, "restore").err
 
+    refused = mosaic(workspace, "resubmit", "new", "--seeds", "5-6", "--set", "seed=3", PYTHONPATH=python_path)
+    assert (refused.code, "cannot both be given" in refused.err) == (2, True), refused.err
+    seeded = mosaic(workspace, "resubmit", "new", "--seeds", "5-6", "--group", "five", "--json", PYTHONPATH=python_path)
+    assert [view["seed"] for view in seeded.json] == [5, 5, 6, 6], "two settings: they differ in dt"
+    assert {view["group"] for view in seeded.json} == {"five"}
+    for view in seeded.json:
+        ended(trainer, view["run_id"])
+
 
 # --- before a run starts
 

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call
 
 from mosaic.cli.train_commands import normalize_bool_flags
+from mosaic.contracts.arguments import parse_wrapper
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
 
@@ -115,3 +116,44 @@ def test_a_number_must_be_finite(text: str) -> None:
 def test_a_list_of_numbers_without_limits_is_described() -> None:
     with pytest.raises(BadInput, match="--device-ids must be whole numbers, separated by commas, not 'a'"):
         SettingField("device_ids", "ints").parse("a")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("1h 30m", 5400), ("2d", 172_800), ("1w", 604_800)]
+)
+def test_a_duration_is_a_number_of_seconds_or_has_units(text: str, seconds: float) -> None:
+    trainer = FakeTrainer()
+    assert call(trainer, "train", "ppo", "--max-seconds", text, "--detach").code == 0
+    assert trainer.submitted[0]["schedule"]["max_duration_seconds"] == seconds
+
+
+@pytest.mark.parametrize("text", ["1 hour", "h", "1h2", "-1h", "0", "inf"])
+def test_other_durations_are_refused_with_an_example(text: str) -> None:
+    result = call(FakeTrainer(), "train", "ppo", f"--max-seconds={text}")
+    words = "--max-seconds must be a number of seconds, or a duration such as 90s, 30m, 2h or 1d above 0, or none, not"
+    assert (result.code, words in result.err) == (2, True), result.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"is_slippery": false, "map_name": "8x8"}',
+        "is_slippery=false,map_name=8x8",
+        "is_slippery=False, map_name='8x8'",
+    ],
+)
+def test_settings_of_the_environment_are_pairs_or_json(text: str) -> None:
+    """For every command that takes them, and for --set and wrappers."""
+    expected = {"is_slippery": False, "map_name": "8x8"}
+    assert config_after("--env-kwargs", text)["algo_params"]["env_kwargs"] == expected
+    assert parse_wrapper(f"my:W({text})").arguments == expected
+    trainer = FakeTrainer()
+    call(trainer, "play", "FrozenLake-v1", "--env-kwargs", text)
+    assert trainer.submitted[0]["metadata"]["worker"]["config"]["env_kwargs"] == expected
+
+
+@pytest.mark.parametrize("text", ["[1]", "is_slippery", "a=1,a=2", "a=f(1)", "{", '{"a": 1'])
+def test_other_settings_of_the_environment_are_refused_with_an_example(text: str) -> None:
+    for command in (("train", "ppo"), ("play", "FrozenLake-v1")):
+        result = call(FakeTrainer(), *command, "--env-kwargs", text)
+        assert (result.code, "--env-kwargs must be name=value pairs, such as" in result.err) == (2, True), result.err

@@ -10,10 +10,10 @@ from gymnasium.wrappers import FrameStackObservation
 from tests.helpers import image_env  # noqa: F401 (registers Spot-v0)
 
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
+from mosaic.contracts.arguments import parse_wrapper
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Imports
 from mosaic.contracts.setting_field import SettingField
-from mosaic.contracts.wrappers import parse_wrapper
 from mosaic.envs import make
 from mosaic.envs.user_modules import allow_imports
 from mosaic.envs.wrappers import NAMED_WRAPPERS, WrappedEnv, try_wrapped
@@ -26,7 +26,8 @@ def test_a_wrapper_has_named_arguments_that_are_plain_values() -> None:
     spec = " my.wrappers:Sticky(probability=0.25, names=['a', \"b,)\"], is_on=True, limits={'x': (1, None)}) "
     arguments = {"probability": 0.25, "names": ["a", "b,)"], "is_on": True, "limits": {"x": (1, None)}}
     assert parse_wrapper(spec) == ("my.wrappers:Sticky", arguments)
-    bad_ones = ("", "a b", "a(1)", "a(**{})", "a(x=__import__('os'))", "a(x=y)", "a(x=1", "a(x=1)(y=2)", "a:b:c", "a(x")
+    assert parse_wrapper("a(x=y, on=false, size=8x8)").arguments == {"x": "y", "on": False, "size": "8x8"}
+    bad_ones = ("", "a b", "a(1)", "a(**{})", "a(x=__import__('os'))", "a(x=1", "a(x=1)(y=2)", "a:b:c", "a(x")
     for bad in (*bad_ones, "a(x=1, x=2)"):
         with pytest.raises(ValueError, match=r"frame-stack\(stack_size=4\)"):
             parse_wrapper(bad)

@@ -91,7 +91,7 @@ class AlgorithmConfig(Contract):
     seed: int = Field(default=1, ge=0, lt=2**31, json_schema_extra=RUN)
     """The seed of all random generators: equal settings and seed give equal weights."""
     env_kwargs: EnvKwargs | None = Field(default=None, json_schema_extra=RUN)
-    """Settings of the environment as JSON, such as {"is_slippery": false}."""
+    """Settings of the environment, such as is_slippery=false, or as JSON, such as {"is_slippery": false}."""
     wrappers: tuple[WrapperText, ...] | None = Field(default=None, json_schema_extra={**RUN, "type": "wrappers"})
     """Wrappers around the environment, innermost first: by name, frame-stack(stack_size=4), or my_module:Class."""
     exp_name: SafeName = Field(default=..., json_schema_extra=RUN)

@@ -15,9 +15,9 @@ from cleanrl_worker.learners import devices
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic.common.files import write_json
+from mosaic.contracts.arguments import parse_wrapper
 from mosaic.contracts.errors import problems_of, refuse_key
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_name
-from mosaic.contracts.wrappers import parse_wrapper
 from mosaic.envs import make
 from mosaic.envs.wrappers import WrappedEnv, try_wrapped
 from mosaic.run import Checkpoint, Run, last_good_checkpoint

@@ -189,7 +189,7 @@ def _print_details(details: EnvironmentDetails) -> None:
     if details.settings:
         print_settings("SETTING", details.settings)
         first = details.settings[0].name
-        output.print_message(f"Set one: --env-kwargs '{{\"{first}\": …}}' of mosaic train and mosaic play")
+        output.print_message(f"Set one: --env-kwargs {first}=… of mosaic train and mosaic play")
     if details.keys:
         table = output.create_table("KEYS", "ACTION")
         for binding in details.keys:

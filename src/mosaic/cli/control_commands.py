@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,23 @@ from mosaic.cli.parameters import (
     find_current_runs,
     find_run,
     find_runs,
+    has_ended,
+    is_active,
+    is_running,
     run_argument,
     run_options,
     runs_argument,
 )
 from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
-from mosaic.submission.run_payloads import apply_assignments, leave_group, parse_assignments, split_assignments
+from mosaic.submission.run_payloads import (
+    apply_assignments,
+    default_group_name,
+    leave_group,
+    parse_assignments,
+    parse_seeds,
+    split_assignments,
+    with_seed,
+)
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -65,7 +77,7 @@ def exit_code(chosen: Sequence[RunView], changed: Sequence[RunView]) -> int:
 
 
 @command()
-@runs_argument()
+@runs_argument(fits=is_active)
 @click.option("--no-wait", is_flag=True, help="Return at once instead of waiting for their end.")
 @pass_context
 def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> int:
@@ -81,7 +93,7 @@ def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> int:
                 raise
             return trainer.get(view.run_id)  # it has just ended by itself
 
-    chosen = find_runs(context, runs, lambda view: view.stage != "finished")
+    chosen = find_runs(context, runs, is_active)
     views = change_each(chosen, stop)
     if no_wait:
         print_views(context, views, "Run {run} is {status}.")
@@ -96,13 +108,13 @@ def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> int:
 
 
 @command()
-@runs_argument()
+@runs_argument(fits=is_running)
 @pass_context
 def pause(context: CliContext, runs: tuple[str, ...]) -> int:
     """Pauses runs. A paused run keeps its memory and its slot; `mosaic resume` continues it."""
     context.print_workspace()
     trainer = context.trainer()
-    chosen = find_runs(context, runs, lambda view: view.stage == "running")
+    chosen = find_runs(context, runs, is_running)
     views = change_each(chosen, lambda view: trainer.pause(view.run_id))
     print_views(context, views, "Run {run} was asked to pause. Resume it: mosaic resume {run}")
     return exit_code(chosen, views)
@@ -142,12 +154,19 @@ def resume(
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting, such as learning_rate=0.001."
 )
+@click.option("--seeds", metavar="LIST", help="One run for each seed, 1-5 or 1,3,7; of each of a group's settings.")
 @run_options("group")
 @click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_context
 def resubmit(
-    context: CliContext, run: str, assignments: tuple[str, ...], group: str | None, is_trusted: bool, follow: bool
+    context: CliContext,
+    run: str,
+    assignments: tuple[str, ...],
+    seeds: str | None,
+    group: str | None,
+    is_trusted: bool,
+    follow: bool,
 ) -> int:
     """Starts a new run from the config of another one, with changes; for a group, one from each of its runs.
 
@@ -163,6 +182,10 @@ def resubmit(
     trainer = context.trainer()
     views = find_current_runs(context, run)
     configs = [trainer.config(view.run_id) for view in views]
+    if seeds is not None:
+        if "seed" in written:
+            raise BadInput("--set seed=… and --seeds cannot both be given.")
+        views, configs, group = _choose_seeds(views, configs, seeds, group)
     payloads: list[dict[str, Any]] = []
     differing: dict[str, None] = {}
     for config in configs:
@@ -177,15 +200,40 @@ def resubmit(
         return submit_run(context, payloads[0], not follow, program_environment(payloads[0]), is_trusted)
     if differing:
         raise BadInput(
-            f"The new runs do not belong to group {run!r}, as they differ in {names}. Name one: --group NAME"
+            f"The new runs do not belong to group {configs[0]['metadata']['group']!r}, as they differ in {names}. "
+            "Name one: --group NAME"
         )
     _require_different(configs, payloads)
-    members = trainer.runs(group=group or run, include_archived=True)
+    group = payloads[0]["metadata"]["group"]
+    members = trainer.runs(group=group, include_archived=True)
     for view, config, payload in zip(views, configs, payloads, strict=True):
         payload["metadata"] |= repeat_member(view, config, payload, members)
     for payload in payloads:  # all of them before the first is submitted
         trainer.check(payload, program_environment(payload), is_trusted)
-    return submit_many(context, payloads, group or run, not follow, program_environment, is_trusted)
+    return submit_many(context, payloads, group, not follow, program_environment, is_trusted)
+
+
+def _choose_seeds(
+    views: Sequence[RunView], configs: Sequence[dict[str, Any]], seeds: str, group: str | None
+) -> tuple[list[RunView], list[dict[str, Any]], str | None]:
+    """Return runs, configs with each of the seeds, one of each setting, and the group that was chosen for them."""
+    settings: dict[str, tuple[RunView, dict[str, Any]]] = {}
+    for view, config in zip(views, configs, strict=True):
+        worker = config["metadata"]["worker"]
+        if view.seed is None:
+            raise BadInput(f"Run {formatting.short_id(view.run_id)} has no setting 'seed': --seeds cannot be given.")
+        trained = {key: value for key, value in worker["config"].items() if key != "seed"}
+        settings.setdefault(json.dumps([worker["id"], trained], sort_keys=True), (view, config))
+    if group is None and not configs[0]["metadata"].get("group"):
+        group = default_group_name(views[0].algo or "run", views[0].env_id or "", time.time())
+    chosen: list[tuple[RunView, dict[str, Any]]] = []
+    for seed in parse_seeds(seeds):
+        for view, config in settings.values():
+            if config.get("run_name"):
+                name = config["run_name"].removesuffix(f"-{config['metadata']['worker']['config'].get('seed')}")
+                config = {**config, "run_name": name}
+            chosen.append((view, with_seed(config, seed, group or config["metadata"]["group"])))
+    return [view for view, _ in chosen], [config for _, config in chosen], group
 
 
 def _require_different(configs: Sequence[dict[str, Any]], payloads: Sequence[dict[str, Any]]) -> None:
@@ -290,14 +338,14 @@ def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> int:
 
 
 @command()
-@runs_argument()
+@runs_argument(fits=has_ended)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_context
 def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> int:
     """Moves finished runs to the trash, from which `mosaic restore` takes them. A run that has not ended is refused."""
     context.print_workspace()
     trainer = context.trainer()
-    views = find_runs(context, runs, lambda view: view.stage == "finished", is_last_newest=True)
+    views = find_runs(context, runs, has_ended, is_last_newest=True)
     if not yes and any(view.stage == "finished" for view in views):
         _confirm_delete(views)
     deleted = change_each(views, lambda view: trainer.delete(view.run_id))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import find_runs, runs_argument
+from mosaic.cli.parameters import DURATION, find_runs, runs_argument
 from mosaic.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ KIND_TITLES = {
     "trash": "trash",
     "index": "index",
 }
-SECONDS_PER_UNIT = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 @command()
@@ -79,20 +77,6 @@ def _print_largest(largest: tuple[RunUsage, ...]) -> None:
     output.console().print(table)
 
 
-class DurationType(click.ParamType[float]):
-    """`30d`, `12h`: a number and a unit, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", str(value).strip().lower())
-        if match is None:
-            raise BadInput(f"--older-than must be a number and a unit, such as 30d, 12h, 2w or 90m, not {value!r}.")
-        return float(match[1]) * SECONDS_PER_UNIT[match[2]]
-
-
 @command()
 @runs_argument(required=False)
 @click.option("--checkpoints", is_flag=True, help="Old checkpoints; those that `last` and `best` point to are kept.")
@@ -105,9 +89,9 @@ class DurationType(click.ParamType[float]):
 @click.option(
     "--older-than",
     metavar="30d",
-    type=DurationType(),
+    type=DURATION,
     default=0.0,
-    help="Only runs that ended, and trash that was deleted, longer ago than this; m, h, d and w are known.",
+    help="Only runs that ended, and trash that was deleted, longer ago than this.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.  [default: ask; without a terminal, a dry run]")

@@ -14,7 +14,7 @@ from mosaic.api.policy_lookup import choose_checkpoint
 from mosaic.api.run_lookup import has_policy
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.parameters import find_run, run_argument
+from mosaic.cli.parameters import DURATION, find_run, run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _TIMEOUT_OPTION = click.option(
     "--timeout",
     "timeout_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    metavar="DURATION",
+    type=DURATION,
     default=60.0,
     show_default=True,
     help="How long the Hub may take to answer.",

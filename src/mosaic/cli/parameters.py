@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,7 +55,19 @@ def _completer(list_names: Callable[[TrainerClient], list[str]], *always: str) -
     return complete
 
 
-_complete_run = _completer(lambda trainer: [view.run_id for view in trainer.runs(limit=MAX_RUNS_OFFERED)], "last")
+def _run_completer(has_groups: bool, fits: Fits | None) -> Callable[..., list[Any]]:
+    """Completes to ids, names and groups of the newest runs that fit the command."""
+
+    def list_names(trainer: TrainerClient) -> list[str]:
+        views = [view for view in trainer.runs(limit=MAX_RUNS_OFFERED) if fits is None or fits(view)]
+        names = [view.run_name for view in views] + ([view.group for view in views] if has_groups else [])
+        # A shell would split a name at its spaces.
+        words = dict.fromkeys(name for name in names if name and not re.search(r"\s", name))
+        return [view.run_id for view in views] + list(words)
+
+    return _completer(list_names, LAST)
+
+
 _complete_env_id = _completer(lambda trainer: [env.id for env in trainer.environments("cleanrl") if env.is_installed])
 
 
@@ -77,15 +90,31 @@ def completion(shell: str | None) -> None:
 # --- runs
 
 
-def run_argument(name: str = "run", metavar: str = "RUN", required: bool = True) -> Callable[[Any], Any]:
+def run_argument(
+    name: str = "run", metavar: str = "RUN", required: bool = True, fits: Fits | None = None
+) -> Callable[[Any], Any]:
+    """An argument that names a run; a shell completes it to runs that fit."""
     shown = metavar if required else f"[{metavar}]"
-    return click.argument(name, metavar=shown, required=required, shell_complete=_complete_run)
+    complete = _run_completer("GROUP" in metavar, fits)
+    return click.argument(name, metavar=shown, required=required, shell_complete=complete)
 
 
-def runs_argument(required: bool = True, has_groups: bool = True) -> Callable[[Any], Any]:
-    shown = "RUN|GROUP…" if has_groups else "RUN…"
-    shown = shown if required else f"[{shown}]"
-    return click.argument("runs", metavar=shown, nargs=-1, required=required, shell_complete=_complete_run)
+def runs_argument(required: bool = True, fits: Fits | None = None) -> Callable[[Any], Any]:
+    shown = "RUN|GROUP…" if required else "[RUN|GROUP…]"
+    complete = _run_completer(True, fits)
+    return click.argument("runs", metavar=shown, nargs=-1, required=required, shell_complete=complete)
+
+
+def is_active(view: RunView) -> bool:
+    return view.stage != "finished"
+
+
+def is_running(view: RunView) -> bool:
+    return view.stage == "running"
+
+
+def has_ended(view: RunView) -> bool:
+    return view.stage == "finished"
 
 
 def find_run(context: CliContext, name: str, fits: Fits | None = None) -> RunView:
@@ -136,9 +165,15 @@ class SettingType(click.ParamType[Any]):
 
     def __init__(self, field: SettingField) -> None:
         self.field = field
-        self.name = {"int": "integer", "float": "number", "name": "name", "names": "name", "ints": "integers"}.get(
-            field.type, "text"
-        )
+        self.name = {
+            "int": "integer",
+            "float": "number",
+            "name": "name",
+            "names": "name",
+            "ints": "integers",
+            "duration": "duration",
+            "mapping": "name=value",
+        }.get(field.type, "text")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         flag = max(param.opts, key=len) if param is not None else ""
@@ -151,6 +186,10 @@ class SettingType(click.ParamType[Any]):
 
 COUNT = SettingType(SettingField("", "int", constraints={"ge": 1}))
 """A number of steps or episodes: 20000, 20k, 2e4 or 20,000."""
+DURATION = SettingType(SettingField("", "duration", constraints={"ge": 0.1}))
+"""Seconds: 90, 90s, 30m, 2h, 1d or 1w."""
+ENV_KWARGS = SettingType(SettingField("", "mapping"))
+"""Settings of an environment: is_slippery=false, or JSON."""
 
 
 class SettingOption(click.Option):

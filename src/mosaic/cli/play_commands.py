@@ -14,7 +14,7 @@ from mosaic.api.replays import check_export_path, export_recording, fetch_record
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.control_commands import TRUST_HELP
-from mosaic.cli.parameters import COUNT, find_run, run_argument
+from mosaic.cli.parameters import COUNT, ENV_KWARGS, find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME
@@ -53,7 +53,12 @@ DEFAULT_EPISODES = 1
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, metavar="S", help="Of the first episode.")
 @click.option("--max-steps", type=COUNT, metavar="N", help="End each episode after this many steps.")
 @click.option("--rate", "rate_hz", type=click.FloatRange(0, min_open=True), metavar="HZ", help="Steps per second.")
-@click.option("--env-kwargs", metavar="JSON", help="Settings of the environment, such as '{\"is_slippery\": false}'.")
+@click.option(
+    "--env-kwargs",
+    metavar="NAME=VALUE",
+    type=ENV_KWARGS,
+    help="Settings of the environment, such as is_slippery=false, or as JSON.",
+)
 @click.option("--record/--no-record", default=True, help="Store every episode for `mosaic replay`.")
 @click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @pass_context
@@ -65,7 +70,7 @@ def play(
     actor_options: tuple[str, ...],
     opponent: str | None,
     opponent_options: tuple[str, ...],
-    env_kwargs: str | None,
+    env_kwargs: dict[str, Any] | None,
     is_trusted: bool,
     **settings: Any,
 ) -> int:
@@ -73,7 +78,7 @@ def play(
     context.print_workspace()
     given = {name: value for name, value in settings.items() if value is not None}
     if env_kwargs is not None:
-        given["env_kwargs"] = parse_env_kwargs(env_kwargs)
+        given["env_kwargs"] = env_kwargs
     if opponent is None and opponent_options:
         raise BadInput("--opponent-option needs --opponent.")
     others = None if opponent is None else ActorRequest(opponent, parse_actor_options(opponent_options))
@@ -101,15 +106,6 @@ def parse_actor_options(texts: Sequence[str]) -> dict[str, str]:
             raise BadInput("An option of an actor is KEY=VALUE, such as --actor-option timeout_s=30.")
         options[name.strip().replace("-", "_")] = value
     return options
-
-
-def parse_env_kwargs(text: str) -> dict[str, Any]:
-    from mosaic.common.limited_json import decode_limited
-
-    value = decode_limited(text, "--env-kwargs")
-    if not isinstance(value, dict):
-        raise BadInput(f"--env-kwargs {text!r}: expected a JSON object, such as '{{\"is_slippery\": false}}'.")
-    return value
 
 
 def print_play_summary(view: RunView, summary: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.outage import Outage
-from mosaic.cli.parameters import find_run, run_argument
+from mosaic.cli.parameters import DURATION, find_run, run_argument
 from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.options import RunKind
@@ -70,7 +70,7 @@ PREVIOUS_KEYS = ("\x1b[D", "p", "h")
 )
 @click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Write an MP4 instead of showing it.")
 @click.option(
-    "--seconds", metavar="S", type=click.FloatRange(0.1), help=f"Length of the video.  [default: {DEFAULT_VIDEO_S:g}]"
+    "--seconds", metavar="DURATION", type=DURATION, help=f"Length of the video.  [default: {DEFAULT_VIDEO_S:g}]"
 )
 @click.option("--remote", is_flag=True, help="Through the daemon, as from another machine.")
 @pass_context

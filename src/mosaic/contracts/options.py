@@ -162,8 +162,9 @@ _OPTIONS = (
            is_optional=True, group="Resources", label="Runs per GPU", path="resources.gpus.runs_per_gpu"),
     Option("memory_mb", "int", None, "Maximum memory of all its processes; unset: no limit.", {"ge": 16},
            is_optional=True, group="Resources", label="Memory", unit="MB", path="resources.memory_mb"),
-    Option("max_seconds", "float", None, is_optional=True, group="Schedule", label="Time limit", unit="s",
-           help="Running time after which it is stopped, with a checkpoint; pauses do not count; unset: no limit.",
+    Option("max_seconds", "duration", None, is_optional=True, group="Schedule", label="Time limit", unit="s",
+           help="Running time after which it is stopped, with a checkpoint, such as 90s or 1h; pauses do not count; "
+           "unset: no limit.",
            constraints={"gt": 0}, path="schedule.max_duration_seconds"),
     Option("priority", "int", 0, "Higher starts earlier.", {"ge": -100, "le": 100}, group="Schedule",
            path="schedule.priority"),

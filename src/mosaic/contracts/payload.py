@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from mosaic.contracts.arguments import validate_wrapper
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
@@ -18,7 +19,6 @@ from mosaic.contracts.imports import is_module_name, named_modules
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
 from mosaic.contracts.setting_field import validate_label, validate_safe_name
-from mosaic.contracts.wrappers import validate_wrapper
 
 
 def _validate_env_id(value: str) -> str:

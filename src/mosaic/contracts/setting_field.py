@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mosaic.contracts.arguments import ARGUMENTS_DESCRIPTION, EXAMPLES, parse_arguments, split_wrappers
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.wrappers import EXAMPLES, split_wrappers
 
 _TYPE_DESCRIPTIONS = {
     "int": "a whole number",
@@ -22,6 +22,8 @@ _TYPE_DESCRIPTIONS = {
     "str": "text",
     "file": "a file",
     "json": "JSON",
+    "mapping": ARGUMENTS_DESCRIPTION,
+    "duration": "a number of seconds, or a duration such as 90s, 30m, 2h or 1d",
     "name": "a name",
     "names": "a list of names",
     "label": "a line of text",
@@ -37,8 +39,10 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "name": str,
     "label": str,
     "ints": (list, tuple),
+    "mapping": dict,
+    "duration": (int, float),
 }
-_WRITTEN_TYPES = ("int", "float", "ints", "file", "wrappers")
+_WRITTEN_TYPES = ("int", "float", "ints", "file", "wrappers", "mapping", "duration")
 """Types whose values a file may state as the text that a flag takes, such as 3M."""
 MAX_LABEL_LENGTH = 120
 _NAME_CHARACTERS = "letters, digits and . _ @ + -"
@@ -50,6 +54,7 @@ _NAME_DESCRIPTIONS = {
 }
 _FACTORS = {"k": "e3", "K": "e3", "M": "e6", "G": "e9", "B": "e9"}
 """Of numbers such as 3M."""
+_SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "gt": ("above", operator.gt),
     "ge": ("of at least", operator.ge),
@@ -98,7 +103,7 @@ class SettingField:
             return self.parse(value)
         if self.type == "int" and isinstance(value, float) and value.is_integer():
             value = int(value)
-        if self.type == "float" and isinstance(value, int) and not isinstance(value, bool):
+        if self.type in ("float", "duration") and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not self.accepts(value):
             raise BadInput(f"{self.flag} must be {self.expected_values}, not {value!r}.")
@@ -109,7 +114,7 @@ class SettingField:
         if value is None:
             return self.is_optional
         expected = _JSON_TYPES.get(self.type, object)
-        if not isinstance(value, expected) or (isinstance(value, bool) and self.type in ("int", "float")):
+        if not isinstance(value, expected) or (isinstance(value, bool) and self.type in ("int", "float", "duration")):
             return False
         return self._satisfies_constraints(value)
 
@@ -191,6 +196,14 @@ def _parse_float(text: str) -> float:
     return value
 
 
+def parse_duration(text: str) -> float:
+    """Seconds: `90`, `90s`, `1.5h`, `1h 30m`. Raises ValueError."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.lower())
+    if parts and re.fullmatch(r"(?:\s*\d+(?:\.\d+)?\s*[smhdw])+\s*", text.lower()):
+        return sum(float(number) * _SECONDS_PER_UNIT[unit] for number, unit in parts)
+    return _parse_float(text)
+
+
 def parse_number(value: Any) -> Any:
     """Returns the number that a text such as `20k` or `3e-4` means; what is not a text stays as it is."""
     if not isinstance(value, str):
@@ -223,6 +236,8 @@ _PARSERS: dict[str, Any] = {
     "file": _parse_file,
     "choice": str,
     "json": json.loads,
+    "mapping": parse_arguments,
+    "duration": parse_duration,
     "text": str,
     "name": validate_safe_name,
     "names": _parse_names,

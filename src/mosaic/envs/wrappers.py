@@ -17,8 +17,8 @@ import numpy.typing as npt
 from gymnasium import wrappers as gymnasium_wrappers
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
+from mosaic.contracts.arguments import parse_wrapper
 from mosaic.contracts.errors import BadInput, FieldProblem, unknown_name_error
-from mosaic.contracts.wrappers import parse_wrapper
 from mosaic.envs.spaces import make_flattener
 from mosaic.envs.user_modules import import_object
 

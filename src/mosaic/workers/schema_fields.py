@@ -69,8 +69,8 @@ def _parse_annotation(annotation: Any) -> tuple[str, list[Any], dict[str, Any], 
     if origin is tuple and parts[1:] == (...,):
         kind, _, constraints, _ = _parse_annotation(parts[0])
         return ("ints" if kind == "int" else "json"), [], constraints, False
-    simple = {int: "int", float: "float", bool: "bool", str: "str"}
-    return simple.get(annotation, "json"), [], {}, False
+    simple = {int: "int", float: "float", bool: "bool", str: "str", dict: "mapping"}
+    return simple.get(origin or annotation, "json"), [], {}, False
 
 
 def _to_json_value(value: Any) -> Any:

@@ -173,7 +173,7 @@ def format_value(value: Any) -> str:
 
 def format_setting(field: SettingField, value: Any) -> str:
     """A value as it is written into its field."""
-    return json.dumps(value) if field.type == "json" and value is not None else format_value(value)
+    return json.dumps(value) if field.type in ("json", "mapping") and value is not None else format_value(value)
 
 
 def format_default(field: SettingField) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from mosaic.contracts import arguments
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ANY_AGENT, HUMAN, MAX_EPISODES
 from mosaic.contracts.setting_field import SettingField
@@ -212,16 +212,11 @@ def text_problems(fields: Sequence[SettingField], texts: Mapping[str, str]) -> d
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """The environment's further arguments; raises BadInput where they are not a JSON object."""
-    if not text.strip():
-        return {}
+    """The environment's further arguments; raises BadInput where they cannot be read."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise BadInput('Expected a JSON object, such as {"map_name": "8x8"}.')
-    return value
+        return arguments.parse_arguments(text)
+    except ValueError:
+        raise BadInput(f"Expected {arguments.ARGUMENTS_DESCRIPTION}.") from None
 
 
 # --- the whole
