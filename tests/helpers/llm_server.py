@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -103,6 +104,51 @@ class _Handler(BaseHTTPRequestHandler):
                         return
         else:
             self.wfile.write(answer.data[: len(answer.data) // (2 if answer.way == "half" else 1)])
+
+
+class SlowHeaders(socketserver.ThreadingTCPServer):
+    """Answers each request with the beginning of a head, and more of it for as long as the client stays."""
+
+    daemon_threads = True
+
+    def __init__(self, beginning: bytes, more: bytes, pause_s: float) -> None:
+        super().__init__(("127.0.0.1", 0), _SlowHandler)
+        self.beginning, self.more, self.pause_s = beginning, more, pause_s
+        self.open = 0
+        """Connections whose client has not left."""
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
+
+
+class _SlowHandler(socketserver.BaseRequestHandler):
+    server: SlowHeaders
+
+    def handle(self) -> None:
+        self.server.open += 1
+        with suppress(OSError):
+            self.request.recv(1 << 20)
+            self.request.sendall(self.server.beginning)
+            while not self.server.released.wait(self.server.pause_s):
+                self.request.sendall(self.server.more)
+        self.server.open -= 1
+
+
+@contextmanager
+def running_slow_headers(beginning: bytes, more: bytes, pause_s: float) -> Iterator[SlowHeaders]:
+    with SlowHeaders(beginning, more, pause_s) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.released.set()
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, running_daemon, wait_for
-from tests.helpers.llm_server import Answer, LlmServer, Sent, fails, running_llm_server, says
+from tests.helpers.llm_server import Answer, LlmServer, Sent, fails, running_llm_server, running_slow_headers, says
 
-from mosaic.arena import llm_client
+from mosaic.arena import llm_actor, llm_client
 from mosaic.arena.actors import Seat, Turn, make_actor
 from mosaic.arena.llm_actor import LlmActor
+from mosaic.arena.llm_client import ChatClient, ModelFailure, SamplingSettings
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.state_text import describe_state
@@ -291,6 +292,60 @@ def test_parameters_that_a_model_refuses_are_left_out(server: LlmServer, sit: Si
     assert server.sent[0].body["reasoning_effort"] == "none"
     body = server.sent[-1].body
     assert (body["max_completion_tokens"], body["temperature"]) == (77, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "more", "pause_s"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", 0.05),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nX-A: b\r\n\r\n", 0.03),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n", b" ", 0.05),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n", 0.05),
+    ],
+    ids=["headers", "100", "103", "body", "chunks"],
+)
+def test_a_reply_that_never_ends_is_cut_at_its_deadline(beginning: bytes, more: bytes, pause_s: float) -> None:
+    """F59: each part comes in time; no thread and no connection is left."""
+    with running_slow_headers(beginning, more, pause_s) as server:
+        client = ChatClient(server.url, "a-model", None, SamplingSettings())
+        for _ in range(2):
+            with pytest.raises(ModelFailure) as failure:
+                client.complete([], time.monotonic() + 1.0, threading.Event(), lambda: None)
+            assert failure.value.problem == "timeout"
+            wait_for(lambda: server.open == 0, "the connection to be closed")
+        assert "llm-deadline" not in {thread.name for thread in threading.enumerate()}
+        client.close()
+
+
+def test_an_actor_has_some_requests_that_hang_and_no_more(
+    server: LlmServer, sit: Sit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F59: the others are the fallback at once."""
+    monkeypatch.setattr(llm_actor, "MAX_RUNNING", 2)
+    table = sit(says("ACTION: up", way="hang"))
+    for step in (1, 2):
+        assert table.actor.act(table.turn(step)) is None
+        wait_for(lambda: len(server.sent) == step, "the request")  # noqa: B023
+    assert table.act(table.turn(3)) == "left"
+    assert [(turn.problem, turn.detail, turn.attempts) for turn in table.turns] == [
+        ("timeout", "2 earlier requests still hang.", 0)
+    ]
+    assert len(server.sent) == 2
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning_content", "tool_calls"])
+def test_a_key_that_a_reply_repeats_is_not_kept(server: LlmServer, field: str) -> None:
+    """F59: nor shown, nor sent again."""
+    text = f"My key is {KEY}."
+    message: dict[str, Any] = {field: [{"function": {"arguments": text}}] if field == "tool_calls" else text}
+    server.answers = [says(**message)]
+    client = ChatClient(server.url, "a-model", KEY, SamplingSettings())
+    reply = client.complete([], time.monotonic() + 60, threading.Event(), lambda: None)
+    client.close()
+    assert server.sent[0].headers["Authorization"] == f"Bearer {KEY}"
+    assert KEY not in repr(reply)
+    assert "My key is ***." in repr(reply)
 
 
 def test_closing_does_not_wait_for_a_server(server: LlmServer, sit: Sit) -> None:

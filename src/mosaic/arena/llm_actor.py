@@ -45,6 +45,8 @@ DEFAULT_BASE_URL = "http://127.0.0.1:11434/v1"
 """Of Ollama on this machine."""
 GRACE_S = 0.5
 """How long after its deadline a request that hangs is given up."""
+MAX_RUNNING = 8
+"""Requests of one actor that have not ended, those that were given up included."""
 MAX_LOGGED_PROMPT = 8_000
 MAX_LOGGED_REPLY = 4_000
 
@@ -137,7 +139,7 @@ class LlmActor:
         return self._apply(request, decision, turn)
 
     def close(self) -> None:
-        """Cancel what is on its way. Its thread ends by itself: a read from a server cannot be interrupted."""
+        """Cancel what is on its way. Its thread ends by itself, at the latest at its deadline."""
         self._give_up()
         with self._lock:
             self._is_closed = True
@@ -174,6 +176,10 @@ class LlmActor:
         now = time.monotonic()
         request = Request(turn.step, messages, legal, now, now + self._options.timeout_s)
         with self._lock:
+            if self._running >= MAX_RUNNING:  # only where even a connection takes longer than its deadline
+                text = f"{self._running} earlier requests still hang."
+                request.decision = Decision(problem="timeout", detail=text)
+                return request
             self._running += 1
         threading.Thread(target=self._decide, args=(request,), name="llm-request", daemon=True).start()
         return request

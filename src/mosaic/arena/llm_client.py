@@ -6,9 +6,12 @@ Every way in which a call can fail has a name (`Problem`), so that callers decid
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from itertools import count
@@ -97,6 +100,44 @@ def is_loopback(url: str) -> bool:
     return urlsplit(url).hostname in _LOOPBACK_HOSTS
 
 
+class _ConnectionCutter:
+    """Ends the connections of one request at its deadline.
+
+    httpx limits the time of each read only: a server that sends a byte now and then would hold the caller for ever.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.is_cut = False
+        self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.name, self._timer.daemon = "llm-deadline", True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+    def trace(self, event: str, info: dict[str, Any]) -> None:
+        """Called by httpx with all that it does."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            with self._lock:
+                self._sockets.append(info["return_value"].get_extra_info("socket"))
+            if self.is_cut:
+                self._cut()
+
+    def _cut(self) -> None:
+        self.is_cut = True
+        with self._lock:
+            for opened in self._sockets:
+                with suppress(OSError):  # closed meanwhile, or replaced by the one that encrypts
+                    # Closed then, it is reset: a server that writes without end notices at once.
+                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
 class ChatClient:
     """Calls one model. Any thread may call it."""
 
@@ -113,14 +154,16 @@ class ChatClient:
         self._key = key
         self._parameters = {name: value for name, value in vars(sampling).items() if value is not None}
         self._retry_at = 0.0
-        # A proxy for the internet does not know this machine's own addresses.
-        self._client = httpx.Client(trust_env=not is_loopback(base_url), follow_redirects=False)
+        # A proxy for the internet does not know this machine's own addresses. Each request has a connection of its own,
+        # which is closed at its deadline.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(trust_env=not is_loopback(base_url), follow_redirects=False, limits=limits)
 
     def close(self) -> None:
         self._client.close()
 
     def mask(self, text: str) -> str:
-        """Return the text without the key: servers repeat it in their errors."""
+        """Return the text without the key: servers repeat it in their replies and errors."""
         return text.replace(self._key, "***") if self._key else text
 
     def complete(
@@ -178,22 +221,24 @@ class ChatClient:
             headers["Authorization"] = f"Bearer {self._key}"
         body = json.dumps({"model": self._model, "messages": list(messages), **self._parameters})
         data = bytearray()
+        cutter = _ConnectionCutter(left)
         try:
-            with self._client.stream(
-                "POST", self._url, content=body, headers=headers, timeout=httpx.Timeout(left)
-            ) as response:
+            request = self._client.build_request(
+                "POST", self._url, content=body, headers=headers, timeout=left, extensions={"trace": cutter.trace}
+            )
+            with cutter, closing(self._client.send(request, stream=True)) as response:
                 for part in response.iter_raw():
                     data += part
                     if len(data) > MAX_REPLY_BYTES:
                         raise ModelFailure("too_long", f"The reply has more than {MAX_REPLY_BYTES:,} bytes.")
-                    # httpx limits the time of each read only.
-                    if time.monotonic() > deadline:
-                        raise ModelFailure("timeout", "The reply was not complete in time.")
         except httpx.TimeoutException:
             raise ModelFailure("timeout", "The server did not reply in time.") from None
         except httpx.TransportError as error:
-            text = self.mask(str(error) or type(error).__name__)
-            raise ModelFailure("connection", f"The connection to {self._url} failed: {text}.") from None
+            if not cutter.is_cut:
+                text = self.mask(str(error) or type(error).__name__)
+                raise ModelFailure("connection", f"The connection to {self._url} failed: {text}.") from None
+        if cutter.is_cut:
+            raise ModelFailure("timeout", "The reply was not complete in time.")
         if response.status_code != 200:
             raise self._status_error(response.status_code, bytes(data), response.headers.get("retry-after"))
         return self._decode(bytes(data))
@@ -214,9 +259,9 @@ class ChatClient:
             arguments = calls[0]["function"]["arguments"] if calls else None
             usage = body.get("usage") or {}
             return Reply(
-                text=_text(message.get("content")),
-                thought=_text(message.get("reasoning_content") or message.get("reasoning")),
-                tool_arguments=None if arguments is None else _text(arguments),
+                text=self.mask(_text(message.get("content"))),
+                thought=self.mask(_text(message.get("reasoning_content") or message.get("reasoning"))),
+                tool_arguments=None if arguments is None else self.mask(_text(arguments)),
                 is_cut_off=choice.get("finish_reason") == "length",
                 input_tokens=_token_count(usage.get("prompt_tokens")),
                 output_tokens=_token_count(usage.get("completion_tokens")),
