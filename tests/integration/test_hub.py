@@ -127,6 +127,19 @@ def test_without_the_extra_the_error_names_what_to_install(trained: RunFolder, m
         push(trained)
 
 
+PULL_LIMIT = "The policy of tester/cart has 0.0 GB, more than 1e-06 GB, and is not downloaded."
+
+
+def test_a_policy_with_more_than_the_limit_is_not_downloaded(hub: Hub, trained: RunFolder, tmp_path: Path) -> None:
+    """Its weights included; the size is known before."""
+    push(trained)
+    hub.requests.clear()
+    with pytest.raises(BadInput, match=f"{PULL_LIMIT} If you want it all: --max-gb 1"):
+        pull("tester/cart", tmp_path / "pulled", max_gb=1e-6)
+    assert not [request for request in hub.requests if request.endswith((".safetensors", ".npz", ".cleanrl_model"))]
+    assert pull("tester/cart", tmp_path / "pulled", max_gb=0.1).policy.algo == "ppo"
+
+
 def test_a_repository_that_does_not_match_its_description_is_refused(
     hub: Hub, trained: RunFolder, tmp_path: Path
 ) -> None:

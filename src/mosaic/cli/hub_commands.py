@@ -111,9 +111,15 @@ def _find_evaluation(trainer: TrainerClient, folder: RunFolder, step: int) -> Ru
 @click.argument("repo", metavar="OWNER/NAME")
 @click.option("--revision", metavar="SHA", help="A branch, tag or commit.  [default: the newest commit of main]")
 @click.option("--out", metavar="DIR", type=click.Path(), help="Create the run's folder here, outside the workspace.")
+@click.option(
+    "--max-gb", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, metavar="GB",
+    help="Refuse a policy with more.",
+)  # fmt: skip
 @_TIMEOUT_OPTION
 @pass_context
-def pull(context: CliContext, repo: str, revision: str | None, out: str | None, timeout_s: float) -> None:
+def pull(
+    context: CliContext, repo: str, revision: str | None, out: str | None, max_gb: float, timeout_s: float
+) -> None:
     """Downloads a policy from the Hugging Face Hub as a run, to be evaluated like any other.
 
     Accepts repositories of `mosaic push` and of CleanRL's own scripts. Every file is checked against its hash, and no
@@ -126,7 +132,7 @@ def pull(context: CliContext, repo: str, revision: str | None, out: str | None, 
         context.workspace.create_private()
     # On the same disk as the run's final folder.
     with tempfile.TemporaryDirectory(prefix=".pulling-", dir=parent, ignore_cleanup_errors=True) as staging:
-        folder, result = _pull_run(context, repo, revision, Path(staging), timeout_s)
+        folder, result = _pull_run(context, repo, revision, Path(staging), timeout_s, max_gb)
         if target is not None:
             folder.path.replace(target)
             imported: RunView | None = None
@@ -144,7 +150,7 @@ def pull(context: CliContext, repo: str, revision: str | None, out: str | None, 
 
 
 def _pull_run(
-    context: CliContext, repo: str, revision: str | None, staging: Path, timeout_s: float
+    context: CliContext, repo: str, revision: str | None, staging: Path, timeout_s: float, max_gb: float
 ) -> tuple[RunFolder, PullResult]:
     """Creates a run folder inside `staging`, checked by the worker that will load it."""
     from ulid import ULID
@@ -155,7 +161,7 @@ def _pull_run(
     downloaded = staging / "repository"
     downloaded.mkdir()
     with output.progress_bar(f"Pulling {repo}") as on_progress:
-        result = pull_policy(repo, downloaded, revision, on_progress, timeout_s)
+        result = pull_policy(repo, downloaded, revision, on_progress, timeout_s, max_gb)
     policy = result.policy
     check_loadable(policy)
     folder = RunFolder(staging / str(ULID()))

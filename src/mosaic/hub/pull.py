@@ -6,6 +6,7 @@ The repository is one that `mosaic push` created, or one of CleanRL's own upload
 from __future__ import annotations
 
 import ast
+import math
 import os
 import re
 import time
@@ -36,6 +37,8 @@ from mosaic.submission.algorithm_schema import get_algorithm
 from mosaic.workers import get_worker
 
 MAX_TEXT_BYTES = 4 << 20
+MAX_GB = 10.0
+"""Of all files of a policy, unless the caller allows more."""
 HUB_TAG = "hub"
 _SETTINGS_BLOCK = re.compile(r"```(?:python)?\s*(\{.*?\})\s*```", re.DOTALL)
 _NON_ALGORITHM_SETTINGS = (
@@ -52,8 +55,9 @@ def pull(
     revision: str | None = None,
     on_progress: OnProgress = lambda *_: None,
     timeout_s: float = TIMEOUT_S,
+    max_gb: float = MAX_GB,
 ) -> PullResult:
-    """Downloads the files of a policy into the folder `into` and checks them."""
+    """Downloads the files of a policy into the folder `into` and checks them; refuses more than `max_gb` of them."""
     with hub_session(repo, timeout_s) as api:
         info = api.model_info(repo, revision=revision, files_metadata=True)
         sizes = {entry.rfilename: entry.size or 0 for entry in info.siblings or ()}
@@ -75,9 +79,16 @@ def pull(
             policy = describe_cleanrl_repo(repo, sorted(sizes), card)
         names = list(policy.files) or [str(policy.model)]
         total, done = sum(sizes.get(name, 0) for name in names), 0
+        if total > max_gb * 1e9:
+            raise BadInput(
+                f"The policy of {repo} has {total / 1e9:,.1f} GB, more than {max_gb:g} GB, and is not downloaded. "
+                f"If you want it all: --max-gb {math.ceil(total / 1e9)}"
+            )
         for name in names:  # one by one, so that progress can be shown
             on_progress(done, total)
             done += download(name).stat().st_size
+            if done > max(total, 1):
+                raise BadInput(f"{name} of {repo} is larger than the Hub states. Try again.")
         mismatches = api.verify_repo_checksums(repo, revision=info.sha, local_dir=into).mismatches
         if mismatches:
             raise BadInput(f"{mismatches[0]['path']} differs from the Hub's copy (hash mismatch). Try again.")
