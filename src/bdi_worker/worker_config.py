@@ -11,9 +11,9 @@ from pydantic import ConfigDict, Field
 
 from bdi_worker import WORKER_NAME
 from mosaic.contracts.errors import ConfigRefused, refuse_key, unknown_name_error
-from mosaic.contracts.model import Contract, parse_contract
+from mosaic.contracts.model import Contract, RunId, parse_contract
 from mosaic.contracts.options import CONFIG_PATH
-from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, RunId, SafeName
+from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, SafeName
 from mosaic.envs.user_modules import allow_imports
 
 ALGORITHM = "bdi_q"

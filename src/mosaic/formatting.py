@@ -175,12 +175,14 @@ def format_megabytes(size_mb: float) -> str:
 
 def format_duration(seconds: float | None) -> str:
     """Format a duration in at most two units: `4.1s`, `3m 20s`, `2h 5m`, `3d 4h`, `1,200 years`."""
-    if seconds is None:
+    if seconds is None or math.isnan(seconds):
         return PLACEHOLDER
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}s"
     if seconds >= 2 * YEAR_S:
-        return f"{seconds / YEAR_S:,.0f} years"
+        return (
+            f"{format_number(seconds / YEAR_S)} years" if seconds > 1e9 * YEAR_S else f"{seconds / YEAR_S:,.0f} years"
+        )
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -209,8 +211,13 @@ def format_ago(at: float | None) -> str:
 
 
 def format_timestamp(at: float | None) -> str:
-    """Format a moment in local time: `2026-01-31 18:05:00`."""
-    return PLACEHOLDER if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    """Format a moment in local time: `2026-01-31 18:05:00`; one that no calendar has is shown as its number."""
+    if at is None:
+        return PLACEHOLDER
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return format_number(at)
 
 
 # --- progress
@@ -289,7 +296,7 @@ def format_progress_line(view: RunView) -> str:
 
 def surroundings_rows(settings: RunSettings) -> list[tuple[str, str]]:
     """Name what a run was started with: its Python, the commits of the user's code, and the machine."""
-    rows = []
+    rows = [("config", settings.problem)] if settings.problem else []
     if settings.python:
         shown = [f"{name} {settings.packages[name]}" for name in SHOWN_PACKAGES if name in settings.packages]
         rows.append(("Python", ", ".join([settings.python, *shown])))

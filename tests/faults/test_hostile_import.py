@@ -275,6 +275,38 @@ def declare_size(archive: Path, name: str, size: int) -> None:
 # --- links and special files
 
 
+@FORMS
+def test_folders_that_are_too_deep_are_refused_at_once(
+    trainer: TrainerClient, workspace: Workspace, run: Path, form: Form
+) -> None:
+    """F45: before anything is written, and before the deeper ones are looked at; so are paths that are too long."""
+    deep = run
+    for _ in range(40):
+        deep = deep / "deep"
+        deep.mkdir()
+    (deep / "file").touch()
+    with pytest.raises(BadInput, match=r"deep/deep.* folders deep .*at most 32 folders .*Nothing was imported"):
+        trainer.import_run(str(form(run)))
+    shutil.rmtree(run / "deep")
+    long = run.joinpath(*["x" * 200] * 6)
+    long.mkdir(parents=True)
+    (long / "file").touch()
+    with pytest.raises(BadInput, match=r"and 1,000 characters. Nothing was imported"):
+        trainer.import_run(str(form(run)))
+    assert_nothing_left(trainer, workspace)
+
+
+def test_a_zip_of_2000_folders_costs_nothing(trainer: TrainerClient, workspace: Workspace, tmp_path: Path) -> None:
+    """F45: each further level would cost more than the one before."""
+    path = tmp_path / "deep.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for depth in range(1, 2001):
+            archive.writestr("RUN/" + "d/" * depth, "")
+    with pytest.raises(BadInput, match="is 33 folders deep"):
+        trainer.import_run(str(path))
+    assert_nothing_left(trainer, workspace)
+
+
 def test_a_link_out_of_the_folder_is_left_out(trainer: TrainerClient, workspace: Workspace, run: Path) -> None:
     """F45: also one that leads out by another link that points up."""
     targets = ("/etc/passwd", "../../../../etc/passwd", "deep/er/up/../../..", "deep/../../..", "..", "/")

@@ -101,6 +101,6 @@ def test_no_command_passes_on_what_a_run_would_tell_the_terminal(
     assert out
     assert "Traceback" not in out
     assert forbidden(out) <= ({"\r"} if command == "logs" else set())  # a progress bar in a log stays one
-    if command in ("show", "note", "tag"):
+    if command in ("show", "note"):
         assert r"evil\x1b]0;title\x07" in out
         assert "[red]red[/red][link=http://evil]x[/link]" in out.replace("\r\n", "").replace(" ", "")

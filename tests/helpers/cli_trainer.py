@@ -15,8 +15,9 @@ from mosaic.client.log_parts import LogChunk
 from mosaic.client.trainer_client import MetricsUpdate, RunFile, TrainerClient, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RunFolder
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.play_results import PlaySummary
 from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView, Verdict, VerdictSummary, WandbStatus
 from mosaic.trainer.folder_reader import list_files, read_file
@@ -90,6 +91,13 @@ class FakeTrainer:
 
     def read_json(self, run: str, name: str) -> Any:
         return TrainerClient.read_json(self, run, name)  # type: ignore[arg-type]
+
+    def read_small_file(self, run: str, name: str) -> bytes:
+        return b"".join(self.read_file(run, name))
+
+    def play_summary(self, run: str) -> PlaySummary | None:
+        stored = self.read_json(run, PLAY_SUMMARY_NAME)
+        return None if stored is None else PlaySummary.model_validate(stored)
 
     def wandb(self, run: str = "") -> Iterator[WandbStatus]:
         yield from ()

@@ -71,8 +71,10 @@ ROWS = {
     "F53": "workspace planted by another user",
     "F54": "HTML in tags, names, notes, groups and reasons",
     "F55": "escape sequences and directions in texts of a run",
+    "F56": "hostile trainer: ids, names, sizes, links, streams",
     "F57": "weight files that unfold",
     "F58": "run ids by hand, and things in runs/ that are no run",
+    "F59": "endpoint that drips headers or repeats the key",
     "M1": "any process of any kind of run killed at random",
 }
 TRIES_VARIABLE = "MOSAIC_FAULT_TRIES"

@@ -39,6 +39,14 @@ def test_a_duration_has_two_units_at_most(seconds: float | None, words: str) -> 
     assert formatting.format_duration(seconds) == words
 
 
+@pytest.mark.parametrize("number", [1e300, -1e300, 1e20, float("inf"), float("-inf"), float("nan"), 10**30, -1])
+def test_any_number_is_shown(number: float) -> None:
+    """Also one that no calendar has."""
+    for show in (formatting.format_timestamp, formatting.format_duration, formatting.format_number):
+        assert 0 < len(show(number)) < 40
+    assert formatting.format_timestamp(None) == formatting.PLACEHOLDER
+
+
 def test_an_age_has_one_unit() -> None:
     assert [formatting.format_age(1000.0, 1000.0 + seconds) for seconds in (-5, 59, 60, 7300, 200_000)] == [
         "0s", "59s", "1m", "2h", "2d"

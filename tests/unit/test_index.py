@@ -294,7 +294,7 @@ def test_runs_are_ordered_by_the_time_of_their_submission_whatever_their_ids_are
     """F58: an id of the daemon has its time, those of others are no times."""
     issued, later = str(ULID.from_timestamp(1_000_000.0)), str(ULID.from_timestamp(3_000_000.0))
     beyond = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
-    for run_id, submitted_at in ((later, 5.0), ("test1", 2_000_000.0), (issued, 9e9), (beyond, 2.0), ("zz", 1e300)):
+    for run_id, submitted_at in ((later, 5.0), ("test1", 2_000_000.0), (issued, 9e9), (beyond, 2.0), ("zz", 1e11)):
         index.save(RunRecord(run_id=run_id, worker="w", submitted_at=submitted_at, queued_at=1.0), 1)
     expected = [later, "test1", issued, beyond, "01RUN", "zz"]
     assert index.list_run_ids() == expected
@@ -322,3 +322,18 @@ def test_a_run_is_found_by_its_id_in_any_case_and_by_the_exact_one_first(index: 
     assert {reference: index.find_run_ids(reference, 9) for reference in finds} == finds
     assert sorted(index.find_run_ids("tes", 9)) == ["TEST2", "Test2", "test1", "test12"]
     assert index.find_run_ids("st12", 9) == ["test12"]
+
+
+def test_a_record_that_an_earlier_version_stored_does_not_hide_the_others(index: Index) -> None:
+    index.save(RunRecord(run_id="R2", worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    with closing(sqlite3.connect(index.path)) as db:
+        db.execute("UPDATE run SET record = json_set(record, '$.priority', 1e30) WHERE run_id = 'R2'")
+        db.commit()
+    problems = {record.run_id: record.problem for record, _ in index.list_runs()}
+    assert problems.keys() == {"01RUN", "R2"}
+    assert problems["01RUN"] is None
+    assert "priority: " in (problems["R2"] or "")
+    found = index.get_record("R2")
+    assert found is not None
+    assert found.priority == 0
+    assert [record.run_id for record in index.active_records()] == ["01RUN", "R2"]

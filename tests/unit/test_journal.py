@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,3 +75,12 @@ def test_garbage_is_counted_and_never_raised(tmp_path_factory, lines: list[bytes
     assert len(events) >= lines.count(b'{"seq":1,"at":0,"kind":"good"}')
     assert len(events) + follower.malformed_count <= len(lines)
     assert follower.offset == path.stat().st_size
+
+
+@pytest.mark.parametrize("at", ["1e300", "-1", "253402300800", "NaN", "1e999"])
+def test_a_line_of_a_time_that_no_calendar_has_is_skipped(tmp_path: Path, at: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(f'{{"seq": 1, "kind": "x", "at": {at}}}\n{{"seq": 2, "kind": "x", "at": 253402300799}}\n')
+    follower = Follower(path)
+    assert [line.body["seq"] for line in follower.read()] == [2]
+    assert follower.malformed_count == 1

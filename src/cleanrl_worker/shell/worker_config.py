@@ -20,7 +20,7 @@ from mosaic.contracts.extras import (
     apply_extras,
     translate_extras,
 )
-from mosaic.contracts.model import Contract, field_problems, refuse
+from mosaic.contracts.model import Contract, RunId, field_problems, refuse
 from mosaic.contracts.options import CONFIG_PATH
 from mosaic.contracts.payload import (
     AnyPath,
@@ -29,7 +29,6 @@ from mosaic.contracts.payload import (
     EnvId,
     EvaluationOptions,
     Payload,
-    RunId,
     SafeName,
     Seed,
 )

@@ -15,9 +15,7 @@ from mosaic.api.run_wait import InterruptCounter
 from mosaic.client.submission import submit_once
 from mosaic.contracts.duel import DuelActor, DuelConfig
 from mosaic.contracts.errors import BadInput, FieldProblem, NotAllowed
-from mosaic.contracts.folder import PLAY_SUMMARY_NAME
 from mosaic.contracts.model import refuse
-from mosaic.contracts.play_results import PlaySummary
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.submission.run_payloads import default_group_name
 
@@ -210,11 +208,16 @@ def collect_result(trainer: TrainerClient, plan: DuelPlan, views: Sequence[RunVi
 
 
 def _read_episodes(trainer: TrainerClient, session: DuelSession, view: RunView) -> list[DuelEpisode]:
-    stored = trainer.read_json(view.run_id, PLAY_SUMMARY_NAME)
-    if stored is None:
+    summary = trainer.play_summary(view.run_id)
+    if summary is None:
         return []
-    summary = PlaySummary.model_validate(stored)
     agents = list(summary.agents)
+    if len(agents) < session.side or any(
+        episode.returns.keys() != summary.agents.keys() for episode in summary.episodes
+    ):
+        raise BadInput(
+            f"The results of session {view.run_id} do not have the agents of {session.actor.name}'s session."
+        )
     own = agents[session.side - 1]
     others = [agent for agent in agents if agent != own]
     return [

@@ -28,7 +28,7 @@ from mosaic.api.replays import replay_episodes
 from mosaic.api.run_wait import InterruptCounter, ShowProgress, open_progress, poll_until_finished
 from mosaic.client.submission import submit_once
 from mosaic.contracts.errors import NotAllowed, RunEnded, unknown_name_error
-from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RECORDING_NAME
+from mosaic.contracts.folder import RECORDING_NAME
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play_results import PlaySummary
 from mosaic.contracts.printable import make_printable
@@ -168,8 +168,7 @@ class Run:
     def summary(self) -> PlaySummary | EvaluationSummary | None:
         """The result of a play session or an evaluation, which has one when it has ended; None before."""
         if self._view.kind is RunKind.PLAY:
-            stored = self._connection.call(lambda trainer: trainer.read_json(self.id, PLAY_SUMMARY_NAME))
-            return None if stored is None else PlaySummary.model_validate(stored)
+            return self._connection.call(lambda trainer: trainer.play_summary(self.id))
         evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(self.id))
         return None if evaluation is None else evaluation.summary
 

@@ -12,7 +12,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import DURATION, find_runs, runs_argument
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, BadReply
 
 if TYPE_CHECKING:
     from mosaic.contracts.disk_views import DiskUsage, PruneItem, RunUsage
@@ -48,7 +48,8 @@ def disk(context: CliContext, runs: tuple[str, ...]) -> None:
     with output.progress_bar("Measuring", "runs") as show:
         for usage in context.trainer().disk_usage(chosen, len(chosen) or LARGEST_RUNS):
             show(usage.run_count, usage.run_total)
-    assert usage is not None, "a reply ends the stream"
+    if usage is None:
+        raise BadReply("The trainer did not answer what its disk holds.")
     if context.is_json:
         output.print_json(usage)
         return

@@ -17,7 +17,6 @@ from mosaic.cli.control_commands import TRUST_HELP
 from mosaic.cli.parameters import COUNT, ENV_KWARGS, find_run, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.folder import PLAY_SUMMARY_NAME
 from mosaic.contracts.play import ANY_AGENT
 
 if TYPE_CHECKING:
@@ -85,7 +84,8 @@ def play(
     first = ActorRequest(actor, parse_actor_options(actor_options))
     payload = build_match_payload(context.trainer(), env_id, first, others, given)
     view = submit_and_follow(context, payload, settings["episodes"], is_trusted=is_trusted)
-    summary = context.trainer().read_json(view.run_id, PLAY_SUMMARY_NAME) if view.outcome == "succeeded" else None
+    played = context.trainer().play_summary(view.run_id) if view.outcome == "succeeded" else None
+    summary = None if played is None else played.model_dump(mode="json", exclude_unset=True)
     if summary is None:
         report_end(context, view)
         return exit_code(view)

@@ -19,7 +19,7 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.outage import Outage
 from mosaic.cli.parameters import DURATION, find_run, run_argument
 from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
-from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, NoDaemon, NotAllowed
+from mosaic.contracts.errors import BadInput, BadReply, MissingExtra, MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.options import RunKind
 from mosaic.fastlane import (
     CONNECTED,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from mosaic.client.trainer_client import FrameUpdate, TrainerClient
     from mosaic.contracts.views import RunView
 
+MAX_PIXELS = 1 << 26
+"""Of a frame that a trainer sends."""
 DEFAULT_VIDEO_S = 10.0
 DEFAULT_RATE_HZ = 30.0
 FIRST_FRAME_TIMEOUT_S = 20.0
@@ -202,7 +204,13 @@ class RemoteFrameSource(RelayedFrames[Any]):
         except ImportError:
             raise MissingExtra("Frames from the daemon need Pillow: pip install 'mosaic-rl[train]'.") from None
         self.huds = update.huds
-        return np.asarray(Image.open(io.BytesIO(update.image)).convert("RGB"))
+        try:
+            image = Image.open(io.BytesIO(update.image), formats=("JPEG",))
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels")
+            return np.asarray(image.convert("RGB"))
+        except (OSError, ValueError) as error:
+            raise BadReply(f"The trainer sent a frame that cannot be shown: {error}.") from None
 
     def poll(self) -> bool:
         """Return whether there is a new frame. Never waits."""

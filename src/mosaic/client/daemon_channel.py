@@ -6,17 +6,24 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import grpc
+from pydantic import ValidationError
 
 from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
-from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
+from mosaic.contracts.errors import BadReply, FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
+from mosaic.contracts.model import AnyContract, format_validation_error
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
 REPLY_TIMEOUT_S = 30.0
 """Every call is answered within this time, and every stream accepted; else the daemon hangs."""
+MAX_STREAM_BYTES = 1 << 30
+"""Of all replies of a stream that has an end, as their readers keep them in memory."""
+MESSAGE_BYTES = 64
+"""What a reply counts beside its content, so that a stream of empty ones ends, too."""
+MAX_PROBLEM_LENGTH = 300
 
 
 class DaemonChannel:
@@ -46,11 +53,45 @@ class DaemonChannel:
     def to_error(self, error: grpc.RpcError) -> MosaicError:
         return _to_mosaic_error(error, self._trainer_label)
 
-    def stream(self, verb: str, request: Any, is_endless: bool = False) -> Iterator[Any]:
+    def bad_reply(self, problem: str) -> BadReply:
+        """The error for an answer that does not fit its contract; what is in it is used nowhere."""
+        who = f"The trainer {self._trainer_label}" if self._trainer_label else "The daemon"
+        return BadReply(
+            f"{who} sent a reply that cannot be used: {problem[:MAX_PROBLEM_LENGTH].rstrip('.')}. Nothing of it was "
+            "stored. If you do not know why, do not trust that trainer; else install the same version on both sides."
+        )
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Raise BadReply where what this block decodes does not fit its model."""
+        try:
+            yield
+        except ValidationError as error:
+            raise self.bad_reply(format_validation_error(error)) from None
+
+    def decode(self, kind: type[AnyContract], text: str | bytes) -> AnyContract:
+        with self.decoding():
+            return kind.model_validate_json(text)
+
+    def decode_json(self, text: str | bytes) -> dict[str, Any]:
+        """A reply that is an object whose content the caller checks."""
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise self.bad_reply("expected a JSON object")
+        return answer
+
+    def stream(
+        self, verb: str, request: Any, is_endless: bool = False, max_bytes: int | None = MAX_STREAM_BYTES
+    ) -> Iterator[Any]:
         """Yield the replies; the call is cancelled when the caller stops reading.
 
-        Each reply must come in time; of an endless stream, only the acceptance of the call.
+        Each reply must come in time, and all together have at most `max_bytes` (None: the caller limits them); of an
+        endless stream, only the call must be accepted in time.
         """
+        size_bytes = 0
         call = getattr(self._stub, verb)(request, metadata=self._metadata)
         guard = SilenceGuard(call, REPLY_TIMEOUT_S, self._trainer_label)
         try:
@@ -65,6 +106,9 @@ class DaemonChannel:
                     reply = next(call, None)
                 if reply is None:
                     return
+                size_bytes += reply.ByteSize() + MESSAGE_BYTES
+                if max_bytes is not None and size_bytes > max_bytes:
+                    raise self.bad_reply(f"the answer to {verb} has more than {max_bytes:,} bytes")
                 yield reply
         except grpc.RpcError as error:
             raise self.to_error(error) from None
@@ -143,5 +187,6 @@ def _no_answer(timeout_s: float, trainer_label: str) -> NoDaemon:
 def _problems(error: grpc.RpcError) -> list[FieldProblem]:
     for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
         if key == PROBLEMS_KEY:
-            return decode_problems(json.loads(value))
+            with suppress(ValueError, RecursionError):
+                return decode_problems(json.loads(value))
     return []

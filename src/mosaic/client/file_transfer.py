@@ -9,12 +9,14 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
-from mosaic.common.files import atomic_write, file_size, path_inside
-from mosaic.contracts.errors import NotAllowed
+from mosaic.common.files import atomic_write, file_size, path_inside, stays_inside
+from mosaic.contracts.errors import BadReply, NotAllowed
+from mosaic.contracts.folder import validate_run_id
+from mosaic.formatting import format_size
 
 if TYPE_CHECKING:
     from mosaic.client.trainer_client import RunFile, TrainerClient
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 CACHE_DAYS = 30
 """How long the copies of a run are kept after their last use."""
 MAX_EVENTS_MB = 200
+MAX_COPIED_BYTES = 16 << 30
+"""Of all files that one call brings from a trainer."""
+MAX_PACKED_BYTES = 64 << 30
+"""Of a run's files in a zip: as much as an import accepts."""
+MAX_FILES = 20_000
 OnBytes = Callable[[int], object]
 """Called with the number of bytes of each part."""
 
@@ -40,24 +47,57 @@ def download(
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mosaic", "files")
     _delete_unused(cache)
-    folder = cache / run_id
+    files = list(files)
+    _check_sizes(run_id, files, MAX_COPIED_BYTES)
     cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     cache.mkdir(mode=0o700, exist_ok=True)  # in the workspace, too, they are readable by their owner only
     cache.chmod(0o700)
+    folder = path_inside(cache, validate_run_id(run_id))
     folder.mkdir(exist_ok=True)
     os.utime(folder)
     for file in files:
         path = path_inside(folder, file.name)
-        if not _is_same(path, file):
+        try:
+            if _is_same(path, file):
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             start = file_size(path) if is_append_only else 0
             is_continued = 0 < start <= file.size_bytes
             with open(path, "ab") if is_continued else atomic_write(path) as target:
-                for data in trainer.read_file(run_id, file.name, start if is_continued else 0):
+                for data in _read(trainer, run_id, file, start if is_continued else 0, is_append_only):
                     target.write(data)
                     on_bytes(len(data))
             os.utime(path, (time.time(), file.modified_at))
+        except OSError as error:  # such as a folder where a file is expected, or a name that is too long
+            raise NotAllowed(f"{file.name[:200]!r} cannot be copied to {cache}: {error.strerror or error}.") from None
     return folder
+
+
+def _check_sizes(run_id: str, files: Sequence[RunFile], max_bytes: int) -> None:
+    """Refuse more than this machine is to take from a trainer, before anything is written."""
+    size_bytes = sum(file.size_bytes for file in files)
+    if size_bytes > max_bytes or len(files) > MAX_FILES:
+        raise NotAllowed(
+            f"Run {run_id} has {len(files):,} files there with {format_size(size_bytes)}; at most {MAX_FILES:,} with "
+            f"{format_size(max_bytes)} are copied at once. Copy its folder by other means, such as rsync."
+        )
+
+
+def _read(
+    trainer: TrainerClient, run_id: str, file: RunFile, start: int = 0, is_append_only: bool = False
+) -> Iterator[bytes]:
+    """Yield a file from `start` on, never more than was announced; what was appended meanwhile follows another time."""
+    left = file.size_bytes - start
+    for data in trainer.read_file(run_id, file.name, start):
+        if len(data) > left and not is_append_only:
+            raise BadReply(
+                f"{file.name[:200]!r} of run {run_id} is larger than the {format_size(file.size_bytes)} that its "
+                "trainer stated. If the run still writes it, try again; else do not trust that trainer."
+            )
+        yield data[:left]
+        left -= len(data)
+        if left <= 0 and is_append_only:
+            break
 
 
 def _is_same(path: Path, file: RunFile) -> bool:
@@ -83,7 +123,7 @@ def copy_event_files(trainer: TrainerClient, run_id: str, folder: str) -> Path:
             f"The event files have {size_mb:,.0f} MB, and only {MAX_EVENTS_MB} MB are copied from another machine. "
             f"There: tensorboard --logdir trainer/runs/{run_id}/{folder}"
         )
-    copies = download(trainer, run_id, files, is_append_only=True) / folder
+    copies = path_inside(download(trainer, run_id, files, is_append_only=True), folder)
     copies.mkdir(parents=True, exist_ok=True)
     return copies
 
@@ -91,9 +131,13 @@ def copy_event_files(trainer: TrainerClient, run_id: str, folder: str) -> Path:
 def pack_run(
     trainer: TrainerClient, run_id: str, files: Iterable[RunFile], file: IO[bytes], on_bytes: OnBytes = lambda _: None
 ) -> None:
-    """Write a zip that another workspace can import: one folder, named by the run; links stay links."""
+    """Write a zip that another workspace can import: one folder, named by the run; links inside of it stay links."""
+    files = list(files)
+    _check_sizes(run_id, files, MAX_PACKED_BYTES)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for entry in files:
+            if entry.link_target and not stays_inside(PurePosixPath(entry.name).parts, entry.link_target):
+                continue  # an import leaves it out, too
             info = zipfile.ZipInfo(f"{run_id}/{entry.name}", _zip_time(entry.modified_at))
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix: the upper half of external_attr is the file's mode
@@ -103,7 +147,7 @@ def pack_run(
                 continue
             info.file_size = entry.size_bytes  # whether 64-bit sizes are needed depends on it
             with archive.open(info, "w") as packed:
-                for data in trainer.read_file(run_id, entry.name):
+                for data in _read(trainer, run_id, entry):
                     packed.write(data)
                     on_bytes(len(data))
 
@@ -139,5 +183,5 @@ def _extract_packed_runs(path: Path, folder: Path) -> list[Path]:
 
 
 def _zip_time(at: float) -> tuple[int, int, int, int, int, int]:
-    """Return a time as zip files store it: in parts, and not before 1980."""
-    return time.localtime(max(at, 315_619_200))[:6]
+    """Return a time as zip files store it: in parts, not before 1980 and not after 2107."""
+    return time.localtime(min(max(at, 315_619_200), 4_354_732_800))[:6]

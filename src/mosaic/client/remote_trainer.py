@@ -255,4 +255,5 @@ def older_side(client_version: str, daemon_version: str) -> str | None:
 def _minor_version(version: str) -> tuple[int, ...]:
     """The first two numbers; those of an unreadable version are lower than all others."""
     parts = version.split(".")[:2]
-    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdecimal() for part in parts) else (-1,)
+    is_readable = len(parts) == 2 and all(part.isdecimal() and len(part) < 10 for part in parts)
+    return tuple(map(int, parts)) if is_readable else (-1,)

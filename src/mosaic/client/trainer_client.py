@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
+import posixpath
 import queue
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +16,17 @@ import grpc
 
 from mosaic.client.daemon_channel import DaemonChannel
 from mosaic.client.log_parts import LogChunk, LogMatches, collect_matches
+from mosaic.common.files import is_inner_path
+from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import NoDaemon, NotAllowed, UnknownName
+from mosaic.contracts.errors import ConfigRefused, NoDaemon, NotAllowed, UnknownName
+from mosaic.contracts.extras import require_sections
+from mosaic.contracts.folder import PLAY_SUMMARY_NAME, is_run_id
+from mosaic.contracts.model import AnyContract, parse_contract
 from mosaic.contracts.play import PLAY_WORKER
+from mosaic.contracts.printable import make_printable
 from mosaic.contracts.run_settings import RunSettings
-from mosaic.contracts.semconv import EVENTS_SKIPPED
+from mosaic.contracts.semconv import EVENTS_SKIPPED, MAX_TIME
 from mosaic.contracts.views import (
     CheckpointInfo,
     DaemonStatus,
@@ -40,11 +48,18 @@ if TYPE_CHECKING:
     from mosaic.contracts.disk_views import DiskUsage, PrunePart, TrashedRun
     from mosaic.contracts.events import Event
     from mosaic.contracts.payload import Payload
+    from mosaic.contracts.play_results import PlaySummary
     from mosaic.fastlane import FrameHud
 
 Json = dict[str, Any]
 
 RUNS_PER_REPLY = 500
+MAX_RUNS = 1_000_000
+MAX_SMALL_FILE_BYTES = 64 << 20
+"""Of a file that is read into memory, such as a summary."""
+MAX_LINKS = 8
+MAX_GRID_SIDE = 256
+"""Rows and columns of the environments in an image."""
 CHECK_TIMEOUT_S = 300.0
 """For calls that wait for a worker's checker, which may have to start first, or that copy files."""
 
@@ -144,7 +159,7 @@ class TrainerClient:
         request.submission_key = key
         request.submitted_by = submitter(self.is_local)
         try:
-            return _parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
+            return self._parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
         except NoDaemon as error:
             raise SubmissionUncertain(error) from None
 
@@ -153,7 +168,7 @@ class TrainerClient:
     ) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
         request = self._payload_request(payload, environment, is_trusted)
-        return Verdict.model_validate_json(self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
+        return self._daemon.decode(Verdict, self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
 
     def _payload_request(
         self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool
@@ -175,10 +190,10 @@ class TrainerClient:
 
     def cancel(self, run: str) -> RunView:
         """Requests a stop and returns at once; watch the run for its end."""
-        return _parse_view(self._daemon.call("CancelRun", pb.RunRequest(run=run)))
+        return self._parse_view(self._daemon.call("CancelRun", pb.RunRequest(run=run)))
 
     def pause(self, run: str) -> RunView:
-        return _parse_view(self._daemon.call("PauseRun", pb.RunRequest(run=run)))
+        return self._parse_view(self._daemon.call("PauseRun", pb.RunRequest(run=run)))
 
     def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
         """Unpauses a run, or continues it from its last checkpoint; `is_trusted` as in `submit`."""
@@ -186,24 +201,30 @@ class TrainerClient:
         request = pb.ResumeRequest(
             run=run, total_timesteps=total_timesteps, is_trusted=is_trusted, import_folders=folders
         )
-        return _parse_view(self._daemon.call("ResumeRun", request, CHECK_TIMEOUT_S))
+        return self._parse_view(self._daemon.call("ResumeRun", request, CHECK_TIMEOUT_S))
 
     def get(self, run: str) -> RunView:
-        return _parse_view(self._daemon.call("GetRun", pb.RunRequest(run=run)))
+        return self._parse_view(self._daemon.call("GetRun", pb.RunRequest(run=run)))
 
     def config(self, run: str) -> Json:
         """The payload as it was accepted, to be shown or submitted again."""
-        return _parse_json(self._daemon.call("GetConfig", pb.RunRequest(run=run)))
+        reply = self._daemon.call("GetConfig", pb.RunRequest(run=run))
+        try:
+            config: Json = decode_limited(reply.json, "The run's config")
+            require_sections(config)
+        except ConfigRefused as error:
+            raise self._daemon.bad_reply(str(error)) from None
+        return config
 
     def settings(self, run: str) -> RunSettings:
         """Every setting with its default, and what the run was started with."""
-        return RunSettings.model_validate_json(self._daemon.call("ReadSettings", pb.RunRequest(run=run)).json)
+        return self._daemon.decode(RunSettings, self._daemon.call("ReadSettings", pb.RunRequest(run=run)).json)
 
     def payload(self, run: str) -> Payload:
         """The same, to read fields of it."""
         from mosaic.contracts.payload import Payload  # many models, which most commands do not need
 
-        return Payload.model_validate(self.config(run))
+        return parse_contract(Payload, self.config(run), "The run's config was")
 
     def runs(
         self,
@@ -227,10 +248,14 @@ class TrainerClient:
         views: list[RunView] = []
         while True:
             request.limit = min(RUNS_PER_REPLY, limit - len(views)) if limit else RUNS_PER_REPLY
-            part = self._daemon.call("ListRuns", request).views_json
-            views += map(RunView.model_validate_json, part)
+            part = [self._daemon.decode(RunView, text) for text in self._daemon.call("ListRuns", request).views_json]
+            views += part
+            if len(part) > request.limit or len({view.run_id for view in views}) < len(views):
+                raise self._daemon.bad_reply("its list of runs repeats itself")
             if len(part) < request.limit or len(views) == limit:
                 return views
+            if len(views) > MAX_RUNS:
+                raise self._daemon.bad_reply(f"its list has more than {MAX_RUNS:,} runs")
             request.before = views[-1].run_id
 
     def annotate(
@@ -253,36 +278,36 @@ class TrainerClient:
             priority=priority,
             run_name=run_name,
         )
-        return _parse_view(self._daemon.call("AnnotateRun", request))
+        return self._parse_view(self._daemon.call("AnnotateRun", request))
 
     def delete(self, run: str) -> RunView:
         """Moves the folder of a finished run to `trainer/trash/`; an active one is refused."""
-        return _parse_view(self._daemon.call("DeleteRun", pb.RunRequest(run=run)))
+        return self._parse_view(self._daemon.call("DeleteRun", pb.RunRequest(run=run)))
 
     def import_run(self, path: str) -> RunView:
         """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
-        return _parse_view(self._daemon.call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
+        return self._parse_view(self._daemon.call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
 
     def trash(self, has_sizes: bool = False) -> Iterator[TrashedRun]:
         """The deleted runs, the newest first; `import_run` restores one by its path, `prune` deletes it for good."""
         from mosaic.contracts.disk_views import TrashedRun
 
         for reply in self._daemon.stream("ListTrash", pb.TrashRequest(has_sizes=has_sizes)):
-            yield TrashedRun.model_validate_json(reply.json)
+            yield self._daemon.decode(TrashedRun, reply.json)
 
     def disk_usage(self, runs: Sequence[str] = (), largest: int = 0) -> Iterator[DiskUsage]:
         """Yields what was found so far, at last the whole; of these runs, or without any of the workspace."""
         from mosaic.contracts.disk_views import DiskUsage
 
         for reply in self._daemon.stream("ReadDiskUsage", pb.DiskRequest(runs=runs, largest=largest)):
-            yield DiskUsage.model_validate_json(reply.json)
+            yield self._daemon.decode(DiskUsage, reply.json)
 
     def prune(self, request: pb.PruneRequest) -> Iterator[PrunePart]:
         """Removes what finished runs no longer need, or lists it; yields the result of some runs at a time."""
         from mosaic.contracts.disk_views import PrunePart
 
         for reply in self._daemon.stream("PruneRuns", request):
-            yield PrunePart.model_validate_json(reply.json)
+            yield self._daemon.decode(PrunePart, reply.json)
 
     # --- telemetry
 
@@ -296,27 +321,29 @@ class TrainerClient:
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
         for reply in self._daemon.stream("WatchRuns", request, is_endless=True):
-            batch = _parse_batch(reply)
+            batch = self._parse_batch(reply)
             yield batch._replace(events=[*batch.events, _skipped_warning(batch, run)]) if batch.skipped else batch
 
     def telemetry(self, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
         """Streams a run's events of the kinds `step`, `episodes` and `metrics` with their content, as `watch` does."""
         request = pb.TelemetryFilter(run=run, kinds=kinds, after=after)
         for reply in self._daemon.stream("StreamTelemetry", request, is_endless=True):
-            yield _parse_batch(reply)
+            yield self._parse_batch(reply)
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         """Yields all points by tag, in parts of some thousand."""
         request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
         for reply in self._daemon.stream("ReadMetrics", request):
-            yield from map(_parse_series, reply.series)
+            yield from map(self._parse_series, reply.series)
 
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         """Reads the points that were logged after `cursor`; all points, where a resume has dropped some before it."""
         request = pb.MetricsRequest(run=run, tags=tags, generation=cursor.generation, last_point=cursor.last_point)
         replies = list(self._daemon.stream("ReadMetrics", request))
+        if not replies:
+            raise self._daemon.bad_reply("it has no points and no cursor")
         now = MetricsCursor(replies[0].generation, replies[0].last_point)
-        series = [_parse_series(series) for reply in replies for series in reply.series]
+        series = [self._parse_series(series) for reply in replies for series in reply.series]
         return MetricsUpdate(now, now.generation != cursor.generation, series)
 
     def episodes(self, run: str) -> Iterator[EpisodeRow]:
@@ -325,12 +352,14 @@ class TrainerClient:
 
         rows = TypeAdapter(list[EpisodeRow])
         for reply in self._daemon.stream("ReadEpisodes", pb.RunRequest(run=run)):
-            yield from rows.validate_json(reply.json)
+            with self._daemon.decoding():
+                part = rows.validate_json(reply.json)
+            yield from part
 
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         """Newest first, without evaluations that have no complete batch yet."""
         for reply in self._daemon.stream("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
-            yield Evaluation.model_validate_json(reply.json)
+            yield self._daemon.decode(Evaluation, reply.json)
 
     def newest_evaluation(self, run: str) -> Evaluation | None:
         """The results of one evaluation; None before its first complete batch."""
@@ -339,7 +368,7 @@ class TrainerClient:
     def wandb(self, run: str = "") -> Iterator[WandbStatus]:
         """Newest first, without runs that W&B has nothing of."""
         for reply in self._daemon.stream("ReadWandb", pb.RunRequest(run=run)):
-            yield WandbStatus.model_validate_json(reply.json)
+            yield self._daemon.decode(WandbStatus, reply.json)
 
     def log(
         self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False, is_both: bool = False
@@ -349,7 +378,7 @@ class TrainerClient:
         `is_both`: stdout and stderr in the order of their writing; offsets then count the bytes of both.
         """
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow, is_both=is_both)
-        for reply in self._daemon.stream("ReadLog", request, is_endless=follow):
+        for reply in self._daemon.stream("ReadLog", request, is_endless=follow, max_bytes=None):
             yield LogChunk(reply.data, reply.offset, reply.is_stderr)
 
     def search_log(self, run: str, text: str, is_stderr: bool = False, is_both: bool = False) -> LogMatches:
@@ -366,56 +395,94 @@ class TrainerClient:
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         """Lists the files below a run's folder whose name matches; `*` also matches `/`."""
         reply = self._daemon.call("ListFiles", pb.FilesRequest(run=run, pattern=pattern))
-        return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in reply.files]
+        return [self._parse_file(file, pattern) for file in reply.files]
+
+    def _parse_file(self, file: pb.RunFile, pattern: str) -> RunFile:
+        if not is_inner_path(file.name) or not fnmatch.fnmatchcase(file.name, pattern or "*"):
+            raise self._daemon.bad_reply(f"{file.name[:200]!r} is not a file of the run that was asked for")
+        if file.size_bytes < 0:
+            raise self._daemon.bad_reply(f"{file.name[:200]!r} has {file.size_bytes:,} bytes")
+        modified_at = file.modified_at if 0 <= file.modified_at <= MAX_TIME else 0.0
+        return RunFile(file.name, file.size_bytes, modified_at, file.link_target)
 
     def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
-        """The content of a file below a run's folder, in parts."""
-        for reply in self._daemon.stream("ReadFile", pb.FileRequest(run=run, name=name, offset=offset)):
+        """The content of a file below a run's folder, in parts; their sum is the caller's to limit."""
+        request = pb.FileRequest(run=run, name=name, offset=offset)
+        for reply in self._daemon.stream("ReadFile", request, max_bytes=None):
             yield reply.data
 
     def read_json(self, run: str, name: str) -> Any:
-        """The content of a JSON file below a run's folder; None where it is missing or not valid JSON."""
+        """The content of a JSON file below a run's folder; None where it is missing, not valid JSON, or too large."""
         if not self.files(run, name):  # most runs have none, which is no refusal for the daemon's log
             return None
         try:
-            return json.loads(b"".join(self.read_file(run, name)))
-        except (UnknownName, ValueError):
+            return json.loads(self.read_small_file(run, name))
+        except (UnknownName, ValueError, RecursionError):
             return None
+
+    def play_summary(self, run: str) -> PlaySummary | None:
+        """The results of a play session; None before its end."""
+        from mosaic.contracts.play_results import PlaySummary
+
+        stored = self.read_json(run, PLAY_SUMMARY_NAME)
+        return None if stored is None else self._decode_part(PlaySummary, stored)
+
+    def read_small_file(self, run: str, name: str) -> bytes:
+        """The content of a file of at most MAX_SMALL_FILE_BYTES below a run's folder; else raises ValueError."""
+        content = bytearray()
+        for data in self.read_file(run, name):
+            content += data
+            if len(content) > MAX_SMALL_FILE_BYTES:
+                raise ValueError(f"{name} has more than {MAX_SMALL_FILE_BYTES:,} bytes")
+        return bytes(content)
 
     def open_file(self, run: str, name: str, on_bytes: OnBytes = lambda _: None) -> Path:
         """Return where a file or folder of a run can be opened here: in place, or a copy from a remote trainer."""
         from mosaic.client.file_transfer import download
 
         view = self.get(run)
-        pattern = glob.escape(name)
-        files = self.files(view.run_id, pattern) or self.files(view.run_id, f"{pattern}/*")
-        if not files:
-            raise UnknownName(f"Run {view.run_id} has no file {name!r}. List them: mosaic show {view.run_id}")
-        if files[0].link_target:
-            return self.open_file(view.run_id, str(PurePosixPath(name).parent / files[0].link_target), on_bytes)
-        folder = Path(view.run_dir) if self.is_local else download(self, view.run_id, files, on_bytes)
-        return folder / name
+        for _ in range(MAX_LINKS):
+            pattern = glob.escape(name)
+            files = self.files(view.run_id, pattern) or self.files(view.run_id, f"{pattern}/*")
+            if not files:
+                raise UnknownName(f"Run {view.run_id} has no file {name!r}. List them: mosaic show {view.run_id}")
+            if files[0].name != name or not files[0].link_target:
+                folder = Path(view.run_dir) if self.is_local else download(self, view.run_id, files, on_bytes)
+                return folder / name
+            name = posixpath.normpath(str(PurePosixPath(name).parent / files[0].link_target))
+        raise self._daemon.bad_reply(f"{name[:200]!r} is a link that leads to more than {MAX_LINKS} others")
 
     def frames(
         self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
     ) -> Iterator[FrameUpdate]:
         """The newest frames of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
-        from mosaic.fastlane import FrameHud  # with numpy, which other calls do not need
-
         requests: queue.SimpleQueue[pb.FramesRequest | None] = queue.SimpleQueue()
         requests.put(pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget))
         seen = 0
         try:
             for reply in self._daemon.stream("StreamFrames", iter(requests.get, None), is_endless=True):
-                info = json.loads(reply.hud_json or "{}")
-                huds = [FrameHud(**hud) for hud in info.get("envs", ())]
-                grid = (info.get("rows", 1), info.get("columns", 1), info.get("torn", 0))
-                yield FrameUpdate(reply.state, reply.reason, reply.image, *grid, huds)
+                yield self._parse_frame(reply)
                 if reply.image:
                     seen += 1
                     requests.put(pb.FramesRequest(seen=seen))
         finally:
             requests.put(None)
+
+    def _parse_frame(self, reply: pb.FrameReply) -> FrameUpdate:
+        from pydantic import TypeAdapter
+
+        from mosaic.fastlane import FrameHud  # with numpy, which other calls do not need
+
+        info = {"rows": 1, "columns": 1, "torn": 0, "envs": [], **self._daemon.decode_json(reply.hud_json or "{}")}
+        values = tuple(info[key] for key in ("rows", "columns", "torn", "envs"))
+        with self._daemon.decoding():
+            rows, columns, torn, huds = TypeAdapter(tuple[int, int, int, list[FrameHud]]).validate_python(values)
+        is_grid = 0 < rows <= MAX_GRID_SIDE and 0 < columns <= MAX_GRID_SIDE and len(huds) <= rows * columns
+        if not is_grid or not all(0 <= hud.env < 1 << 31 for hud in huds):
+            raise self._daemon.bad_reply(f"{len(huds)} environments in a grid of {rows} by {columns}")
+        if reply.image and not reply.image.startswith(b"\xff\xd8"):
+            raise self._daemon.bad_reply("a frame is not a JPEG")
+        return FrameUpdate(reply.state, reply.reason, reply.image, rows, columns, torn, huds)
 
     def control_session(self, run: str) -> SessionControl:
         """Open a stream of commands to a play session."""
@@ -423,50 +490,70 @@ class TrainerClient:
 
         return SessionControl(self._daemon, run)
 
+    # --- decoding
+
+    def _parse_view(self, reply: pb.RunReply) -> RunView:
+        return self._daemon.decode(RunView, reply.view_json)
+
+    def _parse_status(self, reply: pb.JsonReply) -> DaemonStatus:
+        return self._daemon.decode(DaemonStatus, reply.json)
+
+    def _parse_series(self, series: pb.MetricSeries) -> MetricSeries:
+        if not len(series.steps) == len(series.at) == len(series.values):
+            raise self._daemon.bad_reply("a metric has steps, times and values of different counts")
+        return MetricSeries(make_printable(series.tag, kept=""), series.steps, series.at, series.values)
+
+    def _parse_batch(self, reply: pb.EventBatch) -> WatchBatch:
+        from mosaic.contracts.events import decode_event  # many models, which most commands do not need
+
+        with self._daemon.decoding():
+            events = [decode_event(self._daemon.decode_json(event)) for event in reply.events_json]
+        if not all(map(is_run_id, filter(None, (*reply.runs_with_points, *(event.run_id for event in events))))):
+            raise self._daemon.bad_reply("an event names a run by what is not an id")
+        return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
+
     # --- workers and the daemon itself
 
     def ask_worker(self, worker: str, question: Json) -> Json:
         """A question to the worker's checker, such as `{"ask": "environments"}`."""
         request = pb.AskRequest(worker=worker, question_json=json.dumps(question))
-        return _parse_json(self._daemon.call("AskWorker", request, CHECK_TIMEOUT_S))
+        return self._daemon.decode_json(self._daemon.call("AskWorker", request, CHECK_TIMEOUT_S).json)
 
     def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
         """The environments of a worker, also those that are not installed; all, or those of one family."""
         question = {"ask": "environments"} | ({"family": family} if family else {})
-        return [EnvironmentListing.model_validate(row) for row in self.ask_worker(worker, question)["environments"]]
+        rows = self.ask_worker(worker, question).get("environments")
+        return [self._decode_part(EnvironmentListing, row) for row in (rows if isinstance(rows, list) else [rows])]
 
     def environment(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> EnvironmentDetails:
         """What there is to know about an environment, created with these settings: agents, actions, keys."""
         config = {"env_id": env_id, "env_kwargs": dict(env_kwargs or {})}
         answer = self.ask_worker(PLAY_WORKER, {"ask": "environment", "config": config})
-        return EnvironmentDetails.model_validate(answer["environment"])
+        return self._decode_part(EnvironmentDetails, answer.get("environment"))
 
     def inspect_checkpoint(self, worker: str, path: str) -> CheckpointInfo:
         """The worker's description of a checkpoint folder, a run folder or a model file on the trainer's machine."""
-        return CheckpointInfo.model_validate(self.ask_worker(worker, {"ask": "checkpoint", "path": path})["checkpoint"])
+        answer = self.ask_worker(worker, {"ask": "checkpoint", "path": path})
+        return self._decode_part(CheckpointInfo, answer.get("checkpoint"))
+
+    def _decode_part(self, kind: type[AnyContract], data: Any) -> AnyContract:
+        return self._daemon.decode(kind, json.dumps(data))
 
     def status(self) -> DaemonStatus:
         """The daemon's own state."""
-        return _parse_status(self._daemon.call("GetStatus", pb.StatusRequest()))
+        return self._parse_status(self._daemon.call("GetStatus", pb.StatusRequest()))
 
     def set_cap(self, runs: int) -> DaemonStatus:
         """Sets how many runs may be active at a time, until this daemon stops."""
-        return _parse_status(self._daemon.call("SetCap", pb.CapRequest(runs=runs)))
+        return self._parse_status(self._daemon.call("SetCap", pb.CapRequest(runs=runs)))
 
     def continue_queue(self) -> DaemonStatus:
         """Continues a queue that was paused after several fast failures."""
-        return _parse_status(self._daemon.call("ContinueQueue", pb.StatusRequest()))
+        return self._parse_status(self._daemon.call("ContinueQueue", pb.StatusRequest()))
 
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> None:
         """Stops the daemon; its runs continue unless `cancel_runs`. `drain`: it stops after the last run."""
         self._daemon.call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain))
-
-
-def _parse_batch(reply: pb.EventBatch) -> WatchBatch:
-    from mosaic.contracts.events import decode_event  # many models, which most commands do not need
-
-    events = [decode_event(json.loads(event)) for event in reply.events_json]
-    return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
 
 
 def _skipped_warning(batch: WatchBatch, run_id: str) -> Event:
@@ -476,20 +563,3 @@ def _skipped_warning(batch: WatchBatch, run_id: str) -> Event:
     return WarningLogged(
         kind=WarningLogged.KIND, seq=batch.cursor, at=time.time(), run_id=run_id, text=text, code=EVENTS_SKIPPED
     )
-
-
-def _parse_series(series: pb.MetricSeries) -> MetricSeries:
-    return MetricSeries(series.tag, series.steps, series.at, series.values)
-
-
-def _parse_view(reply: pb.RunReply) -> RunView:
-    return RunView.model_validate_json(reply.view_json)
-
-
-def _parse_status(reply: pb.JsonReply) -> DaemonStatus:
-    return DaemonStatus.model_validate_json(reply.json)
-
-
-def _parse_json(reply: pb.JsonReply) -> Json:
-    answer: Json = json.loads(reply.json)
-    return answer

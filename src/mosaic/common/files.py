@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from mosaic.contracts.errors import BadInput
@@ -69,6 +70,21 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def is_inner_path(name: str) -> bool:
+    """Whether this is a relative path, written as simply as possible, that no file system lets lead out of a folder."""
+    return name == posixpath.normpath(name) and "\0" not in name and name.split("/")[0] not in ("", ".", "..")
+
+
+def stays_inside(parts: tuple[str, ...], link_target: str) -> bool:
+    """Whether a link at this path of the run folder can only lead to something inside the folder.
+
+    No `..` may follow a name, which could be a link to a folder less deep than its own place.
+    """
+    steps = PurePosixPath(link_target).parts
+    up = next((count for count, step in enumerate(steps) if step != ".."), len(steps))
+    return len(steps) > 0 and "\0" not in link_target and up < len(parts) and not {"..", "/"} & set(steps[up:])
 
 
 def path_inside(folder: Path, name: str) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from mosaic.contracts.model import Int64, RunId, Time
+from mosaic.contracts.states import ShownName
 from mosaic.contracts.views import View
 
 
@@ -27,8 +29,8 @@ class DiskKind(StrEnum):
 
 
 class RunUsage(View):
-    run_id: str
-    size_bytes: dict[DiskKind, int]
+    run_id: RunId
+    size_bytes: dict[DiskKind, Int64]
     """Allocated on the disk; a file that several checkpoints share counts once."""
     status: str = ""
     algo: str | None = None
@@ -40,11 +42,11 @@ class RunUsage(View):
 
 
 class DiskUsage(View):
-    run_count: int
+    run_count: Int64
     """How many runs it covers so far."""
-    run_total: int
-    size_bytes: dict[DiskKind, int]
-    free_bytes: int = 0
+    run_total: Int64
+    size_bytes: dict[DiskKind, Int64]
+    free_bytes: Int64 = 0
     """What is free on the workspace's disk."""
     largest: tuple[RunUsage, ...] = ()
     """The runs that hold most, the largest first."""
@@ -57,19 +59,19 @@ class DiskUsage(View):
 class PruneItem(View):
     """What a run loses, or lost."""
 
-    run_id: str
+    run_id: RunId
     """Of a run in the trash, too."""
     kind: DiskKind
     names: tuple[str, ...]
     """Of the checkpoints or files; empty where all of the kind are meant."""
-    size_bytes: int
+    size_bytes: Int64
     """What becomes free on the disk."""
 
 
 class PrunePart(View):
-    run_count: int
+    run_count: Int64
     """How many runs were looked at so far."""
-    run_total: int
+    run_total: Int64
     items: tuple[PruneItem, ...] = ()
     """Those since the part before."""
     notes: tuple[str, ...] = ()
@@ -79,16 +81,16 @@ class PrunePart(View):
 class TrashedRun(View):
     """A deleted run that can still be restored."""
 
-    run_id: str
+    run_id: RunId
     path: str
     """Its folder on the trainer's machine: importing it restores the run."""
-    deleted_at: float
+    deleted_at: Time
     seconds_left: float
     """Until the next start of the daemon deletes it for good."""
-    size_bytes: int | None = None
+    size_bytes: Int64 | None = None
     """Null where it was not measured."""
     run_name: str | None = None
-    group: str | None = None
+    group: ShownName | None = None
     algo: str | None = None
     env_id: str | None = None
-    seed: int | None = None
+    seed: Int64 | None = None

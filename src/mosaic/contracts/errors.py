@@ -16,6 +16,7 @@ MosaicError                 LOG700, exit 1
 ├── NoDaemon                LOG703, exit 4
 │   └── IdentityFailed      LOG710: something else answers on the daemon's port
 ├── VersionMismatch         LOG716, exit 1: client and daemon are too different to talk to each other
+├── BadReply                LOG717, exit 1: a trainer answered what cannot be used
 └── AlreadyRunning          LOG704, exit 75: a second daemon for one workspace
 """
 
@@ -117,6 +118,10 @@ class VersionMismatch(MosaicError):
     log_code = "LOG716"
 
 
+class BadReply(MosaicError):
+    log_code = "LOG717"
+
+
 class AlreadyRunning(MosaicError):
     exit_code = 75
     log_code = "LOG704"
@@ -144,13 +149,9 @@ def decode_problems(data: object) -> list[FieldProblem]:
 
 
 def error_class(name: str) -> type[MosaicError]:
-    """The class for a name that came over the wire; MosaicError where it is unknown."""
-    classes: list[type[MosaicError]] = [MosaicError]
-    for kind in classes:
-        if kind.__name__ == name:
-            return kind
-        classes.extend(kind.__subclasses__())
-    return MosaicError
+    """The class of this module for a name that came over the wire; MosaicError where it is unknown."""
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, MosaicError) else MosaicError
 
 
 def unknown_name_error(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, ValidationError
 
-from mosaic.contracts.model import Contract, Int64, StoredProcess
+from mosaic.contracts.model import Contract, Int64, ShownText, StoredProcess
 from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import EvaluationBatch, RunView
@@ -35,16 +35,16 @@ class Hello(Event):
     """The handshake: the first event of every attempt."""
 
     KIND = "hello"
-    worker: str = ""
-    version: str = ""
+    worker: ShownText = ""
+    version: ShownText = ""
     contract: Int64 = CONTRACT_VERSION
     """The version of the events that it writes."""
     pid: Int64 = 0
-    capabilities: tuple[str, ...] = ()
+    capabilities: tuple[ShownText, ...] = ()
     """`inbox` (reads commands), `pause`, `checkpoint`, `resume`."""
-    worker_id: str | None = None
+    worker_id: ShownText | None = None
     """The name that the config gives to this worker process."""
-    agent_id: str | None = None
+    agent_id: ShownText | None = None
     """The name that the config gives to the agent."""
     attempt: Int64 = 1
     resumed_from: Int64 | None = None
@@ -64,7 +64,7 @@ class ProgressReported(Event):
 
 class Metrics(Event):
     KIND = "metrics"
-    series: dict[str, list[tuple[Int64, float, float | None]]]
+    series: dict[ShownText, list[tuple[Int64, float, float | None]]]
     """By tag: step, time, value. A value that is not finite is null, and an `anomaly` event reports it."""
 
 
@@ -117,8 +117,8 @@ class Artifact(Event):
 
 class WarningLogged(Event):
     KIND = "warning"
-    text: str
-    code: str | None = None
+    text: ShownText
+    code: ShownText | None = None
     """A stable name such as `resumed_inexactly`."""
 
 
@@ -126,7 +126,7 @@ class Anomaly(Event):
     """A loss, reward or weight that is not finite."""
 
     KIND = "anomaly"
-    tag: str
+    tag: ShownText
     step: Int64
 
 
@@ -185,8 +185,8 @@ class TrainingEvaluated(Event):
 
 class PolicyEvalStarted(Event):
     KIND = "policy_eval_started"
-    algo: str
-    env_id: str
+    algo: ShownText
+    env_id: ShownText
     policy_path: str
     checkpoint_step: Int64 | None = None
     """Null where the policy is a file with weights only."""
@@ -214,9 +214,9 @@ class Finished(Event):
     """The worker's last event. Where its exit status disagrees, the exit status counts."""
 
     KIND = "finished"
-    outcome: str
+    outcome: ShownText
     """`succeeded`, `stopped` (asked to), `rejected` or `failed`."""
-    reason: str | None = None
+    reason: ShownText | None = None
     """In a sentence; null where it succeeded because all its steps are done."""
     global_step: Int64 | None = None
 
@@ -232,9 +232,9 @@ class PackagesListed(Event):
     """The Python that the program runs in: written once, after `hello`."""
 
     KIND = "packages"
-    python: str
+    python: ShownText
     """Its version."""
-    packages: dict[str, str]
+    packages: dict[ShownText, ShownText]
     """By name, the version of each package that can be imported."""
 
 
@@ -289,7 +289,7 @@ class SidecarStarted(Event):
 
 class SidecarStartFailed(Event):
     KIND = "sidecar_not_started"
-    reason: str
+    reason: ShownText
 
 
 class WorkerStarted(Event):
@@ -299,7 +299,7 @@ class WorkerStarted(Event):
 
 class WorkerNotStarted(Event):
     KIND = "worker_not_started"
-    reason: str
+    reason: ShownText
 
 
 class Sample(Event):
@@ -317,12 +317,12 @@ class MachineDescribed(Event):
     """The machine that the attempt runs on."""
 
     KIND = "machine"
-    host: str = ""
-    system: str = ""
-    cpu: str = ""
+    host: ShownText = ""
+    system: ShownText = ""
+    cpu: ShownText = ""
     cpus: Int64 = 0
     memory_mb: Int64 = 0
-    gpus: list[str] = []
+    gpus: list[ShownText] = []
     """The names of all its GPUs; empty for a run that sees none."""
 
 
@@ -330,8 +330,8 @@ class SourceDescribed(Event):
     """The commit of a repository with code of the user's: a script's, or that of modules that the config names."""
 
     KIND = "source"
-    folder: str
-    commit: str
+    folder: ShownText
+    commit: ShownText
     is_dirty: bool = False
     """Whether files that Git tracks differed from the commit."""
 
@@ -360,13 +360,13 @@ class Exited(Event):
     KIND = "exited"
     code: int | None = None
     signal: int | None = None
-    cause: str | None = None
+    cause: ShownText | None = None
     """Why it was terminated, if it was: `stop`, `time_limit`, `memory_limit`, `keeper_terminated`, `lifeline_lost`."""
     duration_s: float
     peak_rss_mb: float
     limit: float | None = None
     """The limit that was exceeded, in its own unit (seconds or megabytes)."""
-    last_words: str | None = None
+    last_words: ShownText | None = None
     """The last meaningful line of stderr."""
 
 
@@ -380,8 +380,8 @@ class RecordChanged(Event):
     stage: Stage
     """At the time of the change; `view` is current."""
     outcome: Outcome | None = None
-    reason: str | None = None
-    message: str = ""
+    reason: ShownText | None = None
+    message: ShownText = ""
     view: RunView
 
 

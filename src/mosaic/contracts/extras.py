@@ -19,6 +19,7 @@ RESERVED_EXTRAS: dict[str, str] = {
     **{name: f"{CONFIG_PATH}.{name}" for name in ("algo_params", "cleanrl", "cleanrl_python")},
 }
 """By reserved extra: the equivalent path in the payload."""
+REQUIRED_SECTIONS = ("metadata.worker", CONFIG_PATH)
 _SECRET_KEYS = ("api_key", "http_proxy", "https_proxy")
 
 
@@ -103,6 +104,19 @@ def _set_value(
             return
     section[last] = value
     translated.written_paths[path] = written
+
+
+def require_sections(data: Any) -> None:
+    """Refuses what does not have the sections of a payload, or other things in their place."""
+    sections = [path.rpartition(".")[0] for path in RESERVED_EXTRAS.values()]
+    for path in (*REQUIRED_SECTIONS, *filter(None, sections)):
+        section = data
+        for key in path.split("."):
+            if not isinstance(section, dict):
+                raise refuse_key(path, "expected a JSON object.")
+            section = section.get(key, None if path in REQUIRED_SECTIONS else {})
+        if not isinstance(section, dict):
+            raise refuse_key(path, "expected a JSON object.")
 
 
 def flatten_sections(data: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError
 
 from mosaic.contracts.errors import ConfigRefused, FieldProblem
+from mosaic.contracts.folder import validate_run_id
+from mosaic.contracts.printable import make_printable
 from mosaic.contracts.process_identity import ProcessIdentity
+from mosaic.contracts.semconv import MAX_TIME
 
 AnyContract = TypeVar("AnyContract", bound="Contract")
 
@@ -21,7 +24,12 @@ StoredProcess = Annotated[
 ]
 Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 """What the index can store."""
-
+Count64 = Annotated[int, Field(ge=0, lt=1 << 63)]
+Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
+RunId = Annotated[str, AfterValidator(validate_run_id)]
+MAX_TEXT_LENGTH = 20_000
+ShownText = Annotated[str, AfterValidator(lambda text: make_printable(text[:MAX_TEXT_LENGTH]))]
+"""What others wrote, to be shown: its escape stands for each character that does not print. Never refused."""
 
 MAX_LISTED = 20
 """Problems that a refusal names."""

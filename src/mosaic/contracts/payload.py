@@ -14,9 +14,9 @@ from mosaic.contracts.arguments import validate_wrapper
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
-from mosaic.contracts.folder import read_regular_file, validate_run_id
+from mosaic.contracts.folder import read_regular_file
 from mosaic.contracts.imports import is_module_name, named_modules
-from mosaic.contracts.model import Contract, parse_contract
+from mosaic.contracts.model import MAX_TEXT_LENGTH, Contract, RunId, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH, RunKind
 from mosaic.contracts.setting_field import validate_label, validate_safe_name
 
@@ -85,11 +85,10 @@ EnvKwargs = Annotated[dict[str, Any], AfterValidator(_validate_env_kwargs)]
 WrapperText = Annotated[str, Field(max_length=2000), AfterValidator(validate_wrapper)]
 """A wrapper by name or as `module:Class`, with its arguments: `frame-stack(stack_size=4)`."""
 SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(validate_safe_name)]
-RunId = Annotated[str, AfterValidator(validate_run_id)]
 Label = Annotated[str, AfterValidator(validate_label)]
 """A name for people, such as `PPO, größeres Netz`."""
 EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_validate_env_id)]
-Text = Annotated[str, Field(max_length=20_000), AfterValidator(_validate_printable)]
+Text = Annotated[str, Field(max_length=MAX_TEXT_LENGTH), AfterValidator(_validate_printable)]
 RelativePath = Annotated[str, Field(max_length=500), AfterValidator(_validate_relative_path)]
 AnyPath = Annotated[str, Field(max_length=4000), AfterValidator(_validate_path)]
 AbsolutePath = Annotated[str, AfterValidator(_validate_absolute_path)]

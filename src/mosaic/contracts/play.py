@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.model import Contract, parse_contract
-from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, RunId, SafeName, Seed, Text, WrapperText
+from mosaic.contracts.model import Contract, RunId, parse_contract
+from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, SafeName, Seed, Text, WrapperText
 
 PLAY_WORKER = "play"
 HUMAN = "human"

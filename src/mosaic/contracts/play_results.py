@@ -12,7 +12,7 @@ class AgentSummary(ReturnStatistics):
 
     actor: str
     """Who acted, such as `policy:RUN`."""
-    totals: dict[str, Any] = {}
+    totals: dict[str, dict[str, Any]] = {}
     """By actor, what it counted, such as tokens."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mosaic.contracts.model import Int64, ShownText
 from mosaic.contracts.views import View
 
 
@@ -32,8 +33,8 @@ class MachineInfo(View):
     host: str = ""
     system: str = ""
     cpu: str = ""
-    cpus: int = 0
-    memory_mb: int = 0
+    cpus: Int64 = 0
+    memory_mb: Int64 = 0
     gpus: tuple[str, ...] = ()
 
 
@@ -54,3 +55,5 @@ class RunSettings(View):
     packages: dict[str, str] = {}
     machine: MachineInfo | None = None
     sources: tuple[SourceCommit, ...] = ()
+    problem: ShownText | None = None
+    """Why its config cannot be read; `settings` are then those that its worker reported."""

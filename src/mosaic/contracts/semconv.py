@@ -8,6 +8,9 @@ names are the kinds in `events.py`). Standard library only.
 CONTRACT_VERSION = 1
 """Version of a run's events. A worker that states another one in its handshake is refused."""
 
+MAX_TIME = 253_402_300_799
+"""The end of the year 9999, in seconds since the epoch: later times cannot be shown."""
+
 FASTLANE_CONNECTED = "fastlane_connected"
 FASTLANE_UNAVAILABLE = "fastlane_unavailable"
 FASTLANE_HEADER_INVALID = "fastlane_header_invalid"

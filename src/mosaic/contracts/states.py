@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mosaic.contracts.experiment_member import ExperimentMember
-from mosaic.contracts.model import Contract, Int64, StoredProcess
+from mosaic.contracts.model import Contract, Count64, Int64, ShownText, StoredProcess, Time, format_validation_error
 from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 
 MAX_TIME_MS = 4_000_000_000_000
@@ -50,39 +51,53 @@ class ResumeObstacle(StrEnum):
     """It can only be extended."""
 
 
+MAX_CPUS = 1_000_000
+MAX_PROBLEM_LENGTH = 300
+MAX_GPUS = 4096
+
+
+def _to_safe_name(text: str) -> str:
+    """A name as submissions give it, where what states it need not have come from one."""
+    return re.sub(r"^[\W_]+|[^\w.@+-]|(?<=\.)\.", "", text)[:120] or "unnamed"
+
+
+ShownName = Annotated[str, AfterValidator(_to_safe_name)]
+"""A name that commands take. What a submission would refuse in it is left out."""
+
+
 class StoredState(Contract):
     # Written as JSON, which has no numbers that are not finite: what is read can be written and read again.
     model_config = ConfigDict(allow_inf_nan=False)
 
 
 class HistoryEntry(StoredState):
-    at: float
+    at: Time
     stage: Stage
-    message: str
+    message: ShownText
     """What happened, in one sentence."""
 
 
 class Attempt(StoredState):
-    number: int
+    number: Count64
     """1 for the first start, one more for each resume."""
-    slot: int
+    slot: Count64
     """The global count of started worker processes; names its config file."""
-    started_at: float
-    ended_at: float | None = None
+    started_at: Time
+    ended_at: Time | None = None
     keeper: StoredProcess | None = None
     worker: StoredProcess | None = None
     is_resume: bool = False
-    executor: str = LOCAL_EXECUTOR
+    executor: ShownText = LOCAL_EXECUTOR
     """What started it. `keeper` and `worker` are processes of this machine only if it is `local`."""
-    job: str = ""
+    job: ShownText = ""
     """Its number in the queue of a cluster that has one, such as `1234` or `1234_5` in Slurm's; empty elsewhere."""
-    node: str = ""
+    node: ShownText = ""
     """The machine of a cluster that it was placed on; empty on the daemon's own."""
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Count64, ...] = ()
     """Indices of the GPUs assigned to it, where the daemon assigns them."""
-    journal_from: int = 0
+    journal_from: Count64 = 0
     """Byte offset in the journal at which this attempt starts."""
-    keeper_from: int = 0
+    keeper_from: Count64 = 0
     """The same in the keeper's file."""
     folder: str = ""
     """The run folder when it started, all links resolved: in a copy of the workspace, its processes are not ours."""
@@ -91,8 +106,8 @@ class Attempt(StoredState):
 class FinalReport(StoredState):
     """The worker's last event before it exited."""
 
-    outcome: str
-    reason: str | None = None
+    outcome: ShownText
+    reason: ShownText | None = None
 
 
 @lru_cache(maxsize=1 << 16)
@@ -111,60 +126,60 @@ class RunRecord(StoredState):
     kind: RunKind = RunKind.TRAIN
     stage: Stage = Stage.QUEUED
     outcome: Outcome | None = None
-    reason: str | None = None
+    reason: ShownText | None = None
     """Why it ended, in one sentence."""
-    problem: str | None = None
+    problem: ShownText | None = None
     """What of the run cannot be read, and why; the rest of it is shown."""
-    worker: str
-    run_name: str | None = None
-    algo: str | None = None
-    env_id: str | None = None
+    worker: ShownText
+    run_name: ShownText | None = None
+    algo: ShownText | None = None
+    env_id: ShownText | None = None
     seed: Int64 | None = None
     total_timesteps: Int64 | None = None
-    worker_id: str | None = None
+    worker_id: ShownText | None = None
     """The name that the config gives to the worker process."""
-    agent_id: str | None = None
+    agent_id: ShownText | None = None
     """The name that the config gives to the agent."""
-    group: str | None = None
+    group: ShownName | None = None
     experiment: ExperimentMember | None = None
     """Which run of the experiment `group` it is."""
-    submission_key: str | None = None
+    submission_key: ShownText | None = None
     """Of the request that created it; the same request, sent again, returns this run."""
-    submitted_by: str | None = None
+    submitted_by: ShownText | None = None
     """The login name of its submitter, with the host of a client on another machine; as the client stated it."""
-    tags: tuple[str, ...] = ()
-    notes: str | None = None
+    tags: tuple[ShownName, ...] = ()
+    notes: ShownText | None = None
     is_archived: bool = False
     is_imported: bool = False
     """Whether it comes from elsewhere: what its config would execute needs `--trust`."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ShownText, ...] = ()
     """What the dry run warned about."""
     is_resume: bool = False
     """Whether the next start continues from the last good checkpoint."""
     is_attached: bool = False
     """Whether the process of its caller produces it: it starts at once and holds no slot."""
-    executor: str = LOCAL_EXECUTOR
+    executor: ShownText = LOCAL_EXECUTOR
     """What starts it: `local`, or the name of a cluster's executor."""
-    node_losses: int = 0
+    node_losses: Count64 = 0
     """How often its node was lost since it was submitted or resumed."""
-    priority: int = 0
-    cpus: int = 1
-    gpus: int | float = 0
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    cpus: Annotated[int, Field(ge=1, le=MAX_CPUS)] = 1
+    gpus: Annotated[int | float, Field(ge=0, le=MAX_GPUS)] = 0
     """How many it holds; below 1, its share of one."""
-    gpu: int | None = None
+    gpu: Annotated[int, Field(ge=0, le=MAX_GPUS)] | None = None
     """The index of the one that it asked for; null: any."""
-    runs_per_gpu: int = 1
+    runs_per_gpu: Annotated[int, Field(ge=1, le=MAX_GPUS)] = 1
     """How many runs of its group may share its GPU at the same time."""
-    submitted_at: float
-    queued_at: float
+    submitted_at: Time
+    queued_at: Time
     """When it last entered the queue."""
-    started_at: float | None = None
-    finished_at: float | None = None
-    stop_requested_at: float | None = None
+    started_at: Time | None = None
+    finished_at: Time | None = None
+    stop_requested_at: Time | None = None
     final_report: FinalReport | None = None
-    capabilities: tuple[str, ...] = ()
+    capabilities: tuple[ShownText, ...] = ()
     """What its worker supports, from the handshake."""
-    worker_version: str | None = None
+    worker_version: ShownText | None = None
     """The version of its worker, from the handshake."""
     attempts: tuple[Attempt, ...] = ()
     history: tuple[HistoryEntry, ...] = ()
@@ -179,9 +194,37 @@ class RunRecord(StoredState):
         upgraded.setdefault("final_report", data.get("farewell"))
         story = data.get("story")
         if isinstance(story, (list, tuple)):
+            story = [entry for entry in story if isinstance(entry, dict)]
             entries = [{("message" if key == "said" else key): entry[key] for key in entry} for entry in story]
             upgraded.setdefault("history", entries)
         return upgraded
+
+    @classmethod
+    def read(cls, text: str | bytes, run_id: str = "") -> RunRecord:
+        """Decodes a stored record. Of one with values that do not fit, the rest, with a problem that states it.
+
+        Raises ValueError where nothing of it can be shown, or where it is not that of `run_id`.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            problems, found = format_validation_error(error), error.errors()
+        if not all(problem["loc"] for problem in found):
+            raise ValueError(problems)
+        data = json.loads(text)
+        unknown = {problem["loc"][0] for problem in found}
+        kept = {name: value for name, value in data.items() if name not in unknown}
+        if not isinstance(kept.get("run_id"), str) or run_id not in ("", kept["run_id"]):
+            raise ValueError(problems)
+        kept["problem"] = (
+            f"Its record.json has values that this version of MOSAIC does not know: {problems[:MAX_PROBLEM_LENGTH]} "
+            "A newer version wrote it, or it is damaged."
+        )
+        if any(problem["type"] != "extra_forbidden" for problem in found):
+            kept["stage"] = Stage.FINISHED
+            kept["outcome"] = kept.get("outcome") or Outcome.LOST
+        at = kept.get("finished_at") or kept.get("started_at") or 0.0
+        return cls.model_validate({"worker": "", "submitted_at": at, "queued_at": at} | kept)
 
     @property
     def age_key(self) -> tuple[int, str]:
@@ -220,7 +263,7 @@ class RunRecord(StoredState):
 
     def idle_seconds(self, now: float) -> float:
         """How long it did nothing since its first start: while it was paused, or ended or queued before a resume."""
-        if self.started_at is None:
+        if self.started_at is None or not self.history:
             return 0.0
         ends = [*(entry.at for entry in self.history[1:]), now if self.is_active else 0.0]
         return sum(

@@ -9,16 +9,20 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from mosaic.contracts.key_binding import KeyBinding
-from mosaic.contracts.model import Contract, StoredProcess
+from mosaic.contracts.model import Contract, Int64, RunId, ShownText, StoredProcess, Time
 from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.setting_field import SettingField
-from mosaic.contracts.states import Outcome, RunRecord, Stage
+from mosaic.contracts.states import MAX_CPUS, MAX_GPUS, Outcome, RunRecord, ShownName, Stage
 
 MIN_MEASURED_S = 5.0
 """The speed of the first seconds, in which everything is loaded, says little about the rest."""
+
+
+WebAddress = Annotated[str, AfterValidator(lambda url: url if url.startswith(("https://", "http://")) else "")]
+"""What a click opens in a browser; empty where it is the address of something else, such as a file."""
 
 
 class View(Contract):
@@ -37,7 +41,7 @@ class HardwareSample(View):
     at: float = 0.0
     cpu_percent: float = 0.0
     rss_mb: float = 0.0
-    processes: int = 0
+    processes: Int64 = 0
     gpus: tuple[GpuSample, ...] = ()
 
 
@@ -46,28 +50,29 @@ class RunView(RunRecord):
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=True)
 
-    run_dir: str
-    pid: int | None = None
+    run_id: RunId
+    run_dir: ShownText
+    pid: Int64 | None = None
     """The worker's process id; null when none is alive."""
-    global_step: int | None = None
+    global_step: Int64 | None = None
     sps: float | None = None
     """Environment steps per second, as measured by the worker."""
     fraction: float | None = None
     """How much of its work a script has done by its own progress bar, from 0 to 1."""
     episodic_return: float | None = None
     """Mean of the last 100 episodes."""
-    episodes: int = 0
+    episodes: Int64 = 0
     is_stalled: bool = False
     """Running, but without progress for a while."""
     seconds_left: float | None = None
     idle_s: float = 0.0
     """Since it was started first: how long it was paused, or ended or queued before it was resumed."""
-    queue_position: int | None = None
+    queue_position: Int64 | None = None
     """1 for the queued run that starts next, by the scheduler's order; null when it is not queued."""
-    wait_reason: str | None = None
+    wait_reason: ShownText | None = None
     """What a queued run waits for: `2 of 2 slots busy, place 5`."""
     hardware: HardwareSample | None = None
-    checkpoint_step: int | None = None
+    checkpoint_step: Int64 | None = None
     has_wandb: bool = False
     """Whether W&B has written anything into the run's folder."""
     has_recording: bool = False
@@ -76,7 +81,8 @@ class RunView(RunRecord):
     @classmethod
     def placeholder(cls, run_id: str) -> RunView:
         """A run of which nothing is known yet but its id."""
-        return cls(run_id=run_id, worker="", submitted_at=0.0, queued_at=0.0, run_dir="")
+        # Not validated: an empty id stands for no run.
+        return cls.model_construct(run_id=run_id, worker="", submitted_at=0.0, queued_at=0.0, run_dir="")
 
     @property
     def status(self) -> str:
@@ -110,24 +116,24 @@ class RunView(RunRecord):
 class SlotHolder(View):
     """A run that holds a slot, and what it holds with it."""
 
-    run_id: str
-    cpus: int = 1
-    gpus: tuple[int, ...] = ()
+    run_id: RunId
+    cpus: Int64 = 1
+    gpus: tuple[Int64, ...] = ()
     """Indices of its GPUs."""
     gpu_share: float = 1.0
     """How much of its GPU is its own; of several runs of a group that share one through MPS, each has all of it."""
-    group: str | None = None
+    group: ShownName | None = None
     algo: str | None = None
     env_id: str | None = None
 
 
 class SlotUsage(View):
-    runs: int = 1
+    runs: Int64 = 1
     """How many runs may be active at a time."""
-    busy: int = 0
-    queued: int = 0
-    cpus: int = 1
-    gpus: int = 0
+    busy: Int64 = 0
+    queued: Int64 = 0
+    cpus: Annotated[int, Field(ge=0, le=MAX_CPUS)] = 1
+    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)] = 0
     gpu_names: tuple[str, ...] = ()
     """By index."""
     gpu_samples: tuple[GpuSample | None, ...] = ()
@@ -164,13 +170,13 @@ class ExecutorStatus(View):
     busy_cpus: float = 0.0
     """Also those that others than this daemon use."""
     busy_gpus: float = 0.0
-    jobs: int | None = None
+    jobs: Int64 | None = None
     """How many jobs of this daemon wait or run, where the cluster has a queue of its own; null: it has none."""
-    max_jobs: int | None = None
+    max_jobs: Int64 | None = None
 
 
 class DaemonStatus(View):
-    pid: int
+    pid: Int64
     address: str
     """On its own machine."""
     listen: str | None = None
@@ -179,8 +185,8 @@ class DaemonStatus(View):
     """Of the certificate that it shows there."""
     version: str
     workspace: str
-    started_at: float = 0.0
-    runs: dict[str, int] = {}
+    started_at: Time = 0.0
+    runs: dict[str, Int64] = {}
     """How many runs there are, by stage or outcome."""
     slots: SlotUsage = Field(default_factory=SlotUsage)
     executors: tuple[ExecutorStatus, ...] = ()
@@ -207,7 +213,7 @@ class EnvironmentListing(View):
     is_installed: bool
     extra: str | None = None
     """The extra of `mosaic-rl` that installs it; null where none does."""
-    max_episode_steps: int | None = None
+    max_episode_steps: Int64 | None = None
 
     @property
     def install_hint(self) -> str:
@@ -240,7 +246,7 @@ class EnvironmentDetails(View):
     """Steps per second for a human, in real time; null: the session's default."""
     action_space: str = ""
     observation_space: str = ""
-    max_episode_steps: int | None = None
+    max_episode_steps: Int64 | None = None
     problem: str = ""
     """Why it could not be created with the given settings."""
 
@@ -253,11 +259,11 @@ class CheckpointInfo(View):
     path: str = ""
     algo: str | None = None
     env_id: str | None = None
-    seed: int | None = None
-    step: int | None = None
+    seed: Int64 | None = None
+    step: Int64 | None = None
     run_id: str | None = None
     """The run that saved it."""
-    saved_at: float | None = None
+    saved_at: Time | None = None
     score: float | None = None
     """The mean return when it was saved."""
 
@@ -269,7 +275,7 @@ class EnvironmentInfo(View):
     family: str | None = None
     observation_space: str | None = None
     action_space: str | None = None
-    max_episode_steps: int | None = None
+    max_episode_steps: Int64 | None = None
 
 
 class VerdictSummary(View):
@@ -280,21 +286,21 @@ class VerdictSummary(View):
     module: str | None = None
     algo: str | None = None
     env_id: str | None = None
-    seed: int | None = None
-    total_timesteps: int | None = None
+    seed: Int64 | None = None
+    total_timesteps: Int64 | None = None
     settings: dict[str, Any] = {}
     environment: EnvironmentInfo = Field(default_factory=EnvironmentInfo)
     directories: dict[str, str] = {}
     tensorboard_dir: str | None = None
     backend: str | None = None
-    threads: int | None = None
-    cpus: int | None = None
+    threads: Int64 | None = None
+    cpus: Int64 | None = None
     """The number of threads that the worker recommends, if the run sets none."""
-    gpus: int | None = None
+    gpus: Int64 | None = None
     """The number of GPUs that it gains from, if the run sets none."""
     policy_path: str | None = None
-    checkpoint_step: int | None = None
-    eval_batch_size: int | None = None
+    checkpoint_step: Int64 | None = None
+    eval_batch_size: Int64 | None = None
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -313,7 +319,7 @@ class Verdict(View):
 class ReturnStatistics(View):
     """Of some episodes; figures are null where they are not finite."""
 
-    episodes: int
+    episodes: Int64
     avg_return: float | None = None
     median_return: float | None = None
     min_return: float | None = None
@@ -328,23 +334,23 @@ class ReturnStatistics(View):
 
 
 class EvaluationBatch(ReturnStatistics):
-    batch: int = 1
+    batch: Int64 = 1
     """From 1."""
     duration_s: float | None = None
-    seeds: tuple[int, ...] = ()
-    lengths: tuple[int, ...] = ()
+    seeds: tuple[Int64, ...] = ()
+    lengths: tuple[Int64, ...] = ()
 
 
 class EvaluationSummary(EvaluationBatch):
     """`eval_summary.json`: the statistics of all batches together, and each batch."""
 
-    episodes: int = 0
+    episodes: Int64 = 0
     algo: str | None = None
     env_id: str | None = None
     policy_path: str | None = None
-    checkpoint_step: int | None = None
+    checkpoint_step: Int64 | None = None
     deterministic: bool = True
-    eval_batch_size: int | None = None
+    eval_batch_size: Int64 | None = None
     eval_repeat: bool = False
     tensorboard_dir: str | None = None
     batches: tuple[EvaluationBatch, ...] = ()
@@ -355,10 +361,10 @@ class EvaluationSummary(EvaluationBatch):
 class TrainedRun(View):
     """The run that an evaluated policy comes from."""
 
-    run_id: str
+    run_id: RunId
     run_name: str | None = None
     algo: str | None = None
-    seed: int | None = None
+    seed: Int64 | None = None
     stage: Stage = Stage.FINISHED
     """Now, not when its policy was evaluated."""
     episodic_return: float | None = None
@@ -368,10 +374,10 @@ class TrainedRun(View):
 class Evaluation(View):
     """The results of one evaluation run, or of a training run that ended with an evaluation."""
 
-    run_id: str
+    run_id: RunId
     stage: Stage
     outcome: Outcome | None = None
-    evaluated_at: float
+    evaluated_at: Time
     summary: EvaluationSummary
     trained: TrainedRun | None = None
     """Null where the policy's run is not in this workspace."""
@@ -381,27 +387,27 @@ class WandbFolder(View):
     """One folder that wandb wrote in a run."""
 
     state: str
-    size_bytes: int = 0
-    sent_bytes: int = 0
-    records: int | None = None
+    size_bytes: Int64 = 0
+    sent_bytes: Int64 = 0
+    records: Int64 | None = None
     error: str | None = None
-    url: str | None = None
-    updated_at: float = 0.0
+    url: WebAddress | None = None
+    updated_at: Time = 0.0
 
 
 class WandbStatus(View):
     """What of a run is on the W&B server."""
 
-    run_id: str
+    run_id: RunId
     run_name: str | None = None
     algo: str | None = None
     env_id: str | None = None
-    seed: int | None = None
+    seed: Int64 | None = None
     stage: Stage
     outcome: Outcome | None = None
     state: str
     """`offline`, `syncing`, `synced`, `failed` or `online`."""
-    url: str | None = None
+    url: WebAddress | None = None
     error: str | None = None
     project: str | None = None
     entity: str | None = None
@@ -412,13 +418,13 @@ class WandbStatus(View):
 
 
 class EpisodeRow(View):
-    number: int
-    env: int
-    step: int
+    number: Int64
+    env: Int64
+    step: Int64
     at: float
     episodic_return: Annotated[float | None, Field(alias="return")]
     """Null where it was not finite."""
-    length: int
+    length: Int64
 
 
 class MetricSeries(NamedTuple):
@@ -445,8 +451,8 @@ class RewardView(View):
 class PlayedEpisode(RewardView):
     """A complete episode of a play session."""
 
-    seed: int
-    length: int
+    seed: Int64
+    length: Int64
     ending: str
     returns: dict[str, float]
     """By agent."""
@@ -456,7 +462,7 @@ class SymbolGrid(View):
     """The state of a grid world or a board. A cell is the name of its ground and, after `+`, of what is on it."""
 
     rows: tuple[tuple[str, ...], ...]
-    walls: tuple[tuple[int, int], ...] = ()
+    walls: tuple[tuple[Int64, Int64], ...] = ()
     """Cells (row, column) with a wall on their right side."""
     caption: str = ""
 
@@ -473,21 +479,21 @@ class SeatState(RewardView):
     episodic_return: float
     last_action: str
     last_reward: float
-    legal_actions: tuple[int, ...] | None = None
+    legal_actions: tuple[Int64, ...] | None = None
     problem: str = ""
     """Why the last input of a human, or the last answer of a model, was not an action."""
     mean_return: float | None = None
     """Of the complete episodes; null before the first."""
-    wins: int = 0
+    wins: Int64 = 0
     """Complete episodes in which its return was higher than that of all others."""
 
 
 class SessionState(RewardView):
     """What a window shows of a play session besides its frames."""
 
-    episode: int
-    step: int
-    seed: int | None
+    episode: Int64
+    step: Int64
+    seed: Int64 | None
     """None in a replay of an episode that was started from a random state."""
     ending: str
     is_paused: bool
@@ -498,7 +504,7 @@ class SessionState(RewardView):
     keys: tuple[KeyBinding, ...] = ()
     """Of the first human."""
     seats: tuple[SeatState, ...]
-    complete_episodes: int = 0
+    complete_episodes: Int64 = 0
     last_episode: PlayedEpisode | None = None
     """The last complete one."""
     text: str = ""

@@ -29,6 +29,8 @@ Callback = Callable[[Any], None]
 DISPATCH_INTERVAL_MS = 100
 POLL_INTERVAL_S = 1.0
 CALL_THREADS = 6
+MAX_PENDING = 1000
+"""Batches of events that the window has not taken yet."""
 RETRY_DELAYS_S = (0.3, 0.6, 1.0, 2.0, 5.0)
 ACTIVE_STAGES = ("queued", "starting", "running", "paused", "stopping")
 
@@ -201,7 +203,9 @@ class Bridge(QObject):
                 trainer = self._get_connection()
                 status = trainer.status()
                 batches = trainer.watch(cursor)
-                first = next(batches)  # the cursor before the runs are listed, so that nothing is missed
+                first = next(batches, None)  # the cursor before the runs are listed, so that nothing is missed
+                if first is None:
+                    raise MosaicError("The trainer ended.")
                 cursor = first.cursor
                 self._pending_signals.put(("runs_listed", trainer.runs(include_archived=True)))
                 self._pending_signals.put(("connected", status))
@@ -209,6 +213,8 @@ class Bridge(QObject):
                     self._pending_signals.put(("events_received", first.events))
                 tries = 0
                 for batch in batches:
+                    while self._pending_signals.qsize() > MAX_PENDING and not self._stop_event.wait(POLL_INTERVAL_S):
+                        pass  # the window has not taken what came before; gRPC makes the trainer wait, too
                     if self._stop_event.is_set():
                         return
                     cursor = batch.cursor

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.model import Contract
-from mosaic.contracts.payload import EnvId, Payload, RunId, SafeName
+from mosaic.contracts.model import Contract, RunId
+from mosaic.contracts.payload import EnvId, Payload, SafeName
 
 DESCRIPTION_FILE = "mosaic.json"
 CARD_FILE = "README.md"

@@ -9,6 +9,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from mosaic.contracts.semconv import MAX_TIME
+
 MAX_LINE_BYTES = 4 << 20
 """A longer line is skipped."""
 MAX_DEPTH = 32
@@ -94,7 +96,8 @@ def parse_event(raw: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(body, dict) or type(body.get("seq")) is not int or not isinstance(body.get("kind"), str):
         return None
-    if isinstance(body.get("at", 0.0), bool) or not isinstance(body.get("at", 0.0), (int, float)):
+    at = body.get("at", 0.0)
+    if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 <= at <= MAX_TIME:
         return None
     return None if _is_deeper(body, MAX_DEPTH) else body
 

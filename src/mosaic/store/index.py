@@ -193,11 +193,11 @@ class Index:
 
     def active_records(self) -> list[RunRecord]:
         rows = self._rows("SELECT record FROM run WHERE stage != ? ORDER BY run_id", (Stage.FINISHED,))
-        return [RunRecord.model_validate_json(text) for (text,) in rows]
+        return [RunRecord.read(text) for (text,) in rows]
 
     def get_record(self, run_id: str) -> RunRecord | None:
         rows = self._rows("SELECT record FROM run WHERE run_id=?", (run_id,))
-        return RunRecord.model_validate_json(rows[0][0]) if rows else None
+        return RunRecord.read(rows[0][0]) if rows else None
 
     def highest_slot(self) -> int:
         return int(self._rows("SELECT coalesce(max(last_slot), 0) FROM run")[0][0])
@@ -483,7 +483,7 @@ def encode_event(run_id: str, source: str, body: Mapping[str, Any]) -> str:
 
 
 def _run_from_row(row: Sequence[Any]) -> tuple[RunRecord, RunProgress]:
-    return RunRecord.model_validate_json(row[0]), _progress_from_row(row[1:])
+    return RunRecord.read(row[0]), _progress_from_row(row[1:])
 
 
 def _progress_from_row(row: Sequence[Any]) -> RunProgress:

@@ -6,6 +6,7 @@ import fnmatch
 import glob
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 import structlog
@@ -13,7 +14,7 @@ import structlog
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.common.files import path_inside
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import UnknownName
+from mosaic.contracts.errors import NotAllowed, UnknownName
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import Evaluation, EvaluationSummary, TrainedRun, WandbStatus
@@ -126,6 +127,7 @@ def read_wandb_statuses(records: Records, run_id: str = "") -> Iterator[WandbSta
 def _read_sync_state(records: Records, folder: RunFolder) -> sync_state.SyncState | None:
     """Also for a run that asked to be tracked and has no recording yet: it can still be recorded."""
     state = sync_state.read(folder)
-    if state is None and records.read_payload(folder.run_id).artifacts.wandb.enabled:
-        return sync_state.SyncState(folder.run_id)
+    with suppress(NotAllowed):  # a config that cannot be read
+        if state is None and records.read_payload(folder.run_id).artifacts.wandb.enabled:
+            return sync_state.SyncState(folder.run_id)
     return state

@@ -140,7 +140,7 @@ class Pruner:
         for other_id in active.keys() - self._uses.keys():
             try:
                 self._uses[other_id] = self._records.read_payload(other_id).model_dump_json()
-            except (OSError, ValueError):
+            except (OSError, NotAllowed):
                 self._uses[other_id] = ""
         user_id = next((other_id for other_id, text in self._uses.items() if run_id in text), None)
         return active.get(user_id or "")

@@ -17,11 +17,11 @@ from ulid import ULID
 
 from mosaic.common.files import file_size, write_text
 from mosaic.common.processes import is_alive
-from mosaic.contracts.errors import UnknownName, similar_names
+from mosaic.contracts.errors import NotAllowed, UnknownName, similar_names
 from mosaic.contracts.folder import RECORDING_NAME, RunFolder, Workspace, read_regular_file
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.states import RunRecord, Stage, id_time_ms
+from mosaic.contracts.states import MAX_PROBLEM_LENGTH, RunRecord, Stage, id_time_ms
 from mosaic.contracts.views import HardwareSample, RunView
 from mosaic.formatting import run_description
 from mosaic.journal import Follower, Journal
@@ -118,6 +118,8 @@ class Records:
             try:
                 if not path.parent.is_dir():
                     record = self.restore_folder(record)
+                if record.problem is not None:
+                    self.set_record_aside(self.folder(record.run_id))
                 write_text(path, record.model_dump_json(indent=2) + "\n", is_durable=True)
                 return record, path.stat().st_mtime_ns
             except FileNotFoundError:
@@ -125,6 +127,16 @@ class Records:
                 if not writes_left:
                     raise
                 time.sleep(WRITE_AGAIN_AFTER_S)
+
+    def set_record_aside(self, folder: RunFolder) -> Path | None:
+        """Keep a record.json under another name of which this version cannot read all; return its new path."""
+        try:
+            RunRecord.model_validate_json(folder.record.read_bytes())
+        except ValueError:
+            return folder.record.rename(folder.record.with_name(f"{folder.record.name}.damaged-{time.time_ns()}"))
+        except FileNotFoundError:
+            pass
+        return None
 
     def restore_folder(self, record: RunRecord) -> RunRecord:
         """Create what the daemon writes in a run's folder after it was deleted; return the record that says so.
@@ -199,7 +211,13 @@ class Records:
         payload = self.payloads.get(run_id)
         if payload is None:
             folder = self.folder(run_id)
-            payload = Payload.read(folder.config).with_policy_path(folder.from_portable)
+            try:
+                payload = Payload.read(folder.config).with_policy_path(folder.from_portable)
+            except (ValueError, RecursionError) as error:
+                raise NotAllowed(
+                    f"The config of run {run_id} was written by a newer version of MOSAIC, or is damaged: "
+                    f"{str(error)[:MAX_PROBLEM_LENGTH]} It is in {folder.config}"
+                ) from None
             if run_id in self.active:
                 self.payloads[run_id] = payload
         return payload

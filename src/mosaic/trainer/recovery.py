@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -117,9 +118,14 @@ def _read_folder(records: Records, path: Path, known: dict[str, int]) -> RunReco
 
 
 def _restore_record(records: Records, folder: RunFolder) -> RunRecord:
-    """Replace a missing or damaged record.json by the index's copy; without one, show the run as lost."""
+    """Replace a missing or damaged record.json by the index's copy; without one, show what can be read of the run."""
     what = "damaged" if folder.record.exists() else "missing"
     record = records.index.get_record(folder.run_id)
+    with suppress(OSError, ValueError):
+        readable = RunRecord.read(folder.record.read_bytes(), folder.run_id)
+        is_new = readable.problem is not None and (record is None or record.problem == readable.problem)
+        if is_new and (readable.attempts or not readable.holds_slot):
+            return readable
     if record is None:
         at = folder.record.stat().st_mtime
         record = RunRecord(
@@ -133,11 +139,8 @@ def _restore_record(records: Records, folder: RunFolder) -> RunRecord:
             queued_at=at,
         )
     else:
-        kept = ""
-        if folder.record.exists():
-            aside = folder.record.with_name(f"{folder.record.name}.damaged-{time.time_ns()}")
-            folder.record.rename(aside)
-            kept = f" The damaged file is {aside.name}."
+        aside = records.set_record_aside(folder)
+        kept = f" The damaged file is {aside.name}." if aside else ""
         record = records.restore_folder(record).model_copy(
             update={"problem": f"Its record.json was {what}; it was restored from the index.{kept}"}
         )

@@ -15,21 +15,23 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import structlog
+from pydantic import ValidationError
 
-from mosaic.common.files import write_json, write_text
+from mosaic.common.files import stays_inside, write_json, write_text
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder, validate_run_id
+from mosaic.contracts.model import format_validation_error
 from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
+from mosaic.contracts.states import MAX_PROBLEM_LENGTH, HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.trainer.intake import YIELD_S, Intake
@@ -38,6 +40,9 @@ from mosaic.trainer.records import Records
 log = structlog.get_logger("mosaic.trainer.run_import")
 
 MAX_FILES = 20_000
+MAX_DEPTH = 32
+"""Of folders in a run's folder."""
+MAX_PATH_LENGTH = 1000
 MAX_BYTES = 64 << 30
 MAX_RATIO = 200
 """Unpacked bytes per byte of a zip; what a run writes is packed to a tenth at best."""
@@ -74,12 +79,12 @@ def import_run(records: Records, source: str) -> RunView:
     staging = records.workspace.runs / f".making-import-{os.getpid()}-{records.new_id()}"
     try:
         if path.is_dir():
-            config = _place(list(_folder_entries(path)), staging, source, not is_restored)
+            config = _place(list(_folder_entries(path, not is_restored)), staging, source, not is_restored)
         elif path.is_file():
             config = _unpack(path, staging)
         else:
             raise BadInput(f"{source}: no such file. Expected a zip made by: mosaic export RUN --zip F.zip")
-        record = _read_record(staging, source)
+        record = _read_record(staging, source, is_restored)
         if not is_restored:
             config["metadata"]["is_imported"] = True
             # Its modules are imported if its user trusts them, but from folders of the user's choice.
@@ -94,7 +99,8 @@ def import_run(records: Records, source: str) -> RunView:
         write_json(staging / _CONFIG, store_secrets(config))  # a keyring may be slow: never under the lock
         with records.lock:
             _refuse_duplicate(target)
-            write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
+            if not is_restored:
+                write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
             staging.rename(target.path)
             try:
                 records.put(record)
@@ -120,8 +126,20 @@ def _refuse_duplicate(target: RunFolder) -> None:
 # --- what there is to import
 
 
-def _folder_entries(root: Path) -> Iterator[_Entry]:
+def _check_path(parts: Sequence[str], source: str | Path) -> None:
+    """Refuse what no run has, as soon as it is seen: each further level costs more than the one before."""
+    length = sum(map(len, parts)) + len(parts)
+    if len(parts) > MAX_DEPTH or length > MAX_PATH_LENGTH:
+        raise BadInput(
+            f"{source}: '{'/'.join(parts)[:100]}…' is {len(parts):,} folders deep and has {length:,} characters; a run "
+            f"has at most {MAX_DEPTH} folders and {MAX_PATH_LENGTH:,} characters. Nothing was imported."
+        )
+
+
+def _folder_entries(root: Path, has_limits: bool) -> Iterator[_Entry]:
     for parent, folders, names in os.walk(root):
+        if has_limits:
+            _check_path(Path(parent).relative_to(root).parts, root)
         for name in (*folders, *names):
             path = Path(parent, name)
             status = path.lstat()
@@ -156,6 +174,7 @@ def _unpack(path: Path, staging: Path) -> Any:
 
 def _zip_entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> _Entry:
     parts = PurePosixPath(member.filename).parts
+    _check_path(parts, path)
     if any(part in ("..", "/") or "\0" in part for part in parts) or "\\" in member.filename:
         raise BadInput(f"{path}: {member.filename!r} points outside of the run folder.")
     link_target = None
@@ -217,21 +236,18 @@ def _write_entry(entry: _Entry, staging: Path, source: str) -> None:
             os.utime(target, (entry.modified_at, entry.modified_at))
 
 
-def stays_inside(parts: tuple[str, ...], link_target: str) -> bool:
-    """Whether a link at this path of the run folder can only lead to something inside the folder.
-
-    No `..` may follow a name, which could be a link to a folder less deep than its own place.
-    """
-    steps = PurePosixPath(link_target).parts
-    up = next((count for count, step in enumerate(steps) if step != ".."), len(steps))
-    return len(steps) > 0 and "\0" not in link_target and up < len(parts) and not {"..", "/"} & set(steps[up:])
-
-
-def _read_record(staging: Path, source: str) -> RunRecord:
+def _read_record(staging: Path, source: str, is_restored: bool) -> RunRecord:
     folder = RunFolder(staging)
     try:
-        record = RunRecord.model_validate_json(folder.record.read_text(encoding="utf-8"))
-        Payload.read(folder.config)
+        read = RunRecord.read if is_restored else RunRecord.model_validate_json
+        record = read(folder.record.read_bytes())
+        if not is_restored:
+            Payload.read(folder.config)
+    except ValidationError as error:
+        raise BadInput(
+            f"{source}: its record.json cannot be used: {format_validation_error(error)[:MAX_PROBLEM_LENGTH]} It was "
+            "written by a newer version of MOSAIC, or is damaged. Nothing was imported."
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{source}: this is not a MOSAIC run ({str(error).splitlines()[0]}).") from None
     try:

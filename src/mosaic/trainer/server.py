@@ -132,11 +132,15 @@ class Servicer(TrainerServicer):
 
     def ReadSettings(self, request: pb.RunRequest, context: Context) -> pb.JsonReply:
         run_id = self._records.resolve(request.run)
-        payload = self._records.read_payload(run_id).model_dump(mode="json", exclude_unset=True)
+        payload, problem = {}, None
+        try:
+            payload = self._records.read_payload(run_id).model_dump(mode="json", exclude_unset=True)
+        except NotAllowed as error:
+            problem = str(error)
         indexed = self._records.index.events_after(0, run_id, SETTINGS_KINDS, MAX_SETTINGS_EVENTS)
         events = [decode_event(json.loads(text)) for text in self._feed.encode_events(indexed)]
         settings = describe_settings(payload, find_algorithm(payload), worker_options(payload), events)
-        return _json_reply(settings)
+        return _json_reply(settings.model_copy(update={"problem": problem}))
 
     def AnnotateRun(self, request: pb.AnnotateRequest, context: Context) -> pb.RunReply:
         view = self._run_service.annotate(

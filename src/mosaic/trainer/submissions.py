@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
-from mosaic.contracts.errors import BadInput, ConfigRefused, DiskFull, refuse_key
+from mosaic.contracts.errors import BadInput, ConfigRefused, DiskFull, MosaicError, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import LOCAL_EXECUTOR
@@ -119,7 +119,7 @@ class Submissions:
         """The payload with what the run imports whose policy it evaluates: the checkpoint names the same modules."""
         try:
             theirs = self._records.read_payload(trained.run_id).metadata.worker.imports
-        except (OSError, ValueError):
+        except (OSError, MosaicError):
             return payload
         if theirs is None:
             return payload

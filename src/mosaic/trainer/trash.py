@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from pydantic import ValidationError
 
 from mosaic.common.files import write_json
 from mosaic.contracts.disk_views import DiskKind, PruneItem, TrashedRun
 from mosaic.contracts.errors import NotAllowed
-from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder, Workspace
+from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder, Workspace, is_run_id
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import RunView
 from mosaic.sidecar import sync_state
@@ -59,7 +58,7 @@ def _read_ages(workspace: Workspace) -> TrashAges:
 
 def _list_folders(workspace: Workspace) -> list[Path]:
     try:
-        return sorted(path for path in workspace.trash.iterdir() if not path.name.startswith("."))
+        return sorted(path for path in workspace.trash.iterdir() if is_run_id(path.name))
     except FileNotFoundError:
         return []
 
@@ -115,8 +114,8 @@ def _read_record(path: Path) -> RunRecord:
     file = RunFolder(path).record
     try:
         if file.stat().st_size <= MAX_RECORD_BYTES:
-            return RunRecord.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError):
+            return RunRecord.read(file.read_bytes(), path.name)
+    except (OSError, ValueError):
         pass
     return RunRecord(run_id=path.name, worker="", submitted_at=0.0, queued_at=0.0)
 

@@ -130,6 +130,8 @@ def split_grid(update: FrameUpdate, envs: Sequence[int]) -> list[FrameCell]:
     cells = []
     for hud in update.huds:
         row, column = divmod(positions.get(hud.env, hud.env), update.columns)
+        if row >= update.rows:
+            continue
         top, bottom = row * height // update.rows, (row + 1) * height // update.rows
         left, right = column * width // update.columns, (column + 1) * width // update.columns
         cells.append(FrameCell(hud.env, whole.copy(QRect(left, top, right - left, bottom - top)), None, hud))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mosaic.client import TrainerClient
 from mosaic.client.log_parts import LogMatch, LogMatches
-from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.errors import BadReply, NotAllowed
 from mosaic.gui.models.log_text import LogLine, LogLines, format_daemon_line
 
 MAX_READ_BYTES = 1024 * 1024
@@ -95,6 +95,8 @@ def _read_run_log(trainer: TrainerClient, run_id: str, stream: LogStream, offset
             data = data[: len(data) - (chunk.offset - until)]
         parts.append(LogPart(data, chunk.is_stderr))
         size += len(data)
+        if chunk.offset < len(chunk.data):
+            raise BadReply("The trainer sent a part of a log that ends before it begins.")
         end = chunk.offset if until is None else min(until, chunk.offset)
         if size >= MAX_READ_BYTES or end == until:
             chunks.close()

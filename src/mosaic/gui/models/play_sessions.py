@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ POLL_MS = 16
 REMOTE_POLL_MS = 80
 """Each poll of a remote session is a call of its trainer."""
 LOG_TAIL_BYTES = 2000
+LOG_TAIL_CHUNKS = 100
 LOG_TAIL_LINES = 5
 MAX_WAITING_COMMANDS = 32
 
@@ -191,7 +193,8 @@ class PlaySession(QObject):
         run_id = self.run_id or ""
 
         def read(trainer: TrainerClient) -> str:
-            tail = b"".join(chunk.data for chunk in trainer.log(run_id, is_stderr=True, offset=-LOG_TAIL_BYTES))
+            chunks = trainer.log(run_id, is_stderr=True, offset=-LOG_TAIL_BYTES)
+            tail = b"".join(chunk.data for chunk in itertools.islice(chunks, LOG_TAIL_CHUNKS))
             return "\n".join(tail.decode(errors="replace").strip().splitlines()[-LOG_TAIL_LINES:])
 
         def take(tail: str) -> None:
@@ -292,7 +295,7 @@ def _read_state(path: Path, last: tuple[int, int]) -> tuple[tuple[int, int], Ses
 
 def _fetch_state(trainer: TrainerClient, run_id: str) -> SessionState:
     name = RunFolder("").session_state.name
-    return SessionState.model_validate_json(b"".join(trainer.read_file(run_id, name)))
+    return SessionState.model_validate_json(trainer.read_small_file(run_id, name))
 
 
 def names_human(actors: Mapping[str, str]) -> bool:

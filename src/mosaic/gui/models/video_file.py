@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mosaic.client.trainer_client import RunFile, TrainerClient
     from mosaic.contracts.views import RunView
 
+MAX_NUMBER = 1e12
+"""Of what a recording states about its episode."""
 MAX_SIDE_PX = 1280
 """Larger frames are scaled down as they are read."""
 
@@ -63,10 +65,15 @@ def _read_video_file(trainer: TrainerClient, view: RunView, file: RunFile, names
         file.name,
         PurePath(view.run_dir, file.name),
         file.size_bytes,
-        float(metadata.get("timestamp") or file.modified_at),
-        metadata.get("episode_return"),
-        metadata.get("episode_length"),
+        _finite_number(metadata, "timestamp") or file.modified_at,
+        _finite_number(metadata, "episode_return"),
+        None if (length := _finite_number(metadata, "episode_length")) is None else int(length),
     )
+
+
+def _finite_number(metadata: dict[str, Any], key: str) -> float | None:
+    value = metadata.get(key)
+    return float(value) if isinstance(value, (int, float)) and abs(value) < MAX_NUMBER else None
 
 
 class VideoFrame(NamedTuple):
@@ -93,7 +100,8 @@ class VideoReader:
         except ImportError:
             raise MissingExtra("Playing videos here needs PyAV: pip install 'mosaic-rl[video]'.") from None
         try:
-            self._container = av.open(str(self.path))
+            # No other format, such as a list of further files to read.
+            self._container = av.open(str(self.path), format="mp4")
             stream = self._container.streams.video[0]
         except (OSError, IndexError, ValueError) as error:
             raise BadInput(f"{self.path.name} cannot be played: {error}.") from None

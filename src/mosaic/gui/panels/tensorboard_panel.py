@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -58,7 +59,7 @@ def find_logdir(view: RunView, payload: dict[str, Any]) -> Path:
 
 def _copy_from_trainer(trainer: TrainerClient, view: RunView) -> Path:
     logdir = find_logdir(view, trainer.config(view.run_id))
-    return copy_event_files(trainer, view.run_id, logdir.relative_to(view.run_dir).as_posix())
+    return copy_event_files(trainer, view.run_id, os.path.relpath(logdir, view.run_dir))
 
 
 class TensorBoardTab(WebTab):
