@@ -26,7 +26,8 @@ RUN pip install --no-cache-dir -c /wheels/constraints.txt --extra-index-url "$TO
     && install --directory --owner mosaic /work
 USER mosaic
 WORKDIR /work
-ENV MOSAIC_VAR=/work/var
+# The home of a container is new each time, and the volume is its user's choice: it is trusted.
+ENV MOSAIC_VAR=/work/var MOSAIC_TRUST=/work/var
 # Fails the build where something required is missing.
 RUN mosaic doctor && mosaic daemon stop && rm -rf /work/var
 CMD ["bash"]

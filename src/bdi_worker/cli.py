@@ -48,8 +48,9 @@ def _run(args: argparse.Namespace) -> int:
 
     from bdi_worker import WORKER_NAME, launcher
     from bdi_worker.worker_config import read_request
+    from mosaic.common.workspace_trust import claim_if_new
     from mosaic.contracts.errors import BadInput
-    from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
+    from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
     from mosaic.run.worker_run import require_free_folder, run_folder, write_rejection
 
     if args.dry_run:
@@ -67,6 +68,8 @@ def _run(args: argparse.Namespace) -> int:
         if run_dir := os.environ.get(RUN_DIR_VARIABLE):
             write_rejection(WORKER_NAME, RunFolder(run_dir), str(error))
         raise
+    if not os.environ.get(RUN_DIR_VARIABLE):
+        claim_if_new(Workspace.containing(folder))
     job()
     return 0
 

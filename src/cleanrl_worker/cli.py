@@ -91,8 +91,9 @@ def _run_worker(args: argparse.Namespace) -> int:
 
     from cleanrl_worker.shell import launcher
     from cleanrl_worker.shell.worker_config import WORKER_NAME
+    from mosaic.common.workspace_trust import claim_if_new
     from mosaic.contracts.errors import BadInput
-    from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
+    from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
     from mosaic.run.worker_run import TRAINING_CAPABILITIES, require_free_folder, run_folder, write_rejection
 
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
@@ -108,6 +109,7 @@ def _run_worker(args: argparse.Namespace) -> int:
             write_rejection(WORKER_NAME, RunFolder(run_dir), str(error))
         raise
     if not run_dir:
+        claim_if_new(Workspace.containing(folder))
         launcher.write_config(request, folder)
     registration = None
     if args.grpc:

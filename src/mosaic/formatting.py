@@ -12,6 +12,7 @@ from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 if TYPE_CHECKING:
     from mosaic.contracts.run_settings import RunSettings, SourceCommit
     from mosaic.contracts.views import (
+        DaemonStatus,
         Evaluation,
         EvaluationBatch,
         ExecutorStatus,
@@ -109,6 +110,12 @@ def join_words(words: Sequence[str]) -> str:
 def count_noun(number: float, noun: str, plural: str = "") -> str:
     """Format a number of things: `1 run`, `1,200 runs`, `2 batches`."""
     return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def describe_read_only(status: DaemonStatus) -> str:
+    """What is shown in a workspace that its reader neither created nor trusts."""
+    waiting = f" {count_noun(status.slots.queued, 'queued run')} will not start." if status.slots.queued else ""
+    return f"This workspace was not created by you, so it is read-only.{waiting}"
 
 
 def capitalize_first(text: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from tests.helpers.daemons import running_daemon, scripted, wait_for
 
 from mosaic.client import TrainerClient, read_daemon_address
+from mosaic.contracts.errors import ReadOnlyWorkspace
 from mosaic.contracts.folder import Workspace
 
 
@@ -25,6 +27,9 @@ def test_a_copy_leaves_the_processes_of_the_original_alone(
         view = other.get(run_id)
         assert (view.outcome, view.pid) == ("lost", None)
         assert str(workspace.run(run_id).path) in (view.reason or "")
+        with pytest.raises(ReadOnlyWorkspace):
+            other.delete(run_id)
+        other.trust_workspace()
         other.delete(run_id)
     reached = trainer.get(run_id).global_step or 0
     wait_for(lambda: (trainer.get(run_id).global_step or 0) > reached + 5, "further steps of the original")

@@ -10,6 +10,7 @@ from tests.helpers.worker_runs import small
 
 from mosaic.client import TrainerClient
 from mosaic.common.processes import boot_id, is_alive
+from mosaic.common.workspace_trust import mark_own
 from mosaic.contracts.folder import Workspace
 
 OTHER_BOOT = "00000000-1111-2222-3333-444444444444"
@@ -31,6 +32,7 @@ def test_a_run_that_was_active_before_a_reboot_is_lost_and_can_be_resumed(
     for file in (folder.record, folder.keeper):
         text = file.read_text().replace(boot_id(), OTHER_BOOT)
         file.write_text(text.replace(str(workspace.root), str(copy.root)))  # the same folder, after the reboot
+    mark_own(copy)
     rebooted = LiveDaemon(copy, plugins)
     with rebooted.start() as after:
         view = ended(after, run_id)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QMessageBox, QScrollArea
-from tests.helpers.gui import awaited, find, finish_calls, pump, settle
-from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
+from PySide6.QtWidgets import QLabel, QMessageBox, QPushButton, QScrollArea
+from tests.helpers.gui import awaited, click, find, finish_calls, pump, settle
+from tests.helpers.gui_runs import FakeTrainer, run_id, running, show_active, start_with, view
 
 from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.states import HistoryEntry, Outcome, Stage
-from mosaic.contracts.views import DaemonStatus, RunView
+from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
 from mosaic.gui.app import Application
 from mosaic.gui.models.run_states import EMPTY_STATES, RunPhase, empty_text, run_phase
 from mosaic.gui.models.runs_table import RunsTableModel
@@ -254,6 +254,40 @@ def test_the_banner_of_a_full_disk_stays_until_there_is_space(program: Applicati
     assert find(program.window, "banner", QLabel).text() == "The disk is full: 12 bytes are free."
     poll(None)
     assert not program.window.banner.isVisible()
+
+
+def test_a_read_only_workspace_has_a_banner_and_one_question(program: Application) -> None:
+    fake = FakeTrainer([view(number, stage="queued", outcome=None, is_imported=True) for number in range(7)])
+    foreign = fake.status().model_copy(update={"is_read_only": True, "slots": SlotUsage(queued=7)})
+    answers = [foreign]
+    fake.status = lambda: answers[-1]  # type: ignore[method-assign]
+
+    def trust_workspace() -> DaemonStatus:
+        fake.views = {run_id: one.model_copy(update={"is_imported": False}) for run_id, one in fake.views.items()}
+        answers.append(foreign.model_copy(update={"is_read_only": False}))
+        return answers[-1]
+
+    fake.trust_workspace = trust_workspace  # type: ignore[attr-defined]
+    start_with(program, fake)
+    show_active(program)
+    banner = program.window.banner
+    text = "This workspace was not created by you, so it is read-only. 7 queued runs will not start."
+    pump(lambda: banner.label.text() == text, "the banner")
+    pump(lambda: program.workbench.status, "the status")
+    click(find(program.window, "banner.button", QPushButton))
+    question = awaited(program.window, "workspace.trust", QMessageBox)
+    assert "7 queued runs will start: " in question.informativeText()
+    assert " and others. " in question.informativeText()
+    click(question.escapeButton())
+    assert answers == [foreign]
+    click(find(program.window, "banner.button", QPushButton))
+    click(awaited(program.window, "workspace.trust.yes", QPushButton))
+    pump(lambda: not banner.isVisible(), "the banner to go")
+    pump(lambda: not any(one.is_imported for one in program.workbench.runs.all()), "the runs to be the user's")
+    full = foreign.model_copy(update={"full_disk": "The disk is full."})
+    program.bridge.status_polled.emit([], full)
+    assert banner.isVisible()
+    assert not find(program.window, "banner.button", QPushButton).isVisible()
 
 
 def test_questions_show_plain_text_and_do_nothing_by_default(program: Application) -> None:

@@ -12,6 +12,7 @@ from tests.helpers.daemons import ended, running_daemon, scripted
 from tests.helpers.worker_runs import small
 
 from mosaic.client import TrainerClient
+from mosaic.common.workspace_trust import mark_own
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import EvaluationBatch, RunView, TrainedRun
@@ -71,6 +72,7 @@ def test_an_evaluation_finds_its_policy_in_a_copy_of_the_workspace(
     assert trainer.config(first.run_id)["evaluation"]["policy_path"] == policy
     copy = Workspace(tmp_path / "another place" / "var")
     shutil.copytree(workspace.runs, copy.runs, symlinks=True)
+    mark_own(copy)
     shutil.move(workspace.runs, tmp_path / "gone")
     try:
         with running_daemon(copy, tmp_path / "plugins") as (_, other):

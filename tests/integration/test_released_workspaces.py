@@ -40,6 +40,9 @@ def test_a_workspace_of_a_release_is_read_evaluated_resumed_and_exported(
         assert list(trainer.episodes(runs["script"]))
         assert views[runs["evaluation"]].kind == "policy_eval"
 
+    refused = mosaic(workspace, "eval", second, "--episodes", "2", "--json")
+    assert (refused.code, "mosaic workspace trust" in refused.json["error"]) == (2, True)
+    assert mosaic(workspace, "workspace", "trust", "--yes").code == 0
     evaluated = mosaic(workspace, "eval", second, "--episodes", "2", "--json")
     assert (evaluated.code, evaluated.json["episodes"]) == (0, 2), evaluated.err
     resumed = mosaic(workspace, "resume", first, "--total-timesteps", "768", "--follow", "--json")

@@ -11,7 +11,8 @@ from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import Recording
 from mosaic.arena.simulation import describe_version_changes
 from mosaic.arena.video_recorder import DEFAULT_FPS, render_rate, video_name
-from mosaic.contracts.folder import RunFolder
+from mosaic.common.workspace_trust import Origin, find_origin
+from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.replays import EpisodeSummary, ReplayOpened, ReplayReport
 from mosaic.envs.factory import find_family
@@ -48,7 +49,8 @@ class ReplaySource:
         """Let the environment import what the config of the run allows; nothing for one that comes from elsewhere."""
         with suppress(OSError, ValueError):
             metadata = Payload.read(self._folder.config).metadata
-            allow_imports(None if metadata.is_imported else metadata.worker.imports)
+            is_foreign = metadata.is_imported or find_origin(Workspace.containing(self._folder)) is Origin.FOREIGN
+            allow_imports(None if is_foreign else metadata.worker.imports)
 
     @property
     def note(self) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 INTERRUPTED_EXIT_CODE = 130
 """After Ctrl-C, or where what was waited for was cancelled."""
+TRUST_HINT = "If you trust what is in it: mosaic workspace trust"
 YAML_SUFFIXES = (".yaml", ".yml")
 """An argument that ends like this is a file, and otherwise a name."""
 
@@ -157,13 +158,19 @@ class CliContext:
 
     def _connect_and_print_notes(self, may_start: bool) -> TrainerClient:
         """Connects, and prints what of the daemon a user should know: its damaged index, its other version."""
+        from mosaic.common.workspace_trust import Origin, find_origin
+        from mosaic.formatting import describe_read_only
+
         running = self.daemon_address()
         trainer = self.connect(may_start)
-        if running is None and self.daemon_address() is not None:
-            rebuilt_index = trainer.status().rebuilt_index
-            if rebuilt_index:
-                output.print_message(rebuilt_index)
-        elif running is not None and running.version != __version__:
+        is_new = running is None and self.daemon_address() is not None
+        if is_new or (not self.is_remote and find_origin(self.workspace) is Origin.FOREIGN):
+            status = trainer.status()
+            if status.is_read_only and self.command_name not in ("workspace", "daemon"):
+                output.print_message(f"{describe_read_only(status)} {TRUST_HINT}")
+            for note in filter(None, (status.rebuilt_index, status.trust_problem) if is_new else ()):
+                output.print_message(note)
+        if running is not None and running.version != __version__:
             output.print_message(
                 f"The daemon is of MOSAIC {running.version}, this command of {__version__}. "
                 "Restart it, runs continue meanwhile: mosaic daemon stop"

@@ -129,7 +129,7 @@ def pull(
     context.print_workspace()
     parent = target.parent if target else context.workspace.trainer
     if target is None:
-        context.workspace.create_private()
+        context.trainer()  # creates the workspace, as the user's own, before something is written there
     # On the same disk as the run's final folder.
     with tempfile.TemporaryDirectory(prefix=".pulling-", dir=parent, ignore_cleanup_errors=True) as staging:
         folder, result = _pull_run(context, repo, revision, Path(staging), timeout_s, max_gb)

@@ -98,6 +98,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "disk": ("disk_commands:disk", "Show what the workspace holds, by kind and by run."),
         "prune": ("disk_commands:prune", "Remove old checkpoints, replay buffers, videos and the trash."),
         "daemon": ("daemon_commands:daemon", "Start, stop or inspect the daemon that manages the runs."),
+        "workspace": ("workspace_commands:workspace", "Show whose the workspace is, or trust one of somebody else's."),
         "trainer": ("trainer_commands:trainer", "Add and choose trainers on other machines."),
         "completion": ("parameters:completion", "Print the script that completes commands in your shell."),
     },

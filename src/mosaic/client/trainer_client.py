@@ -551,6 +551,10 @@ class TrainerClient:
         """Continues a queue that was paused after several fast failures."""
         return self._parse_status(self._daemon.call("ContinueQueue", pb.StatusRequest()))
 
+    def trust_workspace(self, is_trusted: bool = True) -> DaemonStatus:
+        """Starts what waits in a workspace that this user did not create, or makes it read-only again."""
+        return self._parse_status(self._daemon.call("TrustWorkspace", pb.TrustRequest(is_trusted=is_trusted)))
+
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> None:
         """Stops the daemon; its runs continue unless `cancel_runs`. `drain`: it stops after the last run."""
         self._daemon.call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain))

@@ -7,6 +7,7 @@ MosaicError                 LOG700, exit 1
 │   ├── MissingExtra        LOG707: an optional package that this request needs
 │   ├── NotAllowed          LOG708: a good request at the wrong time
 │   │   └── NotTrusted      LOG712: an imported config would execute code, and is not trusted
+│   ├── ReadOnlyWorkspace   LOG717: the workspace was not created by this user, and is not trusted
 │   ├── CheckpointDamaged   LOG709: a checkpoint whose bytes do not match its manifest
 │   ├── RecordingDamaged    LOG715: a recording of episodes that cannot be read
 │   └── WrongWorker         LOG714: a saved policy of another worker
@@ -78,6 +79,10 @@ class NotAllowed(BadInput):
 
 class NotTrusted(NotAllowed):
     log_code = "LOG712"
+
+
+class ReadOnlyWorkspace(BadInput):
+    log_code = "LOG717"
 
 
 class CheckpointDamaged(BadInput):

@@ -196,6 +196,10 @@ class DaemonStatus(View):
     is_draining: bool = False
     paused: str | None = None
     """Why the queue is paused; null when it is not."""
+    is_read_only: bool = False
+    """Whether nothing of the workspace is started or changed: this user neither created nor trusts it."""
+    trust_problem: str | None = None
+    """Why a later daemon will not recognize the workspace as this user's; null where it will."""
     full_disk: str | None = None
     """A sentence with the bytes that are free, if the workspace's disk is full."""
     rebuilt_index: str | None = None

@@ -19,7 +19,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from mosaic.contracts.views import DaemonStatus
+from mosaic.contracts.views import DaemonStatus, RunView
+from mosaic.formatting import count_noun, describe_read_only, join_words, run_title
 from mosaic.gui import theme
 from mosaic.gui.actions import open_page
 from mosaic.gui.file_action_handlers import dropped_runs, import_files, import_problem
@@ -74,7 +75,7 @@ class MainWindow(QMainWindow):
         workbench.action_offered.connect(self.messages.show_action)
         workbench.bridge.connection_lost.connect(self._on_connection_lost)
         workbench.bridge.connected.connect(self._on_connected)
-        workbench.bridge.status_polled.connect(lambda _, status: self._show_full_disk(status))
+        workbench.bridge.status_polled.connect(lambda _, status: self._show_state_of_trainer(status))
         for signal in (workbench.selection_changed, workbench.marks_changed):
             signal.connect(lambda _: self.refresh_actions())  # at once: the next key may be a shortcut
         for signal in (workbench.runs.changed, workbench.runs.reset):
@@ -263,19 +264,47 @@ class MainWindow(QMainWindow):
             self.banner.show_text("Trainer lost, reconnecting… Runs continue without it.", reason)
         self._refresh_later()
 
-    def _show_full_disk(self, status: DaemonStatus) -> None:
-        """Show the bytes that are free while the disk is full; the polled status also ends another state's banner."""
+    def _show_state_of_trainer(self, status: DaemonStatus) -> None:
+        """Show a full disk or a read-only workspace as long as it is; the status also ends another state's banner."""
         if status.full_disk:
             self.banner.show_text(status.full_disk)
+        elif status.is_read_only and self._workbench.is_remote:
+            self.banner.show_text(f"{describe_read_only(status)} On its machine: mosaic workspace trust")
+        elif status.is_read_only:
+            self.banner.show_text(describe_read_only(status), status.workspace, "Trust…", self._ask_for_trust)
         elif not self._workbench.bridge.is_suspended:
             self.banner.hide()
+
+    def _ask_for_trust(self) -> None:
+        queued = [run_title(view) for view in self._workbench.runs.all() if view.stage == "queued"]
+        names = join_words([*queued[:5], "others"] if queued[5:] else queued or [""])
+        starts = f"{count_noun(len(queued), 'queued run')} will start: {names}. " if queued else ""
+        ui.confirm(
+            self,
+            "workspace.trust",
+            "Workspace of others",
+            "Trust everything in this workspace?",
+            f"{starts}Programs and modules that its runs name can then be executed with your rights. Trust it if it is "
+            "your own, for instance copied from another machine, or if you trust those who made it.",
+            "Trust it",
+            lambda: self._workbench.ask(
+                lambda trainer: (trainer.trust_workspace(), trainer.runs(include_archived=True)), self._on_trusted, self
+            ),
+        )
+
+    def _on_trusted(self, answer: tuple[DaemonStatus, list[RunView]]) -> None:
+        status, views = answer
+        self._show_state_of_trainer(status)
+        self._workbench.runs.update(views)
+        problem = status.trust_problem
+        self._workbench.show_message(problem or "The workspace is yours.", "warning" if problem else "good")
 
     def _on_connected(self, status: DaemonStatus) -> None:
         self.banner.hide()
         if status.rebuilt_index and status.pid != self._trainer_pid:
             self._workbench.show_message(status.rebuilt_index, "warning")
         self._trainer_pid = status.pid
-        self._show_full_disk(status)
+        self._show_state_of_trainer(status)
         where = f"{self._workbench.trainer_name}: " if self._workbench.is_remote else ""
         self.setWindowTitle(f"MOSAIC – {where}{status.workspace}")
         self._refresh_later()

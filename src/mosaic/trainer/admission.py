@@ -1,15 +1,18 @@
-"""What a submitted config must satisfy before its worker is asked, and what is recorded of it. Pure."""
+"""What a submitted config must satisfy before its worker is asked, and what is recorded of it."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, NotTrusted, refuse_key
 from mosaic.contracts.extras import TranslatedPayload
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import field_problems, refuse
 from mosaic.contracts.options import LOCAL_EXECUTOR, MAX_TIMESTEPS, OPTIONS, RunKind, value_at
 from mosaic.contracts.payload import Payload, ScriptConfig
@@ -17,6 +20,9 @@ from mosaic.contracts.play import PLAY_WORKER, list_risks
 from mosaic.workers import get_worker
 
 MAX_SHOWN_PROGRAM = 1000
+SYSTEM_FOLDERS = ("/proc", "/dev", "/sys")
+"""No module is imported from them."""
+RECORD_NAME = RunFolder("/").record.name
 
 
 def parse_payload(translated: TranslatedPayload) -> Payload:
@@ -59,6 +65,37 @@ def require_trust(payload: Payload) -> None:
         found += list_risks(choice.config)
     if found:
         raise NotTrusted(f"This config was imported and would {' and '.join(found)}. If you trust it, add --trust.")
+
+
+def refuse_import_folders(payload: Payload, trainer_folder: Path) -> None:
+    """Refuse folders whose content the config's author may have chosen: a process's own, and those of runs.
+
+    `/proc/self/cwd` is the run's own folder, wherever it is. Links can change, so this is asked again before a start.
+    """
+    path = "metadata.worker.imports.folders"
+    imports = payload.metadata.worker.imports
+    for folder in () if imports is None else imports.folders:
+        if system := _system_folder_on_the_way(folder):
+            raise refuse_key(path, f"{folder!r} is in {system}, where no modules are. Name another folder.")
+        place = Path(os.path.realpath(folder))
+        is_of_run = any((one / RECORD_NAME).exists() for one in (place, *place.parents))
+        if is_of_run or place.is_relative_to(os.path.realpath(trainer_folder)):
+            raise refuse_key(path, f"{folder!r} is in a run or a workspace. Move the modules to a folder of your own.")
+
+
+def _system_folder_on_the_way(folder: str) -> str | None:
+    """The first of the system's folders that is entered, also by a link: where that leads depends on the process."""
+    here, rest, links = "/", [*reversed(Path(folder).parts[1:])], 0
+    while rest:
+        here = os.path.normpath(os.path.join(here, rest.pop()))
+        if here in SYSTEM_FOLDERS:
+            return here
+        if os.path.islink(here) and links < 40:  # the system follows no more
+            links += 1
+            target = os.readlink(here)
+            rest += reversed(Path(target).parts)  # of an absolute one, the first is the root
+            here = os.path.dirname(here)
+    return None
 
 
 def _shorten(program: Any) -> str:

@@ -25,10 +25,11 @@ from mosaic import __version__
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import own_identity
+from mosaic.common.workspace_trust import Origin, find_origin, mark_own, unmark
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.daemon_port import PORT
-from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.folder import Workspace
+from mosaic.contracts.errors import BadInput, NotAllowed, ReadOnlyWorkspace
+from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
 from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
@@ -112,14 +113,24 @@ class Daemon:
         """Held to restore or to withdraw daemon.json: what is withdrawn stays so."""
         self._index_problem: str | None = None
         """What is wrong with the index: it has to be rebuilt."""
+        self._is_read_only = False
+        self._trust_problem: str | None = None
 
     def run(self) -> None:
         """Runs until a stop is requested, it has been idle for long, or its workspace is gone."""
         workspace = self._workspace
         workspace.logs.mkdir(parents=True, exist_ok=True)
         self._lock = WorkspaceLock(workspace)
+        origin = find_origin(workspace)
+        self._is_read_only = origin is Origin.FOREIGN
+        log.info("workspace_opened", workspace=str(workspace.root), origin=origin)
+        if origin is Origin.NEW:
+            for path in workspace.trainer.glob(f"{workspace.index.name}*"):
+                path.unlink()  # whoever made it could have put runs in it
+            self._mark_own()
         _adjust_reserve(workspace)
         if self._listen:
+            self.require_writable()  # its maker would know the key and the token
             self._tls = load_or_create_identity(workspace)
             self._credentials = self._credentials._replace(
                 remote_token=self._tls.token, fingerprint=self._tls.fingerprint
@@ -139,7 +150,7 @@ class Daemon:
         index = Index(self._workspace.index, self._index_problem)
         self._index_problem = None
         try:
-            self._records = Records(self._workspace, index)
+            self._records = Records(self._workspace, index, self._is_read_only)
             asyncio.run(self._serve(checkers, recover(self._records)))
         except sqlite3.DatabaseError as error:
             if index.recreate_reason or not is_damage(error):
@@ -277,7 +288,7 @@ class Daemon:
         elif self._is_draining and not has_held:
             log.info("daemon_drained")
         elif (
-            self._records.active
+            (self._records.active and not self._is_read_only)  # what waits there would keep the daemon for ever
             or servicer.calls.open
             or time.monotonic() - servicer.calls.last_ended_at < self._idle_s
         ):
@@ -312,6 +323,8 @@ class Daemon:
             default_executor=self._default_executor,
             is_draining=self._is_draining,
             paused=self.supervisor.failure_breaker.pause_reason,
+            is_read_only=self._is_read_only,
+            trust_problem=self._trust_problem,
             full_disk=describe_full_disk(self._workspace.root),
             rebuilt_index=self._records.rebuilt_index,
             metrics_address=None if self._metrics is None else self._metrics.address,
@@ -333,7 +346,41 @@ class Daemon:
         log.info("cap_set", runs=runs)
         self.supervisor.wake()
 
+    def require_writable(self) -> None:
+        if self._is_read_only:
+            raise ReadOnlyWorkspace(
+                f"Nothing was changed: the workspace {self._workspace.root} was not created by you, so it is "
+                "read-only. If you trust what is in it: mosaic workspace trust"
+            )
+
+    def set_trusted(self, is_trusted: bool) -> None:
+        """Trust the workspace, if its mark cannot be stored until this daemon ends; or make it read-only again."""
+        with self._records.lock:
+            if is_trusted:
+                self._mark_own()
+            elif self._workspace.is_named_trusted:
+                raise NotAllowed(
+                    f"{TRUST_VARIABLE} names {self._workspace.root}. Leave it out, and restart the daemon."
+                )
+            else:
+                unmark(self._workspace)
+            self._is_read_only = self._records.is_read_only = not is_trusted
+        log.info("workspace_trust_changed", is_trusted=is_trusted)
+        self.supervisor.wake()
+
+    def _mark_own(self) -> None:
+        self._trust_problem = None
+        try:
+            mark_own(self._workspace)
+        except OSError as error:  # no key can be stored, as in a container
+            self._trust_problem = (
+                f"Your key for workspaces cannot be stored ({error}), so the next daemon will take this workspace for "
+                f"somebody else's. Set {TRUST_VARIABLE}={self._workspace.root}"
+            )
+
     def shut_down(self, cancel_runs: bool, drain: bool) -> None:
+        if cancel_runs:
+            self.require_writable()
         if drain:
             self._is_draining = self.supervisor.is_draining = True
             return

@@ -26,6 +26,7 @@ from mosaic.contracts.views import HardwareSample, RunView
 from mosaic.formatting import run_description
 from mosaic.journal import Follower, Journal
 from mosaic.store import Index, RunProgress
+from mosaic.trainer.admission import mark_imported
 from mosaic.trainer.caller_environments import CallerEnvironments
 from mosaic.trainer.fair_lock import FairLock
 from mosaic.trainer.scheduler import start_order
@@ -49,9 +50,11 @@ UNREAD = 0
 class Records:
     """Changes happen under `lock`; waiting never does."""
 
-    def __init__(self, workspace: Workspace, index: Index) -> None:
+    def __init__(self, workspace: Workspace, index: Index, is_read_only: bool = False) -> None:
+        """`is_read_only`: it is somebody else's workspace, so all its runs count as imported and none is started."""
         self.workspace = workspace
         self.index = index
+        self.is_read_only = is_read_only
         self.lock = FairLock()
         self._inboxes: dict[str, Journal] = {}
         """Of active runs that were sent a command."""
@@ -220,7 +223,7 @@ class Records:
                 ) from None
             if run_id in self.active:
                 self.payloads[run_id] = payload
-        return payload
+        return mark_imported(payload, True) if self.is_read_only else payload
 
     def get(self, run_id: str) -> RunRecord:
         record = self.active.get(run_id) or self.index.get_record(run_id)
@@ -316,6 +319,7 @@ class Records:
             "wait_reason": self._describe_wait(record, position),
             "has_wandb": _has_wandb(run_dir),
             "has_recording": os.path.exists(f"{run_dir}/{RECORDING_NAME}"),
+            "is_imported": record.is_imported or self.is_read_only,
         }
         # Not validated again, as lists are long; for the same reason a copy, which costs a tenth of `model_construct`.
         view = _BLANK_VIEW.model_copy(update=vars(record) | progress_fields)

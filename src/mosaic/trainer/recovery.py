@@ -66,7 +66,8 @@ def recover(records: Records) -> list[str]:
         log.warning("index_rebuilt", reason=reason, runs=len(folders))
         found = "1 run folder" if len(folders) == 1 else f"{len(folders)} run folders"
         records.rebuilt_index = f"{reason} It was rebuilt from {found}."
-    delete_expired(records.workspace)
+    if not records.is_read_only:
+        delete_expired(records.workspace)
     lanes = reap_all()
     if lanes:
         log.info("lanes_reaped", count=lanes)

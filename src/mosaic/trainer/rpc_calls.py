@@ -34,6 +34,9 @@ MAX_MESSAGE_LENGTH = 4000
 SLOW_CALLS = ("SubmitRun", "CheckRun", "ImportRun", "AskWorker")
 """Calls that may take long, because they wait for a checker or unpack files."""
 
+READING_CALLS = ("Ask", "Get", "Identify", "List", "Read", "Search", "StopDaemon", "Stream", "Trust", "Watch")
+"""Begin the names of calls that are answered in a workspace of somebody else's; others could start or change things."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -99,6 +102,8 @@ class CallHost(Protocol):
 
     calls: CallCounter
     threads: CallThreads
+    require_writable: Callable[[], None]
+    """Raises where the workspace is somebody else's."""
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
@@ -133,6 +138,8 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 if isinstance(request, DecodeError):
                     raise request
+                if not method.__name__.startswith(READING_CALLS):
+                    self.require_writable()
                 return await _answer(self.threads, method, self, request, context)
             except grpc.aio.AbortError:
                 raise

@@ -20,6 +20,7 @@ from mosaic.contracts.states import Outcome, ResumeObstacle, RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.trainer.admission import (
     check_steps,
+    refuse_import_folders,
     require_trust,
 )
 from mosaic.trainer.checkers import Checkers
@@ -114,6 +115,7 @@ class RunService:
         if payload.modules and not (imports and imports.folders):
             given = {"modules": list(payload.modules), "folders": caller.import_folders}
             payload = payload.with_worker(imports=parse_contract(Imports, given, "The folders of modules were"))
+        refuse_import_folders(payload, self._records.workspace.trainer)
         self._submissions.verdict(payload, self._submissions.get_executor(record.executor))
         self._require_intact_checkpoint(record)
         with self._records.lock:

@@ -76,6 +76,7 @@ class Servicer(TrainerServicer):
         self._checkers = checkers
         self._credentials = credentials
         self._daemon = daemon
+        self.require_writable = daemon.require_writable
         self._feed = feed
         self.threads = threads
         self.calls = CallCounter()
@@ -380,6 +381,10 @@ class Servicer(TrainerServicer):
 
     def ContinueQueue(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
         self._daemon.supervisor.continue_queue()
+        return _json_reply(self._daemon.status())
+
+    def TrustWorkspace(self, request: pb.TrustRequest, context: Context) -> pb.JsonReply:
+        self._daemon.set_trusted(request.is_trusted)
         return _json_reply(self._daemon.status())
 
     def StopDaemon(self, request: pb.StopRequest, context: Context) -> pb.JsonReply:

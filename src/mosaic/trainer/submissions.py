@@ -30,6 +30,7 @@ from mosaic.trainer.admission import (
     mark_imported,
     parse_payload,
     pin_env_version,
+    refuse_import_folders,
     refuse_programs,
     require_trust,
     restore_written_paths,
@@ -89,6 +90,7 @@ class Submissions:
         translated = translate_extras(data)
         payload = self._parse_submission(translated, caller)
         refuse_programs(payload, bool(caller.environment))
+        refuse_import_folders(payload, self._records.workspace.trainer)
         _check_variables(caller.environment)
         require_trust(payload)
         if not caller.environment:  # a program of the caller's tracks itself, in its own Python

@@ -41,6 +41,7 @@ from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, St
 from mosaic.fastlane import lanes_folder, reap
 from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
 from mosaic.trainer import lifecycle as life
+from mosaic.trainer.admission import refuse_import_folders
 from mosaic.trainer.adoption import Adoption
 from mosaic.trainer.executors import Executor, HeldRun, StartRequest
 from mosaic.trainer.gpus import GpuPool
@@ -128,7 +129,7 @@ class Supervisor:
 
     def restore_folders(self) -> None:
         """Restore the folder of an active run that was deleted or emptied, so that it can still be cancelled."""
-        for run_id, record in list(self._records.active.items()):
+        for run_id, record in [] if self._records.is_read_only else list(self._records.active.items()):
             if record.holds_slot and not file_size(self._records.folder(run_id).record):
                 with self._records.lock:
                     if run_id in self._records.active:
@@ -218,6 +219,8 @@ class Supervisor:
         for run in self._held_runs():
             if run.attempt.keeper and run.attempt.folder not in ("", self._resolved_folder(run.record.run_id)):
                 self._advance(run.record.run_id, life.KeeperLost(at=time.time(), original=run.attempt.folder))
+        if self._records.is_read_only:
+            return  # processes and jobs that a foreign record names are left alone
         for name, executor in self._executors.items():
             for run_id, event in executor.find_changes(self._held_runs(name)):
                 # First what was written before it happened, in parts; the change is returned again until it is applied.
@@ -228,7 +231,8 @@ class Supervisor:
 
     def reap_executors(self) -> None:
         for name, executor in self._executors.items():
-            executor.reap(self._held_runs(name))
+            if not self._records.is_read_only:
+                executor.reap(self._held_runs(name))
 
     def _held_runs(self, executor: str | None = None) -> list[HeldRun]:
         """Return the runs that hold a slot of an executor; None: of any."""
@@ -247,9 +251,9 @@ class Supervisor:
             changed = life.advance(record, event)
             if changed == record:
                 return
-            if not changed.is_active:
+            if not changed.is_active and not self._records.is_read_only:
                 self._delete_unwanted_logs(changed)
-            if changed.stage is Stage.STOPPING:  # its handshake was refused
+            if changed.stage is Stage.STOPPING and not self._records.is_read_only:  # its handshake was refused
                 self._records.send_command(run_id, STOP)
             self._records.put(changed)
             if changed.is_active or changed.is_attached:
@@ -276,8 +280,9 @@ class Supervisor:
     # --- starting
 
     def start_runs(self) -> None:
-        if self.is_draining:
-            self._records.queue_notes = dict.fromkeys(self._executors, "the daemon starts no further run")
+        if self.is_draining or self._records.is_read_only:
+            reason = "the daemon starts no further run" if self.is_draining else "this workspace is read-only"
+            self._records.queue_notes = dict.fromkeys(self._executors, reason)
             return
         with self._records.lock:
             active = list(self._records.active.values())
@@ -351,6 +356,7 @@ class Supervisor:
         )
         try:
             payload = self._records.read_payload(record.run_id)
+            refuse_import_folders(payload, self._records.workspace.trainer)
             worker = get_worker(record.worker)
             config = self._records.workspace.worker_config(record.run_id, attempt.slot)
             settings = {**payload.metadata.worker.config, "run_id": record.run_id}

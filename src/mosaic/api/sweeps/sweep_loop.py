@@ -24,6 +24,7 @@ from mosaic.api.sweeps.sweep_folder import SweepFolder
 from mosaic.api.sweeps.sweep_plan import SweepPlan, plan_sweep
 from mosaic.api.sweeps.trial_row import TrialStatus
 from mosaic.api.sweeps.trial_scores import METRICS, seed_scores, trial_score
+from mosaic.common.workspace_trust import claim_if_new
 from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded, UnknownName
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.states import Outcome, Stage
@@ -73,6 +74,7 @@ def open_study(workspace: Workspace, data: dict[str, Any]) -> Iterator[Study]:
     from mosaic.api.sweeps.study import Study  # imports Optuna
 
     folder = SweepFolder(workspace.sweeps / config.name)
+    claim_if_new(workspace)  # with a trainer on another machine, there is no daemon here
     with folder.hold():
         _check_unchanged(folder, config)
         folder.write_config(json.dumps(data, indent=2))

@@ -33,12 +33,18 @@ class Banner(QFrame):
         icon.set_icon(theme.icon("mdi6.alert", "warning"))
         self.label = PlainLabel(name="banner")
         self.label.setWordWrap(True)
-        row(icon, (self.label, 1), parent=self, margins=(theme.MARGIN, 6, theme.MARGIN, 6))
+        self._act: Callable[[], object] = lambda: None
+        self._button = button("", "banner.button", lambda: self._act())
+        row(icon, (self.label, 1), self._button, parent=self, margins=(theme.MARGIN, 6, theme.MARGIN, 6))
         self.hide()
 
-    def show_text(self, text: str, tooltip: str = "") -> None:
+    def show_text(self, text: str, tooltip: str = "", title: str = "", act: Callable[[], object] = bool) -> None:
+        """`title` is that of a button, which calls `act`; empty: there is none."""
         self.label.setText(text)
         self.label.setToolTip(tooltip)
+        self._button.setText(title)
+        self._button.setVisible(bool(title))
+        self._act = act
         self.show()
 
 
