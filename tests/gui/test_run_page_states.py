@@ -257,6 +257,7 @@ def test_the_banner_of_a_full_disk_stays_until_there_is_space(program: Applicati
 
 
 def test_a_read_only_workspace_has_a_banner_and_one_question(program: Application) -> None:
+    """R2.9."""
     fake = FakeTrainer([view(number, stage="queued", outcome=None, is_imported=True) for number in range(7)])
     foreign = fake.status().model_copy(update={"is_read_only": True, "slots": SlotUsage(queued=7)})
     answers = [foreign]

@@ -68,7 +68,7 @@ ROWS = {
     "F46": "other local users and foreign Host headers",
     "F49": "daemon killed while scripts wait with their environments",
     "F51": "queue paused, daemon.json gone, too few files or no /proc",
-    "F52": "workspace that somebody else made, as in a cloned repository",
+    "F52": "workspace that somebody else made, such as a clone",
     "F53": "workspace planted by another user",
     "F54": "HTML in tags, names, notes, groups and reasons",
     "F55": "escape sequences and directions in texts of a run",

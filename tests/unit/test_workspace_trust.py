@@ -26,6 +26,7 @@ from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
 def test_a_workspace_is_foreign_if_it_has_content_and_neither_mark_nor_name(
     is_named: bool, has_own_mark: bool, has_content: bool, origin: Origin
 ) -> None:
+    """R2.9."""
     assert decide_origin(is_named, has_own_mark, has_content) is origin
 
 
