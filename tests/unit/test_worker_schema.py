@@ -37,7 +37,9 @@ def test_every_setting_has_a_simple_type_and_a_sentence() -> None:
         assert described["help"] == f"docs/{name}.md"
         assert load_algorithms()[name].help_page().startswith("# "), f"docs/{name}.md is missing"
         for field in described["fields"]:
-            assert field["type"] in ("int", "ints", "float", "bool", "str", "choice", "json", "wrappers"), field
+            assert field["type"] in ("int", "ints", "float", "bool", "str", "choice", "mapping", "json", "wrappers"), (
+                field
+            )
             assert field["help"].endswith("."), field
             assert field["group"], field
 

@@ -17,7 +17,7 @@ MosaicError                 LOG700, exit 1
 ├── NoDaemon                LOG703, exit 4
 │   └── IdentityFailed      LOG710: something else answers on the daemon's port
 ├── VersionMismatch         LOG716, exit 1: client and daemon are too different to talk to each other
-├── BadReply                LOG717, exit 1: a trainer answered what cannot be used
+├── BadReply                LOG718, exit 1: a trainer answered what cannot be used
 └── AlreadyRunning          LOG704, exit 75: a second daemon for one workspace
 """
 
@@ -124,7 +124,7 @@ class VersionMismatch(MosaicError):
 
 
 class BadReply(MosaicError):
-    log_code = "LOG717"
+    log_code = "LOG718"
 
 
 class AlreadyRunning(MosaicError):

@@ -22,7 +22,6 @@ from mosaic.workers import get_worker
 MAX_SHOWN_PROGRAM = 1000
 SYSTEM_FOLDERS = ("/proc", "/dev", "/sys")
 """No module is imported from them."""
-RECORD_NAME = RunFolder("/").record.name
 
 
 def parse_payload(translated: TranslatedPayload) -> Payload:
@@ -78,7 +77,8 @@ def refuse_import_folders(payload: Payload, trainer_folder: Path) -> None:
         if system := _system_folder_on_the_way(folder):
             raise refuse_key(path, f"{folder!r} is in {system}, where no modules are. Name another folder.")
         place = Path(os.path.realpath(folder))
-        is_of_run = any((one / RECORD_NAME).exists() for one in (place, *place.parents))
+        around = map(RunFolder, (place, *place.parents))
+        is_of_run = any(one.record.exists() and one.config.exists() for one in around)
         if is_of_run or place.is_relative_to(os.path.realpath(trainer_folder)):
             raise refuse_key(path, f"{folder!r} is in a run or a workspace. Move the modules to a folder of your own.")
 
