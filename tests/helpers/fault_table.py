@@ -74,7 +74,7 @@ ROWS = {
     "F55": "escape sequences and directions in texts of a run",
     "F56": "hostile trainer: ids, names, sizes, links, streams",
     "F57": "weight files that unfold",
-    "F58": "run ids by hand, and things in runs/ that are no run",
+    "F58": "forged ends, run ids by hand, things in runs/",
     "F59": "endpoint that drips headers or repeats the key",
     "M1": "any process of any kind of run killed at random",
 }

@@ -28,6 +28,7 @@ LAUNCH = NodeLaunch(
     threads=1,
     limits={"seconds": None, "memory_mb": None},
     grace_s={"stop": 1.0, "term": 1.0},
+    end_key="",
 )
 
 

@@ -48,7 +48,7 @@ CLUSTER = ClusterReport(
 KEY: dict[str, Any] = {"run_id": "R", "attempt": 1}
 START = StartAttempt(
     **KEY, folder="/it's/R", worker="w", config={"a": [1]}, is_resume=True, cpus=2, gpus=0.5,
-    max_seconds=None, memory_mb=100, inbox_offset=0,
+    max_seconds=None, memory_mb=100, inbox_offset=0, end_key="k",
 )  # fmt: skip
 
 

@@ -300,6 +300,8 @@ class WorkerStarted(Event):
 class WorkerNotStarted(Event):
     KIND = "worker_not_started"
     reason: ShownText
+    end_key: str = ""
+    """As in `exited`."""
 
 
 class Sample(Event):
@@ -368,6 +370,8 @@ class Exited(Event):
     """The limit that was exceeded, in its own unit (seconds or megabytes)."""
     last_words: ShownText | None = None
     """The last meaningful line of stderr."""
+    end_key: str = ""
+    """Known to the keeper alone until this line, which is thus not the worker's; the record has its SHA-256."""
 
 
 # --- from the daemon to watchers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from enum import StrEnum
@@ -101,6 +102,12 @@ class Attempt(StoredState):
     """The same in the keeper's file."""
     folder: str = ""
     """The run folder when it started, all links resolved: in a copy of the workspace, its processes are not ours."""
+    end_key_sha256: str = ""
+    """Of the key that only its keeper has, and that the keeper's last event contains; empty: an earlier version's."""
+
+    def is_ended_by(self, end_key: str) -> bool:
+        """Whether an event with this key is the end that its keeper reported, and not one that the worker wrote."""
+        return self.end_key_sha256 in ("", hashlib.sha256(end_key.encode()).hexdigest())
 
 
 class FinalReport(StoredState):

@@ -128,6 +128,7 @@ class Keeper:
         self._folder = folder
         self._stderr_log = folder.stderr_log(launch["log_name"])
         self._reports = reports
+        self._end_key = launch.get("end_key", "")
         self._wakeup = wakeup
         self._inbox = Follower(folder.inbox, launch["inbox_offset"])
         self._lifeline = Lifeline(launch["lifeline_fd"], launch["lifeline_s"]) if "lifeline_fd" in launch else None
@@ -173,7 +174,7 @@ class Keeper:
             self._console.close()
             if self._status == 0:  # otherwise the reason of its failure is what counts
                 self._check_visibility()
-        self._reports.report("exited", **self._exit_report())
+        self._reports.report("exited", **self._exit_report(), end_key=self._end_key)
 
     def _tick(self, now: float) -> None:
         if self._wakeup.is_terminate_requested:
@@ -305,7 +306,7 @@ def main(data: bytes) -> int:
     try:
         Keeper(launch, folder, reports, wakeup).run()
     except ProgramStartError as reason:
-        reports.report("worker_not_started", reason=str(reason))
+        reports.report("worker_not_started", reason=str(reason), end_key=launch.get("end_key", ""))
     is_written = reports.flush_patiently(_FINAL_WRITE_TIMEOUT_S)
     with suppress(OSError):
         reports.journal.sync()

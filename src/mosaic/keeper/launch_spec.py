@@ -59,6 +59,8 @@ class LaunchSpec(_RequiredKeys, total=False):
     """Whether a cluster's scheduler signals the processes of the run. SIGUSR2, by which it announces the end of a job
     to the process that vouches for the run, is then ignored by all of them, and a SIGTERM to the keeper counts as the
     loss of that process: the executor knows why it was sent."""
+    end_key: str
+    """What the event that ends the attempt contains, so that nobody else can write that event."""
     sidecar: ProgramSpec
     """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
 
@@ -137,6 +139,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "argv": (lambda value: isinstance(value, list) and value != [] and all(map(_is_text, value)), "a list of strings"),
     "env": (lambda value: isinstance(value, dict) and all(map(_is_text, value.values())), "an object of strings"),
+    "end_key": (_is_text, "text"),
     "umask": (lambda value: isinstance(value, int) and 0 <= value <= 0o777, "a umask"),
     "inbox_offset": (lambda value: isinstance(value, int) and value >= 0, "a number of bytes"),
     "lifeline_fd": (lambda value: isinstance(value, int) and value > 2, "a file descriptor"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from mosaic.common.disk_space import is_disk_full_error
-from mosaic.contracts.events import Exited
+from mosaic.contracts.events import Event, Exited
 from mosaic.contracts.folder import RunFolder
 from mosaic.store.ingest import KEEPER, IngestedEvent, event_sources, ingest
 from mosaic.trainer.records import Records
@@ -59,6 +59,13 @@ class Intake:
         except OSError:
             return False
 
+    def _is_end(self, run_id: str, event: Event) -> bool:
+        """Return whether it is the end that the keeper reported, after which nothing is written to the journals."""
+        record = self._records.active.get(run_id)
+        return isinstance(event, Exited) and (
+            record is None or not record.attempts or record.attempts[-1].is_ended_by(event.end_key)
+        )
+
     def read_all(self, run_id: str, deadline: float) -> bool:
         """Ingest a run's files to their end, or until the deadline; returns whether the end was reached."""
         while time.monotonic() < deadline:
@@ -81,7 +88,7 @@ class Intake:
                 return False
             with self._records.index.transaction():
                 batch = ingest(self._records.index, folder, source, path)
-                if source == KEEPER and any(isinstance(line.event, Exited) for line in batch.events):
+                if source == KEEPER and any(self._is_end(run_id, line.event) for line in batch.events):
                     while self._read_journals(folder):  # what the worker wrote between the two reads
                         pass
                 self._on_events(folder, source, batch.events)

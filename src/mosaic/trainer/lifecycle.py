@@ -183,6 +183,8 @@ def _dispatch(record: RunRecord, event: Dispatched) -> RunRecord:
 
 
 def _set_keeper(record: RunRecord, event: KeeperUp) -> RunRecord:
+    if record.attempts[-1].keeper is not None:
+        return record  # its keeper reports once, and first; a later report is the worker's
     return record.model_copy(update={"attempts": _last_attempt(record, keeper=event.keeper)})
 
 

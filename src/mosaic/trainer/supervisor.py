@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -60,6 +62,8 @@ BACKLOG_S = 0.1
 """Time per tick for runs that have ended."""
 PROGRESS_EVENTS = (WorkerStarted, Hello, ProgressReported, Metrics, WorkerResumed, ResumedBySignal)
 """After one of these, a run is not stalled for some time."""
+KEEPER_EVENTS = (KeeperStarted, WorkerStarted, WorkerNotStarted, PausedBySignal, ResumedBySignal, Exited)
+"""What a worker may not report of itself."""
 LANE_REAP_WINDOW_S = 30.0
 
 
@@ -191,6 +195,13 @@ class Supervisor:
             attempt = record.attempts[-1]
             if begin < {KEEPER: attempt.keeper_from, JOURNAL: attempt.journal_from}.get(source, 0):
                 continue  # of an earlier attempt
+            is_forged = source != KEEPER and isinstance(event, KEEPER_EVENTS)
+            if isinstance(event, (Exited, WorkerNotStarted)):
+                is_forged |= not attempt.is_ended_by(event.end_key)
+            if is_forged:
+                text = f"An event {event.kind!r} in {source}.jsonl was not written by the run's keeper; it was ignored."
+                self._advance(folder.run_id, life.WarningReported(at=event.at, text=text))
+                continue
             for change in self._lifecycle_events(record, folder, event):
                 self._advance(folder.run_id, change)
 
@@ -343,6 +354,7 @@ class Supervisor:
         """Stored before and after: a crash in between leaves a queued run or a keeper that is recognized."""
         folder = self._records.folder(record.run_id)
         self._slot_count += 1
+        end_key = secrets.token_hex(16)
         attempt = Attempt(
             number=len(record.attempts) + 1,
             slot=self._slot_count,
@@ -353,6 +365,7 @@ class Supervisor:
             journal_from=file_size(folder.journal),
             keeper_from=file_size(folder.keeper),
             folder=self._resolved_folder(record.run_id),
+            end_key_sha256=hashlib.sha256(end_key.encode()).hexdigest(),
         )
         try:
             payload = self._records.read_payload(record.run_id)
@@ -370,6 +383,7 @@ class Supervisor:
                 payload=payload,
                 config=config,
                 inbox_offset=file_size(folder.inbox),
+                end_key=end_key,
                 environment=self._records.environments.get(record.run_id),
             )
             keeper = self._executors[record.executor].start(request)

@@ -37,6 +37,8 @@ class StartRequest:
     """The file with the worker's config."""
     inbox_offset: int
     """Where this attempt starts in the inbox."""
+    end_key: str
+    """What the keeper's last event will contain; the record has its SHA-256."""
     environment: dict[str, str] | None = None
     """The caller's own, where it handed one over: a script of the caller's runs in it."""
 

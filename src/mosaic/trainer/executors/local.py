@@ -126,6 +126,7 @@ class LocalExecutor:
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
             "reads_console": is_foreign and probe.console,
             "is_interrupted_first": is_script,
+            "end_key": request.end_key,
         }
         launch["source_folders"] = _source_folders(worker, payload)
         if is_foreign:
@@ -169,7 +170,7 @@ class LocalExecutor:
                 decode_event(line.body) for line in Follower(run.folder.keeper, run.attempt.keeper_from).read_rest()
             ]
             worker = next((event.process for event in events if isinstance(event, WorkerStarted)), run.attempt.worker)
-            has_exited = any(isinstance(event, Exited) for event in events)
+            has_exited = any(isinstance(event, Exited) and run.attempt.is_ended_by(event.end_key) for event in events)
             self._survivors[run_id] = () if has_exited else tuple(kill_survivors(keeper, worker))
             if self._survivors[run_id]:
                 log.warning("survivors_left", run_id=run_id, pids=self._survivors[run_id])

@@ -153,6 +153,7 @@ class AttemptBridge:
                 threads=start.cpus,
                 limits={"seconds": start.max_seconds, "memory_mb": start.memory_mb},
                 grace_s={"stop": GRACE_S["stop"], "term": GRACE_S["term"]},
+                end_key=start.end_key,
             )
             self._is_copied = is_copied
             await self._node.call("begin", launch, start.inbox_offset)

@@ -147,6 +147,7 @@ class RayExecutor:
                 max_seconds=payload.schedule.max_duration_seconds,
                 memory_mb=payload.resources.memory_mb,
                 inbox_offset=request.inbox_offset,
+                end_key=request.end_key,
             )
         )
 

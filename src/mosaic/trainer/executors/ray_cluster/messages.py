@@ -30,6 +30,7 @@ class StartAttempt(AttemptMessage):
     max_seconds: float | None
     memory_mb: int | None
     inbox_offset: int
+    end_key: str
 
 
 class FollowAttempt(AttemptMessage):

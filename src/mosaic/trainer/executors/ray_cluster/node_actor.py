@@ -87,6 +87,7 @@ class NodeLaunch:
     threads: int
     limits: Limits
     grace_s: Grace
+    end_key: str
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class NodeActor:
             "limits": launch.limits,
             "inbox_offset": inbox_offset,
             "grace_s": launch.grace_s,
+            "end_key": launch.end_key,
             "lifeline_fd": reader,
             "lifeline_s": LIFELINE_S,
         }

@@ -125,6 +125,7 @@ class SlurmExecutor:
                 max_seconds=payload.schedule.max_duration_seconds,
                 memory_mb=payload.resources.memory_mb,
                 inbox_offset=request.inbox_offset,
+                end_key=request.end_key,
             )
         )
         resources = JobResources(
@@ -246,8 +247,8 @@ class SlurmExecutor:
 
 
 def _has_keeper_exited(run: HeldRun) -> bool:
-    lines = Follower(run.folder.keeper, run.attempt.keeper_from).read_rest()
-    return any(isinstance(decode_event(line.body), Exited) for line in lines)
+    events = (decode_event(line.body) for line in Follower(run.folder.keeper, run.attempt.keeper_from).read_rest())
+    return any(isinstance(event, Exited) and run.attempt.is_ended_by(event.end_key) for event in events)
 
 
 def _read_end(path: Path) -> str:

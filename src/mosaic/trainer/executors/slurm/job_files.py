@@ -39,6 +39,8 @@ class JobOffer(Contract):
     max_seconds: float | None
     memory_mb: int | None
     inbox_offset: int
+    end_key: str = ""
+    """Not in the file any more when the worker is started, which could read it there."""
     mosaic: str = __version__
     python: str = ".".join(map(str, sys.version_info[:2]))
 
@@ -119,7 +121,9 @@ class JobFiles:
             self._offer.rename(self._claimed)
         except FileNotFoundError:
             return None
-        return JobOffer.model_validate_json(self._claimed.read_bytes())
+        offer = JobOffer.model_validate_json(self._claimed.read_bytes())
+        write_json(self._claimed, offer.model_copy(update={"end_key": ""}).model_dump())
+        return offer
 
     def claimed_at(self) -> float | None:
         try:

@@ -102,6 +102,7 @@ class JobTask:
             "lifeline_fd": reader,
             "lifeline_s": 0.0,
             "is_signalled_by_cluster": True,
+            "end_key": offer.end_key,
         }
         keeper = start_keeper(folder, launch, (reader,))
         os.close(reader)
