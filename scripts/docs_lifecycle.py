@@ -34,6 +34,7 @@ CASES: tuple[tuple[str, LifecycleEvent], ...] = (
     ("pause", lifecycle.Paused(0)),
     ("resume", lifecycle.Unpaused(0)),
     ("a stop is requested", lifecycle.StopRequested(0)),
+    ("its keeper waits for a checkpoint", lifecycle.CheckpointWaited(0, 600)),
     ("the worker reports its end", lifecycle.FinishReported(0, FinalReport(outcome="succeeded"))),
     ("it cannot be started", lifecycle.StartFailed(0, "")),
     ("it exits with 0", _exit()),

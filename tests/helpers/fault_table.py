@@ -66,6 +66,7 @@ ROWS = {
     "F44": "500 watchers, 1M journal lines, no newline",
     "F45": "hostile import",
     "F46": "other local users and foreign Host headers",
+    "F48": "checkpoint that takes longer than the grace period",
     "F49": "daemon killed while scripts wait with their environments",
     "F51": "queue paused, daemon.json gone, too few files or no /proc",
     "F52": "workspace that somebody else made, such as a clone",

@@ -71,6 +71,7 @@ class Milestones:
             self.save(step)
 
     def save(self, step: int) -> None:
+        self._run.begin_checkpoint()
         state = self._get_state(True)
         facts = state.facts
         score: Any = "mean_return"

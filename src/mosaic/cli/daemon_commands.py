@@ -17,6 +17,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
 from mosaic.cli.service_commands import install_service, uninstall_service
 from mosaic.common.processes import is_alive
+from mosaic.contracts.commands import CHECKPOINT_LIMIT_S
 from mosaic.contracts.errors import BadInput, MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.options import EXECUTORS, LOCAL_EXECUTOR
 
@@ -199,7 +200,12 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
         message = "The daemon starts no further run and stops after its last one."
         context.print_result({"stopped": None}, message)
         return
-    if not _wait_until_gone(context, process, CANCEL_TIMEOUT_S if cancel_runs else STOP_TIMEOUT_S):
+    is_gone = _wait_until_gone(context, process, CANCEL_TIMEOUT_S if cancel_runs else STOP_TIMEOUT_S)
+    if not is_gone and cancel_runs:
+        limit = f"{CHECKPOINT_LIMIT_S / 60:g} minutes"
+        output.print_message(f"Runs are still ending; one that is saving a checkpoint has up to {limit}.")
+        is_gone = _wait_until_gone(context, process, CHECKPOINT_LIMIT_S)
+    if not is_gone:
         _send_signal(pid, signal.SIGKILL)
         if not _wait_until_gone(context, process, STOP_TIMEOUT_S):
             raise NoDaemon(f"The daemon (pid {pid}) does not end, not even when killed.")

@@ -267,8 +267,16 @@ def _attach_command(run_id: str) -> str:
 
 
 def wait_for_end(context: CliContext, views: list[RunView]) -> list[RunView]:
-    """Waits without a live view."""
-    return [poll_until_finished(partial(_read_view, context, view.run_id)) for view in views]
+    """Waits without a live view; prints that a run is still saving a checkpoint."""
+    told: set[str] = set()
+
+    def tell(view: RunView) -> None:
+        if view.checkpoint_wait and view.run_id not in told:
+            told.add(view.run_id)
+            short = formatting.short_id(view.run_id)
+            output.print_message(f"Run {short} is {view.checkpoint_wait}. End it at once: mosaic cancel {short}")
+
+    return [poll_until_finished(partial(_read_view, context, view.run_id), show=tell) for view in views]
 
 
 def exit_code(view: RunView) -> int:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, ValidationError
 
-from mosaic.contracts.model import Contract, Int64, ShownText, StoredProcess
+from mosaic.contracts.model import Contract, Int64, ShownText, StoredProcess, Time
 from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import EvaluationBatch, RunView
@@ -82,6 +82,18 @@ class Steps(Event):
     KIND = "step"
     rows: list[tuple[Int64 | None, Int64, float, float | None, Any]]
     """Seed of the episode, step in it (from 1), time, reward (null: not finite), action."""
+
+
+class CheckpointBegun(Event):
+    """The worker is writing a checkpoint, until `checkpoint` or `checkpoint_not_saved`: a stop waits for that."""
+
+    KIND = "checkpoint_begun"
+
+
+class CheckpointNotSaved(Event):
+    """The checkpoint that was begun could not be written."""
+
+    KIND = "checkpoint_not_saved"
 
 
 class CheckpointSaved(Event):
@@ -354,6 +366,14 @@ class Escalated(Event):
     KIND = "escalated"
     signal: str
     cause: str
+
+
+class CheckpointAwaited(Event):
+    """The worker should have ended after a stop, and is writing a checkpoint: it is not killed yet."""
+
+    KIND = "checkpoint_awaited"
+    limit_s: Time
+    """How long it has in all, since the stop."""
 
 
 class Exited(Event):

@@ -183,6 +183,8 @@ class RunRecord(StoredState):
     started_at: Time | None = None
     finished_at: Time | None = None
     stop_requested_at: Time | None = None
+    checkpoint_limit_s: Time | None = None
+    """How long its keeper waits, from the stop on, for the checkpoint that it is writing; null: it does not wait."""
     final_report: FinalReport | None = None
     capabilities: tuple[ShownText, ...] = ()
     """What its worker supports, from the handshake."""
@@ -253,6 +255,13 @@ class RunRecord(StoredState):
         if self.outcome is Outcome.SUCCEEDED:
             return self.final_report.reason if self.final_report is not None else None
         return self.reason
+
+    @property
+    def checkpoint_wait(self) -> str | None:
+        """Why it has not ended yet although it should have, where that is so."""
+        if self.checkpoint_limit_s is None:
+            return None
+        return f"saving a checkpoint; it has up to {self.checkpoint_limit_s / 60:g} minutes"
 
     @property
     def is_active(self) -> bool:

@@ -70,7 +70,7 @@ class RunView(RunRecord):
     queue_position: Int64 | None = None
     """1 for the queued run that starts next, by the scheduler's order; null when it is not queued."""
     wait_reason: ShownText | None = None
-    """What a queued run waits for: `2 of 2 slots busy, place 5`."""
+    """What a queued run waits for, `2 of 2 slots busy, place 5`; or why one that was stopped has not ended."""
     hardware: HardwareSample | None = None
     checkpoint_step: Int64 | None = None
     has_wandb: bool = False

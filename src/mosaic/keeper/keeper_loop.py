@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from mosaic.common.disk_space import is_disk_full_error
+from mosaic.common.files import file_size
 from mosaic.common.processes import identify, own_identity
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Follower, Journal, Outbox
@@ -40,6 +41,14 @@ _TICK_S = 0.1
 _MEMORY_CHECK_S = 0.5
 _FINAL_WRITE_TIMEOUT_S = 60.0
 _OPEN_TIMEOUT_S = 10.0
+_JOURNAL_TAIL_BYTES = 1 << 16
+"""A worker that is writing a checkpoint writes little else: that it began is at most this far back in its journal."""
+_CHECKPOINT_MARKS = {
+    "checkpoint_begun": True,
+    "checkpoint": False,
+    "checkpoint_not_saved": False,
+    "finished": False,
+}
 _RETRY_S = 0.5
 _MAXRSS_MB = 2**20 if sys.platform == "darwin" else 2**10
 
@@ -131,6 +140,10 @@ class Keeper:
         self._end_key = launch.get("end_key", "")
         self._wakeup = wakeup
         self._inbox = Follower(folder.inbox, launch["inbox_offset"])
+        self._journal_begin = file_size(folder.journal)
+        self._journal: Follower | None = None
+        """The worker's, which is read while a stop is pending."""
+        self._is_saving = False
         self._lifeline = Lifeline(launch["lifeline_fd"], launch["lifeline_s"]) if "lifeline_fd" in launch else None
         self._is_signalled_by_cluster = launch.get("is_signalled_by_cluster", False)
         if self._is_signalled_by_cluster:
@@ -183,6 +196,8 @@ class Keeper:
         if self._lifeline is not None and self._lifeline.is_lost(now):
             self._execute_orders(self._warden.abandon(now))
         self._read_inbox(now)
+        if self._warden.may_wait:
+            self._wait_for_checkpoint(now)
         self._execute_orders(self._warden.due_orders(now))
         self._reports.try_flush()
         self._log_marks.poll(now)
@@ -215,6 +230,20 @@ class Keeper:
                 self._execute_orders(
                     self._warden.handle_command(line.body["kind"], line.body.get("by_signal") is True, now)
                 )
+
+    def _wait_for_checkpoint(self, now: float) -> None:
+        """Do not let the worker be killed while its journal says that it is writing a checkpoint."""
+        if self._journal is None:
+            tail = file_size(self._folder.journal) - _JOURNAL_TAIL_BYTES
+            self._journal = Follower(self._folder.journal, max(self._journal_begin, tail))
+        with suppress(OSError):  # It is read again at the next tick.
+            for line in self._journal.read():
+                self._is_saving = _CHECKPOINT_MARKS.get(line.body["kind"], self._is_saving)
+        was_awaiting = self._warden.is_awaiting_checkpoint
+        if self._is_saving:
+            self._warden.wait_for_checkpoint(now)
+        if self._warden.is_awaiting_checkpoint and not was_awaiting:
+            self._reports.report("checkpoint_awaited", limit_s=self._warden.checkpoint_limit_s)
 
     def _execute_orders(self, orders: list[Order]) -> None:
         for order in orders:

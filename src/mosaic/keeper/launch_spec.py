@@ -16,11 +16,16 @@ class Limits(TypedDict):
     """Of the whole process tree, without shared pages."""
 
 
-class Grace(TypedDict):
+class _RequiredGrace(TypedDict):
     stop: float
     """Seconds between asking the worker to stop and the first signal to its whole tree."""
     term: float
     """Seconds between that SIGTERM and SIGKILL."""
+
+
+class Grace(_RequiredGrace, total=False):
+    save: float
+    """Seconds after the stop for which the signals wait while the worker writes a checkpoint; 0 where left out."""
 
 
 class ProgramSpec(TypedDict):
@@ -149,5 +154,5 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         (lambda value: isinstance(value, bool), "true or false"),
     ),
     **dict.fromkeys(Limits.__annotations__, (_is_limit, "a number above 0 or null")),
-    **dict.fromkeys(Grace.__annotations__, (lambda value: _is_number(value) and value >= 0, "a number of seconds")),
+    **dict.fromkeys(("stop", "term", "save"), (lambda value: _is_number(value) and value >= 0, "a number of seconds")),
 }

@@ -8,6 +8,9 @@
 | the main process has exited | SIGTERM to the remaining processes, SIGKILL 2 s later | | |
 
 SIGKILL is repeated at every tick until the tree is gone. The first cause is the one reported.
+
+After a stop, a time limit or a SIGTERM, the signals to the tree wait while the worker writes a checkpoint, for grace
+save at most, and grace stop begins again when it is complete. A second stop during that wait ends it.
 """
 
 from __future__ import annotations
@@ -47,6 +50,9 @@ class Warden:
         """Why the worker is being stopped, as in the `exited` event."""
         self.limit: float | None = None
         """The limit that was exceeded."""
+        self.is_awaiting_checkpoint = False
+        """Whether the worker would have been signaled if it were not writing a checkpoint."""
+        self.checkpoint_limit_s = grace_s.get("save", 0.0)
         self._limits = limits
         self._grace_s = grace_s
         self._is_interrupted_first = is_interrupted_first
@@ -57,15 +63,22 @@ class Warden:
         self._has_main_ended = False
         self._term_at = inf
         self._kill_at = inf
+        self._first_signal_at = inf
+        self._save_until = inf
+        self._stop_count = 0
         self._has_sent_term = False
         self._has_sent_kill = False
 
     def handle_command(self, kind: str, by_signal: bool, now: float) -> list[Order]:
         """Handle a command from the inbox."""
+        self._stop_count += kind == STOP
         if self._is_ending:
+            if kind == STOP and self._stop_count > 1 and self.is_awaiting_checkpoint:
+                self._save_until = self._term_at = now
+                self._kill_at = min(self._kill_at, now + self._grace_s["term"])
             return []
         if kind == STOP:
-            orders = self._begin_shutdown("stop", term_at=now + self._grace_s["stop"])
+            orders = self._begin_shutdown("stop", now, term_at=now + self._grace_s["stop"])
             # As Ctrl-C in a terminal does: scripts save in `except KeyboardInterrupt`.
             return [*orders, Order(SIGINT, True)] if self._is_interrupted_first else orders
         if kind == PAUSE and self._paused_at is None:
@@ -85,6 +98,24 @@ class Warden:
     def abandon(self, now: float) -> list[Order]:
         """Handle the loss of the lifeline: nobody learns of this attempt any more."""
         return [] if self._is_ending else self._terminate_main("lifeline_lost", now)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a checkpoint that is being written would be waited for."""
+        # Without its lifeline, the run may soon continue elsewhere, perhaps in this folder.
+        is_stopped = self.cause not in (None, "memory_limit", "lifeline_lost")
+        return is_stopped and not self._has_main_ended and not self._has_sent_kill
+
+    def wait_for_checkpoint(self, now: float) -> None:
+        """Postpone the signals to the tree, as the worker is writing a checkpoint."""
+        if not self.may_wait or now >= self._save_until:
+            return
+        self.is_awaiting_checkpoint |= now >= self._first_signal_at
+        at = min(now + self._grace_s["stop"], self._save_until)
+        if self._term_at < inf:
+            self._term_at = max(self._term_at, at)
+            at = self._term_at + self._grace_s["term"]
+        self._kill_at = max(self._kill_at, at)
 
     def exceeds_memory(self, private_mb: float) -> bool:
         limit_mb = self._limits["memory_mb"]
@@ -129,12 +160,14 @@ class Warden:
 
     def _terminate_main(self, cause: str, now: float) -> list[Order]:
         """Signal the main process only: a worker whose children are killed cannot save its checkpoint."""
-        orders = self._begin_shutdown(cause, kill_at=now + self._grace_s["stop"])
+        orders = self._begin_shutdown(cause, now, kill_at=now + self._grace_s["stop"])
         return [*orders, Order(SIGTERM, False, "escalated")]
 
-    def _begin_shutdown(self, cause: str, term_at: float = inf, kill_at: float = inf) -> list[Order]:
+    def _begin_shutdown(self, cause: str, now: float, term_at: float = inf, kill_at: float = inf) -> list[Order]:
         self.cause = cause
         self._term_at = term_at
         self._kill_at = min(kill_at, term_at + self._grace_s["term"])
+        self._first_signal_at = min(self._term_at, self._kill_at)
+        self._save_until = now + self.checkpoint_limit_s
         # A stopped process, whoever stopped it, could not react.
         return [Order(SIGCONT, True)]

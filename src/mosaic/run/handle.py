@@ -109,6 +109,7 @@ class Run:
         self._checkpoint_every = checkpoint_every or None
         self._checkpoint_mark = 0
         self._is_checkpoint_requested = False
+        self._is_saving = False
         self._is_pause_requested = False
         self._resumed_from: int | None = None
         self._has_started = False
@@ -215,6 +216,16 @@ class Run:
             and step // self._checkpoint_every > self._checkpoint_mark // self._checkpoint_every
         )
 
+    def begin_checkpoint(self) -> None:
+        """Announce that a checkpoint is being written: a stop waits until `save_checkpoint`, which does so itself.
+
+        Call it before that where the state of the checkpoint takes long to collect.
+        """
+        if not self._is_saving:
+            self._start_attempt()
+            self._is_saving = True
+            self.event("checkpoint_begun")
+
     def save_checkpoint(
         self,
         step: int,
@@ -228,7 +239,7 @@ class Run:
 
         The one with the highest score is the best; one without a score never is.
         """
-        self._start_attempt()
+        self.begin_checkpoint()
         step = int(step)
         self._checkpoint_mark = step
         self._is_checkpoint_requested = False
@@ -253,7 +264,9 @@ class Run:
         is_last = is_at_end or self.end_reason is not None
         title = f"The checkpoint at step {step}"
         saved = self.write_result(write, title, "checkpoint_failed", may_wait=is_last)
+        self._is_saving = False
         if saved is None:
+            self.event("checkpoint_not_saved")
             return None
         relative_path = str(saved.path.relative_to(self.folder.path))
         self.event("checkpoint", step=step, path=relative_path, is_best=saved.is_best, score=score)

@@ -31,7 +31,7 @@ from mosaic.contracts.daemon_port import PORT
 from mosaic.contracts.errors import BadInput, NotAllowed, ReadOnlyWorkspace
 from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
 from mosaic.contracts.options import LOCAL_EXECUTOR
-from mosaic.contracts.states import RunRecord
+from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
 from mosaic.store import Index, find_damage, is_damage
@@ -397,9 +397,10 @@ class Daemon:
     def _cancel_all_and_end(self) -> None:
         self.supervisor.is_draining = True
         while self._records.active:
-            for run_id in list(self._records.active):  # also those that are submitted or resumed meanwhile
-                with suppress(NotAllowed):  # it has just ended
-                    self._run_service.cancel(run_id)
+            for run_id, record in list(self._records.active.items()):  # also those submitted or resumed meanwhile
+                if record.stage is not Stage.STOPPING:
+                    with suppress(NotAllowed):  # it has just ended
+                        self._run_service.cancel(run_id)
             time.sleep(0.05)
         self._request_shutdown()
 

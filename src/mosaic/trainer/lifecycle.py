@@ -76,6 +76,13 @@ class StopRequested(LifecycleEvent):
 
 
 @dataclass(frozen=True)
+class CheckpointWaited(LifecycleEvent):
+    """Its keeper does not kill it yet, as it is writing a checkpoint."""
+
+    limit_s: float
+
+
+@dataclass(frozen=True)
 class FinishReported(LifecycleEvent):
     final_report: FinalReport
 
@@ -178,6 +185,7 @@ def _dispatch(record: RunRecord, event: Dispatched) -> RunRecord:
         attempts=(*record.attempts, attempt),
         started_at=record.started_at or event.at,
         final_report=None,
+        checkpoint_limit_s=None,
         is_resume=False,
     )
 
@@ -239,6 +247,12 @@ def _cancel_unstarted(record: RunRecord, event: StopRequested | NeverStarted) ->
 
 def _ask_to_stop(record: RunRecord, event: StopRequested) -> RunRecord:
     return _with_history_entry(record, event.at, Stage.STOPPING, "A stop was requested.", stop_requested_at=event.at)
+
+
+def _await_checkpoint(record: RunRecord, event: CheckpointWaited) -> RunRecord:
+    waiting = record.model_copy(update={"checkpoint_limit_s": event.limit_s})
+    message = f"It is {waiting.checkpoint_wait}. Cancelled again, it is ended at once."
+    return _with_history_entry(waiting, event.at, record.stage, message)
 
 
 def _store_final_report(record: RunRecord, event: FinishReported) -> RunRecord:
@@ -346,6 +360,7 @@ def _finish(record: RunRecord, at: float, outcome: Outcome, reason: str) -> RunR
         outcome=outcome,
         reason=reason,
         finished_at=at,
+        checkpoint_limit_s=None,
         attempts=_last_attempt(record, ended_at=at) if record.holds_slot else record.attempts,
     )
 
@@ -408,6 +423,7 @@ _TABLE: tuple[tuple[type[LifecycleEvent], Callable[[RunRecord, Any], RunRecord],
     (Unpaused, _move_to(Stage.RUNNING, "Resumed."), (Stage.PAUSED,)),
     (StopRequested, _cancel_unstarted, (Stage.QUEUED,)),
     (StopRequested, _ask_to_stop, _LIVE_STAGES),
+    (CheckpointWaited, _await_checkpoint, _SLOT_STAGES),
     (FinishReported, _store_final_report, _SLOT_STAGES),
     (StartFailed, _fail_to_start, (Stage.QUEUED, *_SLOT_STAGES)),
     (Ended, _end, _SLOT_STAGES),

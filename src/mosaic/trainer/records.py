@@ -290,6 +290,8 @@ class Records:
         return positions
 
     def _describe_wait(self, record: RunRecord, position: int | None) -> str | None:
+        if record.checkpoint_wait is not None:
+            return record.checkpoint_wait
         if position is None:
             job = record.attempts[-1].job if record.stage is Stage.STARTING and record.attempts else ""
             return f"waits in Slurm's queue, job {job}" if job and not record.attempts[-1].node else None

@@ -45,7 +45,9 @@ class RunService:
             record = self._resolve_record(reference, lambda record: record.is_active)
             if record.stage is Stage.FINISHED:
                 raise NotAllowed(f"Run {record.run_id} has already ended: {record.outcome}.")
-            if record.stage is not Stage.STOPPING:
+            if record.stage is Stage.STOPPING and record.checkpoint_wait is not None:
+                self._request_stop(record)  # its keeper does not wait for the checkpoint any longer
+            elif record.stage is not Stage.STOPPING:
                 if record.holds_slot:
                     self._request_stop(record)
                 self._records.put(advance(record, StopRequested(at=time.time())))

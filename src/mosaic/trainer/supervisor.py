@@ -20,6 +20,7 @@ from mosaic.common.processes import is_gone
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
+    CheckpointAwaited,
     EnvironmentSeeded,
     Event,
     Exited,
@@ -62,7 +63,15 @@ BACKLOG_S = 0.1
 """Time per tick for runs that have ended."""
 PROGRESS_EVENTS = (WorkerStarted, Hello, ProgressReported, Metrics, WorkerResumed, ResumedBySignal)
 """After one of these, a run is not stalled for some time."""
-KEEPER_EVENTS = (KeeperStarted, WorkerStarted, WorkerNotStarted, PausedBySignal, ResumedBySignal, Exited)
+KEEPER_EVENTS = (
+    KeeperStarted,
+    WorkerStarted,
+    WorkerNotStarted,
+    PausedBySignal,
+    ResumedBySignal,
+    CheckpointAwaited,
+    Exited,
+)
 """What a worker may not report of itself."""
 LANE_REAP_WINDOW_S = 30.0
 
@@ -264,7 +273,8 @@ class Supervisor:
                 return
             if not changed.is_active and not self._records.is_read_only:
                 self._delete_unwanted_logs(changed)
-            if changed.stage is Stage.STOPPING and not self._records.is_read_only:  # its handshake was refused
+            is_refused = changed.stage is Stage.STOPPING and record.stage is not Stage.STOPPING  # its handshake
+            if is_refused and not self._records.is_read_only:
                 self._records.send_command(run_id, STOP)
             self._records.put(changed)
             if changed.is_active or changed.is_attached:
@@ -426,6 +436,7 @@ _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] 
     WorkerNotStarted: lambda event, _: life.StartFailed(at=event.at, reason=event.reason),
     PausedBySignal: lambda event, _: life.Paused(at=event.at),
     ResumedBySignal: lambda event, _: life.Unpaused(at=event.at),
+    CheckpointAwaited: lambda event, _: life.CheckpointWaited(at=event.at, limit_s=event.limit_s),
     Exited: lambda event, log_path: life.Ended(at=event.at, exited=event, log_path=log_path),
 }
 """By the type of an event in a run's files: what it means for the run. The second argument is the path of the log."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from mosaic.common.processes import boot_id, identify, is_gone
+from mosaic.contracts.commands import CHECKPOINT_LIMIT_S
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.events import Exited, WorkerStarted, decode_event
 from mosaic.contracts.folder import (
@@ -25,7 +26,7 @@ from mosaic.contracts.payload import Payload, ProbeParts, ScriptConfig
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import RunRecord
 from mosaic.journal import Follower
-from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
+from mosaic.keeper.launch_spec import Grace, LaunchSpec, keeper_command
 from mosaic.keeper.survivors import kill_survivors
 from mosaic.probe.script_env import script_environment
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
@@ -40,9 +41,9 @@ log = structlog.get_logger("mosaic.trainer.executors.local")
 
 KEEPER_CLAIM_TIMEOUT_S = 3.0
 """A keeper that was started before a crash reports within this time, or it never started."""
-GRACE_S = {"stop": 8.0, "term": 4.0}
+GRACE_S: Grace = {"stop": 8.0, "term": 4.0, "save": CHECKPOINT_LIMIT_S}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
-SCRIPT_GRACE_S = {"stop": 6.0, "term": 5.0}
+SCRIPT_GRACE_S: Grace = {"stop": 6.0, "term": 5.0, "save": CHECKPOINT_LIMIT_S}
 """The same for a user's script, which does not read the inbox and is sent SIGINT at once."""
 
 
@@ -111,7 +112,6 @@ class LocalExecutor:
         is_attached = payload.metadata.worker.config.get("attached") is True
         probe = _probe_parts(worker, payload)
         is_script = is_foreign and not is_attached
-        grace_s = SCRIPT_GRACE_S if is_script else GRACE_S
         launch: LaunchSpec = {
             "folder": str(folder.path),
             "argv": argv,
@@ -123,7 +123,7 @@ class LocalExecutor:
                 "memory_mb": payload.resources.memory_mb,
             },
             "inbox_offset": request.inbox_offset,
-            "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
+            "grace_s": SCRIPT_GRACE_S if is_script else GRACE_S,
             "reads_console": is_foreign and probe.console,
             "is_interrupted_first": is_script,
             "end_key": request.end_key,

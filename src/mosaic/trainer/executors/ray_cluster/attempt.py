@@ -152,7 +152,7 @@ class AttemptBridge:
                 is_resume=start.is_resume,
                 threads=start.cpus,
                 limits={"seconds": start.max_seconds, "memory_mb": start.memory_mb},
-                grace_s={"stop": GRACE_S["stop"], "term": GRACE_S["term"]},
+                grace_s=GRACE_S,
                 end_key=start.end_key,
             )
             self._is_copied = is_copied

@@ -98,7 +98,7 @@ class JobTask:
             "log_name": worker.log_prefix,
             "limits": {"seconds": offer.max_seconds, "memory_mb": offer.memory_mb},
             "inbox_offset": offer.inbox_offset,
-            "grace_s": {"stop": GRACE_S["stop"], "term": GRACE_S["term"]},
+            "grace_s": GRACE_S,
             "lifeline_fd": reader,
             "lifeline_s": 0.0,
             "is_signalled_by_cluster": True,
