@@ -40,6 +40,7 @@ CASES: tuple[tuple[str, LifecycleEvent], ...] = (
     ("it exits with 0", _exit()),
     ("it exits otherwise, or at a limit", _exit(1, "time_limit")),
     ("its keeper is gone", lifecycle.KeeperLost(0)),
+    ("its workspace was moved", lifecycle.Moved(0, "")),
     ("a cluster queues it", lifecycle.JobQueued(0, "1")),
     ("a cluster places it", lifecycle.Placed(0, "node")),
     ("its node is lost", lifecycle.NodeLost(0, "", None)),

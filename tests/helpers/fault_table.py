@@ -68,6 +68,7 @@ ROWS = {
     "F46": "other local users and foreign Host headers",
     "F48": "checkpoint that takes longer than the grace period",
     "F49": "daemon killed while scripts wait with their environments",
+    "F50": "workspace moved while runs are active",
     "F51": "queue paused, daemon.json gone, too few files or no /proc",
     "F52": "workspace that somebody else made, such as a clone",
     "F53": "workspace planted by another user",

@@ -93,7 +93,7 @@ class ScriptJob:
             folder,
             Workspace.containing(folder).probe,
             ProbeParts(compat=True).model_dump(),
-            str(folder.path),
+            str(folder.origin),
             total_timesteps=self.all_settings.get("total_timesteps"),
         )
         folder.path.mkdir(parents=True, exist_ok=True)

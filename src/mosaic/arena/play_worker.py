@@ -238,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         payload = Payload.read(Path(args.config))
         config = parse_contract(PlayConfig, _read_choice(payload), "The session was")
-        run_session(config, RunFolder(os.environ[RUN_DIR_VARIABLE]))
+        run_session(config, RunFolder.hold(os.environ[RUN_DIR_VARIABLE]))
     except MosaicError as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, BadInput) else 1

@@ -142,7 +142,7 @@ class Workspace:
     @classmethod
     def containing(cls, folder: RunFolder) -> Workspace:
         """The workspace that contains a run folder."""
-        return cls(folder.path.parents[2])
+        return cls(folder.origin.parents[2])
 
     def create_private(self) -> None:
         """Creates its folders, which only their owner may enter; changes those of an earlier version."""
@@ -216,12 +216,24 @@ class Workspace:
         return self.configs / f"worker-{run_id}-{slot}.json"
 
 
+def _open_folder(path: str | os.PathLike[str]) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _descriptor_path(descriptor: int) -> Path:
+    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+
+
 class RunFolder:
     """One run. Every file has exactly one writer; see docs/reference/files.md."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
-        self.run_id = self.path.name
+    def __init__(self, path: str | os.PathLike[str], descriptor: int | None = None) -> None:
+        """`descriptor`: an open one of the folder; see `hold`."""
+        self.origin = Path(path).absolute()
+        """Where it was when this object was made: what other programs are told."""
+        self._descriptor = descriptor
+        self.path = self.origin if descriptor is None else _descriptor_path(descriptor)
+        self.run_id = self.origin.name
         # the daemon
         self.config = self.path / "config.json"
         """The payload as it was accepted."""
@@ -274,6 +286,40 @@ class RunFolder:
         self.hub = self.path / "hub"
         """Where the policy was pushed; card and evaluation of a pulled one."""
 
+    @classmethod
+    def hold(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Open the folder: all paths lead to it as long as this process lives, wherever it is moved meanwhile.
+
+        They can be used by child processes, too. Without Linux's /proc, they are those of a folder that is not open.
+        """
+        try:
+            descriptor = _open_folder(path)
+        except FileNotFoundError:
+            return cls(path)
+        with suppress(OSError):
+            if os.path.samestat(os.stat(_descriptor_path(descriptor)), os.fstat(descriptor)):
+                return cls(path, descriptor)
+        os.close(descriptor)
+        return cls(path)
+
+    def reopen_if_deleted(self) -> bool:
+        """Lead to the folder that the daemon creates in place of one that was deleted; return whether it did now."""
+        if self._descriptor is None or os.fstat(self._descriptor).st_nlink:
+            return False
+        try:
+            descriptor = _open_folder(self.origin)
+        except OSError:  # it is not there yet
+            return False
+        os.dup2(descriptor, self._descriptor, inheritable=False)
+        os.close(descriptor)
+        return True
+
+    def to_readable(self, text: str) -> str:
+        """Replace paths by descriptor in a text for people by where the folder is now."""
+        if self._descriptor is None:
+            return text
+        return text.replace(str(self.path), os.path.realpath(self.path))
+
     def stdout_log(self, log_name: str) -> Path:
         return self.logs / f"{log_name}.stdout.log"
 
@@ -287,12 +333,15 @@ class RunFolder:
     def to_portable(self, path: str | os.PathLike[str]) -> str:
         """A path as the run's files state it: relative inside of the workspace's runs, so that a copy can use it."""
         path = os.path.abspath(path)
-        is_near = path.startswith(f"{self.path.parent}{os.sep}")
-        return os.path.relpath(path, self.path) if is_near else path
+        for folder, near in ((self.path, self.path), (self.origin, self.origin.parent)):
+            if f"{path}{os.sep}".startswith(f"{near}{os.sep}"):
+                return os.path.relpath(path, folder)
+        return path
 
     def from_portable(self, path: str) -> str:
         """The inverse of `to_portable`."""
-        return os.path.normpath(self.path / path)
+        inside = os.path.normpath(self.path / path)
+        return inside if inside.startswith(str(self.path)) else os.path.normpath(self.origin / path)
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / str(step)

@@ -31,8 +31,10 @@ def wait_for_attached(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that produces the run
     pid, start, boot_id = arguments
     process: ProcessIdentity = {"pid": int(pid), "start": start, "boot_id": boot_id}
-    journal = Follower(RunFolder(os.environ[RUN_DIR_VARIABLE]).journal)
+    folder = RunFolder.hold(os.environ[RUN_DIR_VARIABLE])
+    journal = Follower(folder.journal)
     while True:
+        folder.reopen_if_deleted()
         was_alive = is_alive(process)
         for line in journal.read():
             if line.body["kind"] == "finished":

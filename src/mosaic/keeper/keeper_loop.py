@@ -102,6 +102,15 @@ class Lifeline:
 class ReportQueue(Outbox):
     """Writes keeper.jsonl so that a full disk loses samples, but never an event."""
 
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(_open_journal(folder))
+        self._folder = folder
+
+    def flush(self) -> None:
+        if self._folder.reopen_if_deleted():
+            os.chdir(self._folder.path)
+        super().flush()
+
     def report(self, kind: str, **fields: Any) -> None:
         self.put(kind, fields)
         self.try_flush()
@@ -318,9 +327,9 @@ def main(data: bytes) -> int:
         _print_error(str(error))
         return 2
     wakeup = SignalWakeup()
-    folder = RunFolder(launch["folder"])
     try:
-        reports = ReportQueue(_open_journal(folder))
+        folder = _hold_folder(launch["folder"])
+        reports = ReportQueue(folder)
     except OSError as error:
         _print_error(f"The keeper's journal could not be opened, so the worker was not started: {error}.")
         return 1
@@ -340,8 +349,16 @@ def main(data: bytes) -> int:
     with suppress(OSError):
         reports.journal.sync()
     if not is_written:
-        _print_error(f"The end of the run could not be written to {folder.keeper}. Is the disk full?")
+        path = folder.to_readable(str(folder.keeper))
+        _print_error(f"The end of the run could not be written to {path}. Is the disk full?")
     return 0 if is_written else 1
+
+
+def _hold_folder(path: str) -> RunFolder:
+    """Open the run folder, and work in it: so the daemon finds where it was moved."""
+    folder = RunFolder.hold(path)
+    os.chdir(folder.path)
+    return folder
 
 
 def _open_journal(folder: RunFolder) -> Journal:

@@ -16,7 +16,8 @@ _WANDB_FOLDER_VARIABLES = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "
 
 def wandb_variables(folder: RunFolder) -> dict[str, str]:
     """Return the variables that keep everything wandb writes inside the run folder."""
-    return {name: str(folder.wandb if name != "WANDB_DIR" else folder.path) for name in _WANDB_FOLDER_VARIABLES}
+    wandb = folder.origin / folder.wandb.name
+    return {name: str(wandb if name != "WANDB_DIR" else folder.origin) for name in _WANDB_FOLDER_VARIABLES}
 
 
 def script_environment(
@@ -36,8 +37,8 @@ def script_environment(
         environment.setdefault(name, str(threads))
     environment.setdefault("PYTHONUNBUFFERED", "1")  # or its log would lag by kilobytes of buffer
     environment.setdefault("PYTHONFAULTHANDLER", "1")  # a crash in C code prints the Python stack
-    environment[RUN_DIR_VARIABLE] = str(folder.path)
-    environment[TENSORBOARD_VARIABLE] = str(folder.tensorboard)
+    environment[RUN_DIR_VARIABLE] = str(folder.origin)
+    environment[TENSORBOARD_VARIABLE] = str(folder.origin / folder.tensorboard.name)
     if any(parts.values()):
         instructions = [f"{name}={int(value)}" for name, value in parts.items()]
         instructions += [f"total_timesteps={total_timesteps}"] if total_timesteps else []

@@ -294,7 +294,7 @@ class Run:
 
     def warn(self, text: str, code: str | None = None) -> None:
         # Not to stderr: its last line is shown as the last words of a failed run.
-        self.event("warning", text=text, code=code)
+        self.event("warning", text=self.folder.to_readable(text), code=code)
 
     def anomaly(self, tag: str, step: int) -> None:
         """Report a loss, reward or weight that is not finite. Scalars and returns are checked automatically."""
@@ -315,6 +315,7 @@ class Run:
 
     def finish(self, outcome: str = "succeeded", reason: str | None = None) -> None:
         """End the attempt with the outcome `succeeded`, `stopped`, `rejected` or `failed`."""
+        reason = None if reason is None else self.folder.to_readable(reason)
         if outcome == "succeeded":
             self._log.event_file.end_hparams_session()
         self._flush()
@@ -387,6 +388,7 @@ class Run:
 
     def handle_commands(self) -> None:
         """Read the inbox now instead of at the next `update` that is due."""
+        self.folder.reopen_if_deleted()
         for command in self._inbox.read():
             kind = command["kind"]
             if self._on_command is not None and self._on_command(command):

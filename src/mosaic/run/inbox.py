@@ -21,7 +21,7 @@ class Inbox:
     def __init__(self, folder: RunFolder) -> None:
         offset = os.environ.get(INBOX_OFFSET_VARIABLE, "")
         self._since = 0.0
-        if os.environ.get(RUN_DIR_VARIABLE) == str(folder.path) and offset.isdecimal():
+        if os.environ.get(RUN_DIR_VARIABLE) == str(folder.origin) and offset.isdecimal():
             self._follower = Follower(folder.inbox, int(offset))
             return
         self._follower = Follower(folder.inbox)

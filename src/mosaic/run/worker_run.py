@@ -48,7 +48,7 @@ class TrainingSettings(Protocol):
 def run_folder(run_id: str) -> RunFolder:
     """Return the folder given by the environment, else one in the workspace."""
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    return RunFolder(run_dir) if run_dir else Workspace.resolve().run(run_id)
+    return RunFolder.hold(run_dir) if run_dir else Workspace.resolve().run(run_id)
 
 
 def require_free_folder(folder: RunFolder, is_resume: bool) -> None:
@@ -70,7 +70,8 @@ def tensorboard_folder(payload: Payload, folder: RunFolder) -> Path | None:
     if payload.is_evaluation:
         return folder.tensorboard_eval
     directory = os.environ.get(TENSORBOARD_VARIABLE)
-    return Path(directory).absolute() if directory else folder.tensorboard
+    is_own = not directory or os.path.abspath(directory) == str(folder.origin / folder.tensorboard.name)
+    return folder.tensorboard if is_own or not directory else Path(directory).absolute()
 
 
 def make_live_frames(payload: Payload, run: Run, env_id: str) -> LiveFrames | None:

@@ -115,6 +115,13 @@ class KeeperLost(LifecycleEvent):
 
 
 @dataclass(frozen=True)
+class Moved(LifecycleEvent):
+    """Its workspace was moved while it ran, and its keeper works in the folder where it is now."""
+
+    folder: str
+
+
+@dataclass(frozen=True)
 class JobQueued(LifecycleEvent):
     """A cluster has accepted the attempt as a job, which may wait there."""
 
@@ -287,6 +294,12 @@ def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
     return _finish(record, event.at, Outcome.LOST, reason)
 
 
+def _move(record: RunRecord, event: Moved) -> RunRecord:
+    message = f"Its workspace was moved from {record.attempts[-1].folder}; it continues here."
+    attempts = _last_attempt(record, folder=event.folder)
+    return _with_history_entry(record, event.at, record.stage, message, attempts=attempts)
+
+
 def _set_job(record: RunRecord, event: JobQueued) -> RunRecord:
     message = f"It waits in the cluster's queue, job {event.job}."
     return _with_history_entry(record, event.at, record.stage, message, attempts=_last_attempt(record, job=event.job))
@@ -428,6 +441,7 @@ _TABLE: tuple[tuple[type[LifecycleEvent], Callable[[RunRecord, Any], RunRecord],
     (StartFailed, _fail_to_start, (Stage.QUEUED, *_SLOT_STAGES)),
     (Ended, _end, _SLOT_STAGES),
     (KeeperLost, _mark_lost, _SLOT_STAGES),
+    (Moved, _move, _SLOT_STAGES),
     (JobQueued, _set_job, (Stage.STARTING,)),
     (Placed, _set_node, _SLOT_STAGES),
     (NodeLost, _continue_elsewhere, _LIVE_STAGES),

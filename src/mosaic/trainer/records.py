@@ -147,7 +147,8 @@ class Records:
         The keeper and the worker create their files again themselves, and so report how the run ends.
         """
         folder = self.folder(record.run_id)
-        folder.logs.mkdir(parents=True, exist_ok=True)
+        for path in (folder.path, folder.logs):  # without their parents: a workspace that was moved stays away
+            path.mkdir(exist_ok=True)
         folder.inbox.touch()
         if not file_size(folder.config):
             is_evaluation = record.kind is RunKind.POLICY_EVAL

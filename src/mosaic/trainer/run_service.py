@@ -146,13 +146,17 @@ class RunService:
             ) from None
 
     def _request_stop(self, record: RunRecord) -> None:
-        """Write a stop to the inbox; where that cannot be written, terminate the keeper, which stops the worker."""
+        """Write a stop to the inbox; where its keeper cannot read that, terminate the keeper, which stops the worker."""
+        attempt, folder = record.attempts[-1], self._records.folder(record.run_id).path
         try:
             self._send_command(record, STOP)
+            if not record.is_local or attempt.folder in ("", os.path.realpath(folder)):
+                return
+            raise FileNotFoundError(attempt.folder)  # it was moved without its keeper
         except OSError:
             if not record.is_local:
                 raise
-            keeper = record.attempts[-1].keeper
+            keeper = attempt.keeper
             if keeper is None or is_gone(keeper):
                 return  # its end is about to be noticed
             os.kill(keeper["pid"], signal.SIGTERM)

@@ -16,7 +16,7 @@ import structlog
 
 from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
 from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import is_gone
+from mosaic.common.processes import boot_id, is_gone
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
@@ -142,7 +142,9 @@ class Supervisor:
 
     def restore_folders(self) -> None:
         """Restore the folder of an active run that was deleted or emptied, so that it can still be cancelled."""
-        for run_id, record in [] if self._records.is_read_only else list(self._records.active.items()):
+        if self._records.is_read_only or not self._records.workspace.runs.is_dir():
+            return  # the workspace is somebody else's, or was moved or deleted and is not to be created again
+        for run_id, record in list(self._records.active.items()):
             if record.holds_slot and not file_size(self._records.folder(run_id).record):
                 with self._records.lock:
                     if run_id in self._records.active:
@@ -235,10 +237,13 @@ class Supervisor:
     # --- what executors report
 
     def apply_executor_changes(self) -> None:
-        """End runs that were copied with their workspace, and apply what executors know beyond the runs' files."""
+        """Find runs that were moved or copied with their workspace; apply what executors know beyond the runs' files."""
         for run in self._held_runs():
-            if run.attempt.keeper and run.attempt.folder not in ("", self._resolved_folder(run.record.run_id)):
-                self._advance(run.record.run_id, life.KeeperLost(at=time.time(), original=run.attempt.folder))
+            here = self._resolved_folder(run.record.run_id)
+            if run.attempt.keeper and run.attempt.folder not in ("", here):
+                event = _explain_folder(run, run.attempt.keeper, here)
+                if isinstance(event, life.Moved) or not self._follow_next(run.record.run_id):
+                    self._advance(run.record.run_id, event)
         if self._records.is_read_only:
             return  # processes and jobs that a foreign record names are left alone
         for name, executor in self._executors.items():
@@ -412,6 +417,26 @@ class Supervisor:
         slots = self._executors[record.executor].capacity()
         running = [run.record for run in self._held_runs(record.executor)]
         return GpuPool(slots.gpus, running).take(record) or () if slots.are_gpus_numbered else ()
+
+
+def _explain_folder(run: HeldRun, keeper: ProcessIdentity, here: str) -> life.LifecycleEvent:
+    """Return why an attempt was started in another folder: its workspace was moved, or this is a copy."""
+    original, at = run.attempt.folder, time.time()
+    is_alive_here = run.record.is_local and not is_gone(keeper)
+    with suppress(OSError):
+        if is_alive_here and os.path.samefile(f"/proc/{keeper['pid']}/cwd", here):
+            return life.Moved(at=at, folder=here)
+    if os.path.isdir(original):
+        return life.KeeperLost(at=at, original=original)
+    if is_alive_here:
+        text = (
+            f"Its workspace was moved from {original} in a way that its processes (keeper {keeper['pid']}) cannot "
+            f"follow, as to another file system: what they write is lost. End them: mosaic cancel {run.record.run_id}"
+        )
+        return life.WarningReported(at=at, text=text)
+    if run.record.is_local and keeper["boot_id"] == boot_id():
+        return life.Moved(at=at, folder=here)
+    return life.KeeperLost(at=at, reason=f"It ran in {original}, and its end is not recorded here.")
 
 
 _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] = {
