@@ -18,6 +18,7 @@ from mosaic.client.trainer_client import Json
 from mosaic.contracts.errors import ConfigRefused, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import MetricSeries, RunView, Verdict
+from mosaic.formatting import short_state
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
 
@@ -260,6 +261,27 @@ def test_nothing_of_a_group_is_submitted_where_one_of_its_runs_is_refused() -> N
     result = call(trainer, "resubmit", "g", "--set", "clip_coef=0.1", "--group", "h")
     assert (result.code, "dqn has no setting clip_coef." in result.err) == (2, True)
     assert trainer.submitted == []
+
+
+def test_who_waits_for_a_cancelled_run_learns_that_it_is_saving_a_checkpoint() -> None:
+    saving = view(stage="stopping", checkpoint_limit_s=600.0)
+
+    class SavingTrainer(FakeTrainer):
+        polls = 0
+
+        def cancel(self, run: str) -> RunView:
+            return saving
+
+        def get(self, run: str) -> RunView:
+            self.polls += 1
+            return saving if self.polls < 4 else finished(saving, "cancelled", checkpoint_limit_s=None)
+
+    result = call(SavingTrainer(view()), "cancel", view().run_id)
+    assert (result.code, result.err.count("is saving a checkpoint; it has up to 10 minutes")) == (0, 1)
+    assert "End it at once: mosaic cancel" in result.err
+    assert short_state(saving.model_copy(update={"wait_reason": saving.checkpoint_wait})) == (
+        "stopping: saving a checkpoint; it has up to 10 minutes"
+    )
 
 
 def test_a_run_that_ends_while_its_group_is_cancelled_does_not_keep_the_others_from_it() -> None:

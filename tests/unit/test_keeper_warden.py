@@ -163,3 +163,73 @@ def test_without_a_memory_limit_nothing_exceeds_it() -> None:
 def test_samples_are_frequent_for_ten_minutes() -> None:
     assert next_sample_s(0.3) == next_sample_s(599.0) == SAMPLE_S
     assert next_sample_s(601.0) == SAMPLE_LATER_S
+
+
+def make_patient_warden() -> Warden:
+    grace_s: Grace = {"stop": GRACE_STOP, "term": GRACE_TERM, "save": 600.0}
+    return Warden({"seconds": 100.0, "memory_mb": 50.0}, grace_s, started=100.0)
+
+
+def test_signals_wait_for_a_checkpoint_and_start_over_when_it_is_complete() -> None:
+    warden = make_patient_warden()
+    warden.handle_command("stop", False, 110.0)
+    warden.wait_for_checkpoint(117.0)
+    assert (warden.due_orders(118.0), warden.is_awaiting_checkpoint) == ([], False)
+    warden.wait_for_checkpoint(300.0)
+    assert warden.is_awaiting_checkpoint
+    assert warden.due_orders(307.9) == []
+    assert warden.due_orders(308.0) == [Order(SIGTERM, True, "escalated")]
+    assert warden.due_orders(312.0) == [Order(SIGKILL, True, "escalated")]
+
+
+def test_a_checkpoint_that_begins_after_sigterm_is_waited_for() -> None:
+    warden = make_patient_warden()
+    warden.handle_command("stop", False, 110.0)
+    assert warden.due_orders(118.0) == [Order(SIGTERM, True, "escalated")]
+    warden.wait_for_checkpoint(121.0)
+    assert warden.due_orders(128.9) == []
+    assert warden.due_orders(129.0) == [Order(SIGKILL, True, "escalated")]
+
+
+def test_no_checkpoint_is_waited_for_beyond_the_limit() -> None:
+    warden = make_patient_warden()
+    warden.handle_command("stop", False, 110.0)
+    for now in range(111, 1000):
+        warden.wait_for_checkpoint(float(now))
+        if orders := warden.due_orders(float(now)):
+            break
+    assert (now, orders) == (710, [Order(SIGTERM, True, "escalated")])
+    warden.wait_for_checkpoint(713.0)
+    assert warden.due_orders(714.0) == [Order(SIGKILL, True, "escalated")]
+
+
+def test_a_time_limit_waits_for_a_checkpoint_too() -> None:
+    warden = make_patient_warden()
+    assert warden.due_orders(200.0) == [CONTINUE, Order(SIGTERM, False, "escalated")]
+    warden.wait_for_checkpoint(207.0)
+    assert warden.due_orders(214.9) == []
+    assert warden.due_orders(215.0) == [Order(SIGKILL, True, "escalated")]
+
+
+def test_a_lost_lifeline_and_a_memory_limit_wait_for_nothing() -> None:
+    lost = make_patient_warden()
+    lost.abandon(110.0)
+    lost.wait_for_checkpoint(117.0)
+    assert lost.due_orders(118.0) == [Order(SIGKILL, True, "escalated")]
+    full = make_patient_warden()
+    full.handle_command("stop", False, 110.0)
+    full.wait_for_checkpoint(111.0)
+    assert full.kill_for_memory(112.0) == [Order(SIGKILL, True, "escalated")]
+
+
+def test_only_a_second_stop_during_the_wait_ends_it() -> None:
+    warden = make_patient_warden()
+    warden.due_orders(200.0)
+    warden.wait_for_checkpoint(209.0)
+    assert warden.handle_command("stop", False, 210.0) == []  # the first one: its sender knew nothing of the wait
+    warden.wait_for_checkpoint(250.0)
+    assert warden.due_orders(257.0) == []
+    warden.handle_command("stop", False, 257.0)
+    warden.wait_for_checkpoint(257.1)
+    assert warden.due_orders(257.2) == [Order(SIGTERM, True, "escalated")]
+    assert warden.due_orders(262.0) == [Order(SIGKILL, True, "escalated")]

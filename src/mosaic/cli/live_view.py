@@ -157,7 +157,8 @@ class LiveRunView:
         without_fraction = view.wait_reason or _STAGE_MESSAGES.get(
             view.stage, state.progress_text if view.is_evaluation else ""
         )
-        progress = f"{fraction:4.0%}  {view.checkpoint_wait or state.progress_text}" if fraction is not None else without_fraction
+        shown = view.checkpoint_wait or state.progress_text
+        progress = f"{fraction:4.0%}  {shown}" if fraction is not None else without_fraction
         speed = f"{view.sps:,.0f} steps/s" if view.sps else ""
         left = f"{formatting.format_duration(view.seconds_left)} left" if view.seconds_left is not None else ""
         is_pulsing = fraction is None and view.stage != "finished"

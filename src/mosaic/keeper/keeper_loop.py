@@ -102,12 +102,12 @@ class Lifeline:
 class ReportQueue(Outbox):
     """Writes keeper.jsonl so that a full disk loses samples, but never an event."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        super().__init__(_open_journal(folder))
+    def __init__(self, journal: Journal, folder: RunFolder | None = None) -> None:
+        super().__init__(journal)
         self._folder = folder
 
     def flush(self) -> None:
-        if self._folder.reopen_if_deleted():
+        if self._folder is not None and self._folder.reopen_if_deleted():
             os.chdir(self._folder.path)
         super().flush()
 
@@ -329,7 +329,7 @@ def main(data: bytes) -> int:
     wakeup = SignalWakeup()
     try:
         folder = _hold_folder(launch["folder"])
-        reports = ReportQueue(folder)
+        reports = ReportQueue(_open_journal(folder), folder)
     except OSError as error:
         _print_error(f"The keeper's journal could not be opened, so the worker was not started: {error}.")
         return 1

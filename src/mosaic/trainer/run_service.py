@@ -146,7 +146,7 @@ class RunService:
             ) from None
 
     def _request_stop(self, record: RunRecord) -> None:
-        """Write a stop to the inbox; where its keeper cannot read that, terminate the keeper, which stops the worker."""
+        """Write a stop to the inbox; where the keeper cannot read that, terminate it, so that it stops the worker."""
         attempt, folder = record.attempts[-1], self._records.folder(record.run_id).path
         try:
             self._send_command(record, STOP)

@@ -237,7 +237,7 @@ class Supervisor:
     # --- what executors report
 
     def apply_executor_changes(self) -> None:
-        """Find runs that were moved or copied with their workspace; apply what executors know beyond the runs' files."""
+        """Find runs that were moved or copied with their workspace; apply what executors know beyond files."""
         for run in self._held_runs():
             here = self._resolved_folder(run.record.run_id)
             if run.attempt.keeper and run.attempt.folder not in ("", here):
