@@ -31,7 +31,7 @@ def submit_training(trainer: TrainerClient, workspace: Workspace) -> RunFolder:
     """Start a training; return when it has saved a checkpoint."""
     payload = {"metadata": {"worker": {"id": "cleanrl", "config": TRAINING}}, "artifacts": {}}
     folder = workspace.run(trainer.submit(payload).run_id)
-    wait_for(lambda: list_steps(folder), "its first checkpoint")
+    wait_for(lambda: list_steps(folder), "its first checkpoint", 200)
     return folder
 
 
@@ -41,7 +41,7 @@ def move(workspace: Workspace, target: Path) -> Workspace:
 
 
 def wait_for_exit(daemon: LiveDaemon) -> None:
-    wait_for(lambda: daemon.process is not None and daemon.process.poll() is not None, "the daemon to end")
+    wait_for(lambda: daemon.process is not None and daemon.process.poll() is not None, "the daemon to end", 200)
 
 
 @pytest.mark.parametrize("is_daemon_killed", [False, True], ids=["daemon alive", "daemon killed"])
@@ -62,7 +62,7 @@ def test_a_training_follows_its_workspace(
     assert is_alive(attempt.worker)
     here = moved.run(folder.run_id)
     known = set(list_steps(here))
-    wait_for(lambda: set(list_steps(here)) - known, "a checkpoint in the new place")
+    wait_for(lambda: set(list_steps(here)) - known, "a checkpoint in the new place", 200)
     with running_daemon(moved, plugins) as (_, other):
         wait_for(lambda: "was moved from" in other.get(folder.run_id).history[-1].message, "the run to be adopted")
         view = other.get(folder.run_id)

@@ -163,7 +163,7 @@ def start_saving(workspace: Workspace, plugins: Path, term: float) -> tuple[Live
     config["algo_params"] = {"checkpoint_every": 512}
     run_id = trainer.submit({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}).run_id
     journal = workspace.run(run_id).journal
-    wait_for(lambda: "checkpoint_begun" in [line["kind"] for line in read_all(journal)], "its first checkpoint")
+    wait_for(lambda: "checkpoint_begun" in [line["kind"] for line in read_all(journal)], "its first checkpoint", 200)
     return daemon, trainer, run_id, go
 
 

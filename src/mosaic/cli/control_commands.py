@@ -81,7 +81,10 @@ def exit_code(chosen: Sequence[RunView], changed: Sequence[RunView]) -> int:
 @click.option("--no-wait", is_flag=True, help="Return at once instead of waiting for their end.")
 @pass_context
 def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> int:
-    """Stops runs, each with a checkpoint from which it can be resumed."""
+    """Stops runs, each with a checkpoint from which it can be resumed.
+
+    Writing it may take up to ten minutes. A run that is cancelled again meanwhile is ended at once.
+    """
     context.print_workspace()
     trainer = context.trainer()
 

@@ -129,7 +129,7 @@ def _run_fields(view: RunView, more_fields: Sequence[tuple[str, str | None]]) ->
         ("warning", "\n".join(view.warnings) or None),
         ("runs on", formatting.describe_place(view) or None),
         ("waits for", None if view.checkpoint_wait else view.wait_reason),
-        ("ends later", view.checkpoint_wait),
+        ("still", view.checkpoint_wait),
         ("steps", done),
         ("pace", f"{view.sps:,.0f} steps/s" if view.sps else None),
         ("time left", formatting.format_duration(view.seconds_left) if view.seconds_left is not None else None),
