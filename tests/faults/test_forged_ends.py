@@ -86,6 +86,7 @@ def test_a_forged_exit_is_ignored_by_the_next_daemon(
 def test_a_worker_that_kills_its_keeper_is_lost_whatever_it_wrote(trainer: TrainerClient, tmp_path: Path) -> None:
     """F58, F43: and nothing of it is left."""
     run_id = start_forger(trainer, tmp_path, "exit", "no start")
+    wait_for(lambda: trainer.get(run_id).pid, "its process")
     attempt = trainer.get(run_id).attempts[-1]
     assert attempt.keeper is not None
     os.kill(attempt.keeper["pid"], signal.SIGKILL)

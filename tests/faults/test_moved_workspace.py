@@ -126,7 +126,7 @@ def test_processes_that_cannot_follow_are_named_and_can_be_ended(
         assert str(workspace.run(run_id).path) in view.history[-1].message
         assert str(attempt.keeper["pid"]) in view.history[-1].message
         other.cancel(run_id)
-        assert ended(other, run_id).outcome == "lost"
+        assert ended(other, run_id, 200).outcome == "lost"
     assert not is_alive(attempt.worker)
     assert not is_alive(attempt.keeper)
     assert not workspace.root.exists()
