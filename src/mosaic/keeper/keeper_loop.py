@@ -345,7 +345,8 @@ def main(data: bytes) -> int:
         Keeper(launch, folder, reports, wakeup).run()
     except ProgramStartError as reason:
         reports.report("worker_not_started", reason=str(reason), end_key=launch.get("end_key", ""))
-    has_place = bool(os.stat(folder.path).st_nlink) or folder.origin.parent.is_dir()  # else the workspace is gone
+    is_there = folder.path.is_dir() and os.stat(folder.path).st_nlink > 0
+    has_place = is_there or folder.origin.parent.is_dir()  # else the workspace is gone
     is_written = reports.flush_patiently(_FINAL_WRITE_TIMEOUT_S if has_place else 0.0)
     with suppress(OSError):
         reports.journal.sync()
