@@ -14,6 +14,7 @@ from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, w
 from mosaic.client import TrainerClient
 from mosaic.common.checkpoint_files import is_intact, list_steps
 from mosaic.common.processes import is_alive
+from mosaic.contracts.errors import ReadOnlyWorkspace
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.journal import read_all
 
@@ -125,6 +126,9 @@ def test_processes_that_cannot_follow_are_named_and_can_be_ended(
         assert view.stage == "running"
         assert str(workspace.run(run_id).path) in view.history[-1].message
         assert str(attempt.keeper["pid"]) in view.history[-1].message
+        with pytest.raises(ReadOnlyWorkspace):
+            other.cancel(run_id)  # on another file system it is a copy, which its reader has not trusted yet
+        other.trust_workspace()
         other.cancel(run_id)
         assert ended(other, run_id, 200).outcome == "lost"
     assert not is_alive(attempt.worker)
