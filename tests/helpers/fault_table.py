@@ -78,6 +78,7 @@ ROWS = {
     "F57": "weight files that unfold",
     "F58": "forged ends, run ids by hand, things in runs/",
     "F59": "endpoint that drips headers or repeats the key",
+    "F61": "viewer opened and closed at random while pixels are seen",
     "M1": "any process of any kind of run killed at random",
 }
 TRIES_VARIABLE = "MOSAIC_FAULT_TRIES"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,12 @@ import pytest
 from mosaic import envs
 from mosaic.fastlane import BGRX32, FrameTap, LaneReader, LaneWriter, as_rgb, lanes_folder
 from mosaic.fastlane.tap import FrameRenderer, RenderUnavailable
+
+FAMILIES = (
+    *("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1"),
+    *("LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3", "MiniGrid-DoorKey-5x5-v0", "ALE/Pong-v5"),
+    *("HalfCheetah-v5", "Ant-v5", "Hopper-v5", "InvertedPendulum-v5"),
+)
 
 
 class FakeEnv:
@@ -173,6 +181,88 @@ def test_rendering_does_not_change_the_environment(env_id: str) -> None:
         return seen
 
     assert [np.asarray(part).tobytes() for part in play(False)] == [np.asarray(part).tobytes() for part in play(True)]
+
+
+@pytest.mark.parametrize("renders", [True, False], ids=["the script renders", "it does not"])
+@pytest.mark.parametrize("env_id", FAMILIES)
+def test_a_script_sees_the_same_while_frames_are_taken(env_id: str, renders: bool) -> None:
+    """F61, R5.2: pixels, observations, random generators and attributes; viewers come and go at random."""
+
+    def play(seed: int) -> str:
+        env = envs.make(env_id, render_mode="rgb_array" if renders else None)
+        seen, watching = hashlib.sha256(), random.Random(seed)
+        env.reset(seed=3)
+        env.action_space.seed(3)
+        renderer, names = FrameRenderer(env), sorted(vars(env.unwrapped))
+        for step in range(50):
+            observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            seen.update(f"{observation} {reward}".encode())
+            if seed and watching.random() < 0.5:
+                assert renderer.render_frame().size
+                assert renders or sorted(vars(env.unwrapped)) == names
+            if seed and watching.random() < 0.1:
+                renderer.close()
+                renderer = FrameRenderer(env)
+            if renders and step > 10:
+                frame: Any = env.render()
+                seen.update(frame.tobytes())
+            if terminated or truncated:
+                env.reset()
+        core: Any = env.unwrapped
+        seen.update(f"{core.np_random.bit_generator.state} {random.getstate()}".encode())
+        renderer.close()
+        env.close()
+        return seen.hexdigest()
+
+    assert {play(seed) for seed in (1, 2)} == {play(0)}
+
+
+def test_two_mujoco_environments_are_rendered_by_turns() -> None:
+    """F61: each renderer draws in the OpenGL context that is current, which is the script's one again."""
+
+    def play(is_watched: bool) -> list[bytes]:
+        both: list[Any] = [envs.make(name, render_mode="rgb_array") for name in ("Hopper-v5", "HalfCheetah-v5")]
+        renderers, seen = [FrameRenderer(env) for env in both], []
+        for env in both:
+            env.reset(seed=1)
+            env.action_space.seed(1)
+        for _ in range(5):
+            for env, renderer in zip(both, renderers, strict=True):
+                env.step(env.action_space.sample())
+                if is_watched:
+                    renderer.render_frame()
+                seen.append(env.render().tobytes())
+        for env, renderer in zip(both, renderers, strict=True):
+            renderer.close()
+            env.close()
+        return seen
+
+    assert play(True) == play(False)
+
+
+def test_random_numbers_that_render_draws_are_not_missing_afterwards() -> None:
+    class Noisy(FakeEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.np_random = np.random.default_rng(1)
+            self.frames = 0
+
+        def render(self) -> Any:
+            self.frames += 1
+            random.random()
+            np.random.random()
+            return self.np_random.integers(0, 255, (4, 4, 3), np.uint8)
+
+    def draw(is_watched: bool) -> list[float]:
+        random.seed(1)
+        np.random.seed(1)
+        env = Noisy()
+        renderer = FrameRenderer(env)
+        for _ in range(3 * is_watched):
+            renderer.render_frame()
+        return [random.random(), np.random.random(), env.np_random.random(), env.frames]
+
+    assert draw(True) == draw(False)
 
 
 def test_a_driver_that_would_kill_the_process_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import copy
 import inspect
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,9 +28,10 @@ class RenderUnavailable(Exception):
 
 
 class FrameRenderer:
-    """Renders one environment as `rgb_array`, whatever render mode it was created with.
+    """Renders one environment as `rgb_array`, whatever render mode it was created with, and leaves it as it was.
 
-    The mode is set only while rendering: some environments do more work at every step when they have one.
+    The mode is set only while rendering: some environments do more work at every step when they have one. MuJoCo's
+    are drawn by a renderer of our own, since the quality and the camera of their own one are those of the script.
     """
 
     def __init__(self, env: Any) -> None:
@@ -34,6 +39,9 @@ class FrameRenderer:
         self._core = getattr(env, "unwrapped", env)
         self._is_prepared = False
         self._options: dict[str, str] = {}
+        self._mujoco: _MujocoView | None = None
+        self._drawing: dict[str, tuple[Any, Any]] = {}
+        """Attributes that rendering has set, such as its surfaces: what the script had in their place, and ours."""
 
     def render_frame(self) -> Any:
         """Return bytes [height, width, 3 or 4], valid until the next step.
@@ -57,15 +65,149 @@ class FrameRenderer:
             raise RenderUnavailable(NO_FRAME_REASON)
         return rendered
 
+    def close(self) -> None:
+        if self._mujoco is not None:
+            self._mujoco.close()
+
     def _render(self) -> tuple[Any, list[Any]]:
         """Return the result of `render`, and the pygame surfaces that it would have converted."""
         surfaces: list[Any] = []
         core = self._core
-        with _capture_surfaces(surfaces):
+        with _capture_surfaces(surfaces), _restored_random_states(core), self._restored_attributes(core):
             if self._options:
                 return core.render(**self._options), surfaces
-            with _rgb_array_mode(core):
+            with self._own_mujoco_renderer(core), _rgb_array_mode(core):
                 return core.render(), surfaces
+
+    @contextmanager
+    def _restored_attributes(self, core: Any) -> Iterator[None]:
+        """Restore afterwards what `render` sets; until the next frame, keep what it has created."""
+        attributes = getattr(core, "__dict__", None)
+        if attributes is None:
+            yield
+            return
+        before = dict(attributes)
+        for name, (replaced, own) in self._drawing.items():
+            if before.get(name) is replaced:
+                attributes[name] = own
+        _draw_particle_copies(core, attributes)
+        try:
+            yield
+        finally:
+            for name, value in list(attributes.items()):
+                replaced = before.get(name)
+                if name in before and value is replaced:
+                    continue
+                if name not in _PARTICLES and (replaced is None or isinstance(value, int)):
+                    self._drawing[name] = replaced, value
+                if name in before:
+                    attributes[name] = replaced
+                else:
+                    del attributes[name]
+
+    def _own_mujoco_renderer(self, core: Any) -> AbstractContextManager[None]:
+        if not hasattr(getattr(core, "mujoco_renderer", None), "_viewers"):
+            return nullcontext()
+        if self._mujoco is None or self._mujoco.data is not core.data:
+            self.close()
+            self._mujoco = _MujocoView(core)
+        return self._mujoco.drawing(core)
+
+
+class _MujocoView:
+    """A renderer of our own for the model and the data of an environment, in an OpenGL context of its own."""
+
+    def __init__(self, core: Any) -> None:
+        self.data = core.data
+        self._data_before: Any = copy.copy(core.data)
+        self._pid = os.getpid()
+        self.renderer = copy.copy(core.mujoco_renderer)
+        self.renderer._viewers, self.renderer.viewer = {}, None
+        # Without shadows and antialiasing, a frame is eight times cheaper. Read when the context is created.
+        self.renderer.model = copy.copy(core.model)
+        self.renderer.model.vis.quality.shadowsize = 0
+        self.renderer.model.vis.quality.offsamples = 0
+        config = getattr(self.renderer, "default_cam_config", None) or {}
+        if getattr(self.renderer, "camera_id", None) == -1 and "trackbodyid" not in config:
+            # Without this, a fast robot leaves the frame. Not available in every version.
+            with suppress(Exception):
+                self.renderer.camera_id = core.model.camera("track").id
+        atexit.register(self.close)
+
+    @contextmanager
+    def drawing(self, core: Any) -> Iterator[None]:
+        """Let `core.render` draw with it, in its context; afterwards model and data are as they were."""
+        import mujoco
+
+        mujoco.mj_copyData(self._data_before, core.model, self.data)
+        with _restored_gl_context():
+            if self.renderer.viewer is not None:
+                self.renderer.viewer.make_context_current()
+            core.mujoco_renderer = self.renderer  # until the environment's attributes are restored
+            try:
+                yield
+            finally:
+                mujoco.mj_copyData(self.data, core.model, self._data_before)
+                if self.renderer.viewer is not None:  # whose colours and sizes may change
+                    self.renderer.model = self.renderer.viewer.model = core.model
+
+    def close(self) -> None:
+        """Free it while its context is the current one: it would free objects of the script's context."""
+        if self.renderer.viewer is None or os.getpid() != self._pid:
+            return
+        viewer, self.renderer.viewer, self.renderer._viewers = self.renderer.viewer, None, {}
+        atexit.unregister(self.close)
+        with suppress(Exception), _restored_gl_context():
+            viewer.make_context_current()
+            viewer.con.free()
+            viewer.free()
+
+
+@contextmanager
+def _restored_gl_context() -> Iterator[None]:
+    """Make the OpenGL context current again that is current now: a renderer draws without choosing its own."""
+    egl: Any = sys.modules.get("OpenGL.EGL") if os.environ.get("MUJOCO_GL") == "egl" else None
+    glfw: Any = sys.modules.get("glfw") if egl is None else None
+    if egl is not None:
+        display, context = egl.eglGetCurrentDisplay(), egl.eglGetCurrentContext()
+        surfaces = [egl.eglGetCurrentSurface(kind) for kind in (egl.EGL_DRAW, egl.EGL_READ)]
+    elif glfw is not None:
+        context = glfw.get_current_context()
+    try:
+        yield
+    finally:
+        if egl is not None:
+            own_display = getattr(sys.modules.get("mujoco.egl"), "EGL_DISPLAY", None)
+            with suppress(Exception):  # there is nothing to restore in a display that was terminated
+                egl.eglMakeCurrent(display if context else own_display, *surfaces, context)
+        elif glfw is not None:
+            glfw.make_context_current(context)
+
+
+@contextmanager
+def _restored_random_states(core: Any) -> Iterator[None]:
+    """Restore the random generators from which `render` may draw."""
+    generators = [value for value in getattr(core, "__dict__", {}).values() if isinstance(value, np.random.Generator)]
+    states = [(generator.bit_generator, generator.bit_generator.state) for generator in generators]
+    global_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(global_state)
+        np.random.set_state(numpy_state)
+        for bit_generator, state in states:
+            bit_generator.state = state
+
+
+_PARTICLES = ("particles", "_clean_particles")
+
+
+def _draw_particle_copies(core: Any, attributes: dict[str, Any]) -> None:
+    """Let `render` draw copies of LunarLander's particles: it ages those that it draws, and then destroys them."""
+    particles = attributes.get("particles")
+    if particles and isinstance(particles, list) and hasattr(type(core), "_clean_particles"):
+        attributes["particles"] = [SimpleNamespace(fixtures=item.fixtures, ttl=item.ttl) for item in particles]
+        attributes["_clean_particles"] = lambda are_all: None
 
 
 def can_render(env: Any) -> bool:
@@ -143,23 +285,10 @@ def prepare_rendering(core: Any) -> None:
         raise RenderUnavailable(NO_FRAME_REASON)
     model = getattr(core, "model", None)
     if hasattr(model, "vis") and hasattr(model, "ncam"):
-        _prepare_mujoco(core, model)
-
-
-def _prepare_mujoco(core: Any, model: Any) -> None:
-    """Disable shadows and antialiasing, which makes a frame eight times cheaper. Only works before the first frame."""
-    has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) or sys.platform == "darwin"
-    if not has_display and os.environ.setdefault("MUJOCO_GL", "egl") == "glfw":
-        # It would not raise but terminate the process.
-        raise RenderUnavailable("there is no display and MUJOCO_GL is glfw; set MUJOCO_GL=egl")
-    model.vis.quality.shadowsize = 0
-    model.vis.quality.offsamples = 0
-    renderer: Any = getattr(core, "mujoco_renderer", None)
-    config = getattr(renderer, "default_cam_config", None) or {}
-    if getattr(renderer, "camera_id", None) == -1 and "trackbodyid" not in config:
-        # Without this, a fast robot leaves the frame. Not available in every version.
-        with suppress(Exception):
-            renderer.camera_id = model.camera("track").id
+        has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) or sys.platform == "darwin"
+        if not has_display and os.environ.setdefault("MUJOCO_GL", "egl") == "glfw":
+            # It would not raise but terminate the process.
+            raise RenderUnavailable("there is no display and MUJOCO_GL is glfw; set MUJOCO_GL=egl")
 
 
 class FrameTap:
@@ -228,4 +357,5 @@ class FrameTap:
             warn(f"Live frames are off: {self.lane.problem}")
 
     def close(self) -> None:
+        self._renderer.close()
         self.lane.close()
