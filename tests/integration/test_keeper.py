@@ -139,7 +139,7 @@ def test_commands_for_an_earlier_attempt_are_not_obeyed_again(run: KeeperRun) ->
 def test_a_daemonized_grandchild_is_gone_after_a_normal_exit(run: KeeperRun) -> None:
     run.start(DAEMONIZED)
     exited = run.wait_end()
-    assert (exited["code"], exited["cause"]) == (0, None)
+    assert (exited["code"], exited["cause"], exited["ended_leftovers"]) == (0, None, 1)
     assert run.members() == []
 
 

@@ -56,7 +56,7 @@ def test_a_program_that_the_probe_cannot_enter_is_named_in_its_history(
 def test_a_program_without_an_environment_and_without_metrics_is_named_in_its_history(
     trainer: TrainerClient, tmp_path: Path
 ) -> None:
-    nothing = start_script(trainer, tmp_path / "nothing", "import math\nprint('global step=5')\n")
+    nothing = start_script(trainer, tmp_path / "nothing", "import math\nprint('iteration 5')\n")
     failed = start_script(trainer, tmp_path / "failed", "raise SystemExit(3)")
     lines = start_script(trainer, tmp_path / "lines", "print('global_step=5, episodic_return=2')")
     environment = start_script(trainer, tmp_path / "env", CARTPOLE.format(episodes=2))

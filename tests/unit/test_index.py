@@ -161,6 +161,21 @@ def test_totals_of_episodes_follow_additions_replacements_and_resumes(index: Ind
     assert totals() == (0, None)
 
 
+def test_episodes_that_were_evaluation_are_removed_and_the_step_is_corrected(index: Index, folder: RunFolder) -> None:
+    journal = Journal(folder.journal)
+    rows = [(number, 0, 10 * number, 1.0, float(number), 10) for number in (1, 2, 3)]
+    journal.append("episodes", rows=rows, cut=[2, 3])
+    journal.append("progress", global_step=30)
+    journal.append("episodes_revoked", numbers=[1, 2], cut=1, global_step=10)
+    journal.append("progress", global_step=12)
+    journal.close()
+    while ingest(index, folder, JOURNAL, folder.journal).has_more:
+        pass
+    progress = index.get_progress(folder.run_id)
+    assert (progress.episodes, progress.cut_episodes, progress.mean_return) == (1, 1, 3.0)
+    assert progress.global_step == 12
+
+
 def test_adding_an_episode_does_not_read_those_before_it(index: Index, folder: RunFolder) -> None:
     def count_instructions(number: int) -> int:
         """Return how many hundreds of SQLite's instructions it takes to add one episode."""

@@ -43,6 +43,11 @@ Set JAX_TRACEBACK_FILTERING=off to include these.
         (SEGFAULT, "Fatal Python error: Segmentation fault"),
         (JAX, "TypeError: clip() got an unexpected keyword argument 'a_max'"),
         (JAX[JAX.index(b"For") :], JAX[JAX.index(b"For") :].decode().strip()),
+        (
+            b"Traceback (most recent call last):\n  File x\nValueError: bad thing\nand why\n",
+            "ValueError: bad thing and why",
+        ),
+        (b"Traceback (most recent call last):\n  File x\nValueError: bad\n" + b"a log line\n" * 9, "a log line"),
         (b"first\nsecond without an end", "second without an end"),
         (b"the cause\n    ^^^^^^\n-----\n\n", "the cause"),
         (b"\x1b[31mred\x1b[0m \x1b]0;title\x07alert\x00\x08\n", "red alert"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
-from mosaic.keeper.visibility import missing_records_warning
+from mosaic.keeper import visibility
+from mosaic.keeper.visibility import is_importing, missing_records_warning
+from mosaic.probe.inside.hooks import IMPORT_MARK
 
 
 def append(path: Path, kind: str) -> None:
@@ -35,3 +38,14 @@ def test_only_environments_and_metrics_count_in_any_process(tmp_path: Path, kind
     assert warning_code(RunFolder(tmp_path)) == "nothing_seen"
     append(tmp_path / "journal.77.jsonl", kind)
     assert warning_code(RunFolder(tmp_path)) == code
+
+
+def test_a_program_that_imports_its_modules_is_not_warned_of_yet(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert not is_importing(folder)
+    mark = tmp_path / IMPORT_MARK
+    mark.touch()
+    assert is_importing(folder)
+    os.utime(mark, (1.0, 1.0))
+    assert not is_importing(folder)
+    assert visibility._IMPORT_MARK == IMPORT_MARK

@@ -88,6 +88,8 @@ def test_a_warning_is_added_to_the_history_once_and_their_number_is_limited() ->
     warned = life.advance(running(), life.WarningReported(at=4.0, text="Mind the gap."))
     assert (warned.stage, warned.history[-1].message) == (Stage.RUNNING, "Warning: Mind the gap.")
     assert life.advance(warned, life.WarningReported(at=5.0, text="Mind the gap.")) is warned
+    withdrawn = life.advance(warned, life.WarningReported(at=5.0, text="Mind the gap.", is_withdrawn=True))
+    assert withdrawn.history == running().history
     for number in range(300):
         warned = life.advance(warned, life.WarningReported(at=6.0, text=f"Warning {number}"))
     assert len(warned.history) == 100

@@ -132,3 +132,9 @@ def test_the_probe_has_recorded_a_line_before_the_keeper_can_see_it(tmp_path: Pa
         [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True, timeout=60
     )
     assert result.stderr == "3", "the handshake, the packages and the progress"
+
+
+def test_a_line_of_purejaxrl_is_read() -> None:
+    """R3.9: lines of the console."""
+    (reading,) = ConsoleParser().feed("global step=64, episodic return=[12.5]\n")
+    assert (reading.step, reading.episodic_return) == (64, 12.5)

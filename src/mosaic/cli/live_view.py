@@ -74,7 +74,7 @@ class LiveRunState:
                 )
             case Sample():
                 self._update(hardware=HardwareSample.model_validate(event.model_dump()))
-            case WarningLogged():
+            case WarningLogged(is_withdrawn=False):
                 self.warnings.append(event.text)
             case Anomaly():
                 self.warnings.append(f"{event.tag} is not finite at step {event.step:,}.")

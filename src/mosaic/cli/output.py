@@ -176,6 +176,8 @@ def describe_return(view: RunView) -> str | None:
         return None
     episodes = formatting.count_noun(view.episodes, "episode")
     span = f"mean of the last {min(EPISODES_IN_MEAN, view.episodes)} of {episodes}"
+    if view.cut_episodes:
+        span += f", {view.cut_episodes:,} cut by reset"
     return f"{formatting.format_number(view.episodic_return)} ({span})"
 
 

@@ -23,7 +23,8 @@ MAX_LINE_LENGTH = 4096
 _NUMBER = r"-?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)"
 _CLOCK = r"\d+(?::[0-5]?\d){1,2}(?:\.\d+)?"
 # Values come as numbers, as arrays (`[21.]`) and as what numpy 2 prints for its scalars (`np.float32(21.0)`).
-_PAIR = re.compile(rf"\b({'|'.join(KNOWN_KEYS)})\s*[=:][\s\[]*(?:[\w.]+\([\s\[]*)?({_CLOCK}|{_NUMBER})")
+_KEYS = "|".join(KNOWN_KEYS).replace("_", "[_ ]")  # PureJaxRL prints `global step`
+_PAIR = re.compile(rf"\b({_KEYS})\s*[=:][\s\[]*(?:[\w.]+\([\s\[]*)?({_CLOCK}|{_NUMBER})")
 _ROW = re.compile(r"\|([^|]*)\|([^|]*)\|")
 _RULE = re.compile(r"-{5,}")
 _END = re.compile(r"[\r\n]+")
@@ -77,7 +78,7 @@ class ConsoleParser:
         if self._table and _RULE.fullmatch(line.strip()):
             table, self._table, self._section = self._table, {}, ""
             return _reading_from_table(table)
-        pairs = {name: _to_number(value) for name, value in _PAIR.findall(line)}
+        pairs = {name.replace(" ", "_"): _to_number(value) for name, value in _PAIR.findall(line)}
         if pairs.keys() <= {"total_timesteps"}:
             return None  # alone it may be the steps done or the steps to do
         if "global_step" in pairs:

@@ -74,6 +74,19 @@ class Episodes(Event):
     KIND = "episodes"
     rows: list[tuple[Int64, Int64, Int64, float, float | None, Int64]]
     """Episode number (from 1), environment index, step, time, return (null: not finite), length."""
+    cut: list[Int64] = []
+    """The numbers of those that were not over when the script reset the environment."""
+
+
+class EpisodesRevoked(Event):
+    """Episodes that were written as training have turned out to be evaluation, whose points are written again."""
+
+    KIND = "episodes_revoked"
+    numbers: list[Int64]
+    cut: Int64 = 0
+    """How many of them the script has ended by a reset."""
+    global_step: Int64 | None = None
+    """The run's step without those of the evaluation."""
 
 
 class Steps(Event):
@@ -132,6 +145,8 @@ class WarningLogged(Event):
     text: ShownText
     code: ShownText | None = None
     """A stable name such as `resumed_inexactly`."""
+    is_withdrawn: bool = False
+    """Whether an earlier warning with this text no longer applies."""
 
 
 class Anomaly(Event):
@@ -389,7 +404,9 @@ class Exited(Event):
     limit: float | None = None
     """The limit that was exceeded, in its own unit (seconds or megabytes)."""
     last_words: ShownText | None = None
-    """The last meaningful line of stderr."""
+    """The last exception on stderr, or its last meaningful line."""
+    ended_leftovers: Int64 = 0
+    """Processes that the program had left running, and that were ended by a signal."""
     end_key: str = ""
     """Known to the keeper alone until this line, which is thus not the worker's; the record has its SHA-256."""
 

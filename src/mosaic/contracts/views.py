@@ -62,6 +62,8 @@ class RunView(RunRecord):
     episodic_return: float | None = None
     """Mean of the last 100 episodes."""
     episodes: Int64 = 0
+    cut_episodes: Int64 = 0
+    """Of them, those of a script that has ended them by a reset."""
     is_stalled: bool = False
     """Running, but without progress for a while."""
     seconds_left: float | None = None

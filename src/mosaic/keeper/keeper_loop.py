@@ -24,7 +24,7 @@ from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
 from mosaic.keeper.log_marks import LogMarks
 from mosaic.keeper.surroundings import Surroundings
 from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
-from mosaic.keeper.visibility import WARN_AFTER_S, missing_records_warning
+from mosaic.keeper.visibility import CHECK_AGAIN_S, WARN_AFTER_S, is_importing, missing_records_warning
 from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
 from mosaic.keeper.worker import (
     ProgramStartError,
@@ -174,6 +174,9 @@ class Keeper:
         self._sample_at = self._started + SAMPLE_FIRST_S
         self._memory_check_at = self._started
         self._visibility_check_at = None if self._console is None else self._started + WARN_AFTER_S
+        self._visibility_warning: dict[str, str] | None = None
+        self._ended_leftovers = 0
+        """Processes that were left when the program had ended, and were ended by a signal."""
         reports.report("worker_started", process=identify(self._worker_pid))
         has_gpus = can_see_gpus(launch["env"])
         if has_gpus:
@@ -194,8 +197,8 @@ class Keeper:
         self._report_surroundings(is_last=True)
         if self._console is not None:
             self._console.close()
-            if self._status == 0:  # otherwise the reason of its failure is what counts
-                self._check_visibility()
+            if self._status == 0 or self._visibility_warning is not None:  # else the reason of its failure counts
+                self._check_visibility(time.monotonic(), is_last=True)
         self._reports.report("exited", **self._exit_report(), end_key=self._end_key)
 
     def _tick(self, now: float) -> None:
@@ -214,7 +217,7 @@ class Keeper:
         if self._console is not None:
             self._console.poll(now)
         if self._visibility_check_at is not None and now >= self._visibility_check_at:
-            self._check_visibility()
+            self._check_visibility(now)
         if now >= self._sample_at:
             self._sample_at = now + next_sample_s(now - self._started)
             self._sample(now, self._read(now))
@@ -225,12 +228,19 @@ class Keeper:
         for kind, fields in self._surroundings.take_reports(is_last):
             self._reports.report(kind, **fields)
 
-    def _check_visibility(self) -> None:
-        """Warn if nothing of the program is recorded; only the first call checks that."""
-        is_first, self._visibility_check_at = self._visibility_check_at is not None, None
+    def _check_visibility(self, now: float, is_last: bool = False) -> None:
+        """Warn if nothing of the program is recorded, once, and withdraw that when something is."""
+        if self._visibility_check_at is None:
+            return
+        self._visibility_check_at = now + CHECK_AGAIN_S
         with suppress(OSError):  # Its end must be reported, whatever its files are.
-            warning = missing_records_warning(self._folder) if is_first else None
-            if warning is not None:
+            warning, known = missing_records_warning(self._folder), self._visibility_warning
+            if warning is None:
+                self._visibility_check_at = None
+                if known is not None:
+                    self._reports.report("warning", **known, is_withdrawn=True)
+            elif known is None and (is_last or not is_importing(self._folder)):
+                self._visibility_warning = warning
                 self._reports.report("warning", **warning)
 
     def _read_inbox(self, now: float) -> None:
@@ -274,6 +284,8 @@ class Keeper:
                 return is_process_group_alive(self._worker_pid)
             if pid == 0:
                 return True
+            if self._status is not None and os.WIFSIGNALED(status):
+                self._ended_leftovers += 1
             if pid == self._worker_pid:
                 now = time.monotonic()
                 self._status = os.waitstatus_to_exitcode(status)
@@ -315,6 +327,7 @@ class Keeper:
             "duration_s": round(self._duration_s, 3),
             "peak_rss_mb": round(self._peak_mb, 1),
             "limit": self._warden.limit,
+            "ended_leftovers": self._ended_leftovers,
             "last_words": read_last_words(self._stderr_log, self._stderr_begin),
         }
 

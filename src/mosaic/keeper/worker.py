@@ -25,6 +25,8 @@ _TAIL_BYTES = 1 << 16
 _MAX_LENGTH = 300
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _LINE_END = re.compile(r"[\r\n]+")
+_TRACEBACK = "Traceback (most recent call last):"
+_MAX_EXCEPTION_LINES = 5
 _FATAL = "Fatal Python error: "
 _FOOTERS = (
     "For simplicity, JAX has removed its internal frames",
@@ -182,11 +184,21 @@ def is_process_group_alive(main: int) -> bool:
 
 
 def extract_last_words(tail: bytes) -> str | None:
-    """Return the first line of an interpreter's crash dump, otherwise the last line that is not a library's hint."""
+    """Return the first line of an interpreter's crash dump, or the last exception, or the last line.
+
+    Hints of libraries are left out. An exception that many lines follow was not the last thing that happened.
+    """
     text = _ESCAPE.sub("", tail.decode(errors="replace"))
-    lines = [cleaned for line in _LINE_END.split(text) if _has_content(cleaned := _clean(line))]
+    raw = [line for line in _LINE_END.split(text) if _has_content(_clean(line))]
+    lines = [_clean(line) for line in raw]
     fatal = [line for line in lines if line.startswith(_FATAL)]
     words = fatal or [line for line in lines if not line.startswith(_FOOTERS)] or lines
+    if not fatal and _TRACEBACK in lines:
+        begin = len(lines) - lines[::-1].index(_TRACEBACK)
+        begin = next((at for at in range(begin, len(raw)) if not raw[at].startswith(" ")), len(raw))
+        exception = [line for line in lines[begin:] if not line.startswith(_FOOTERS)]
+        if 0 < len(exception) <= _MAX_EXCEPTION_LINES:
+            words = [" ".join(exception)]
     return words[-1][:_MAX_LENGTH] if words else None
 
 

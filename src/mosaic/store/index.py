@@ -371,8 +371,11 @@ class Index:
                 )
                 number += len(points)
 
-    def add_episodes(self, run_id: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Rows of number, env, step, at, return, length. A number that is known already is replaced."""
+    def add_episodes(self, run_id: str, rows: Sequence[Sequence[Any]], cut: int = 0) -> None:
+        """Rows of number, env, step, at, return, length. A number that is known already is replaced.
+
+        `cut`: how many of them a script has ended by a reset.
+        """
         if not rows:
             return
         with self.transaction():
@@ -395,7 +398,15 @@ class Index:
             )
             if is_replacing:
                 self._start_generation(key)
-            self._update_episode_totals(key, added)
+            self._update_episode_totals(key, added, cut)
+
+    def revoke_episodes(self, run_id: str, numbers: Sequence[int], cut: int) -> None:
+        """Remove episodes that are not training; `cut`: how many of them a script has ended by a reset."""
+        with self.transaction():
+            key = self._key(run_id)
+            deleted = self._db.executemany("DELETE FROM episode WHERE run=? AND number=?", [(key, n) for n in numbers])
+            self._start_generation(key)
+            self._update_episode_totals(key, -max(0, deleted.rowcount), -cut)
 
     def _reserve_numbers(self, key: int, count: int) -> int:
         """Takes `count` point numbers of the run and returns the first of them."""
@@ -410,12 +421,13 @@ class Index:
         """Makes readers read the run's points again from the beginning."""
         self._db.execute("UPDATE run SET generation = max(generation + 1, ?) WHERE id=?", (time.time_ns(), key))
 
-    def _update_episode_totals(self, key: int, added: int) -> None:
+    def _update_episode_totals(self, key: int, added: int, added_cut: int = 0) -> None:
         """`added`: how many more episodes there are. They are not counted again: that would read all of the run's."""
         self._db.execute(
-            "UPDATE run SET episodes = episodes + :added, mean_return = (SELECT avg(episodic_return) FROM "
-            "(SELECT episodic_return FROM episode WHERE run = :key ORDER BY number DESC LIMIT 100)) WHERE id = :key",
-            {"key": key, "added": added},
+            "UPDATE run SET episodes = episodes + :added, cut_episodes = cut_episodes + :cut, "
+            "mean_return = (SELECT avg(episodic_return) FROM (SELECT episodic_return FROM episode WHERE run = :key "
+            "ORDER BY number DESC LIMIT 100)) WHERE id = :key",
+            {"key": key, "added": added, "cut": added_cut},
         )
 
     def delete_above_step(self, run_id: str, step: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mosaic.common.files import file_size
 
-VERSION = 6
+VERSION = 7
 MAX_CHECKED_BYTES = 32 << 20
 """A larger index is checked for damage after the daemon has started: that takes about 6 seconds per GB."""
 
@@ -25,7 +25,7 @@ CREATE TABLE run (
     last_slot INTEGER NOT NULL,         -- of its last attempt; 0 where it has none
     submitted_ms INTEGER NOT NULL,      -- runs are ordered by it, and then by id
     global_step INTEGER, sps REAL, total_timesteps INTEGER, fraction REAL,
-    mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0,
+    mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0, cut_episodes INTEGER NOT NULL DEFAULT 0,
     hardware TEXT, checkpoint_step INTEGER,
     last_point INTEGER NOT NULL DEFAULT 0,  -- number of the newest point or episode; never used twice
     generation INTEGER NOT NULL         -- changes when points that may have been read no longer count
@@ -65,6 +65,7 @@ class RunProgress(NamedTuple):
     fraction: float | None
     mean_return: float | None
     episodes: int
+    cut_episodes: int
     hardware: dict[str, Any] | None
     checkpoint_step: int | None
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mosaic.contracts.events import (
     CheckpointSaved,
     Episodes,
+    EpisodesRevoked,
     Event,
     Finished,
     Hello,
@@ -106,7 +107,13 @@ def _metrics(index: Index, run_id: str, event: Metrics) -> None:
 
 
 def _episodes(index: Index, run_id: str, event: Episodes) -> None:
-    index.add_episodes(run_id, event.rows)
+    index.add_episodes(run_id, event.rows, len(event.cut))
+
+
+def _episodes_revoked(index: Index, run_id: str, event: EpisodesRevoked) -> None:
+    index.revoke_episodes(run_id, event.numbers, event.cut)
+    if event.global_step is not None:
+        index.update_progress(run_id, global_step=event.global_step)
 
 
 def _checkpoint(index: Index, run_id: str, event: CheckpointSaved) -> None:
@@ -128,6 +135,7 @@ _STORES: dict[type[Event], Callable[[Index, str, Any], None]] = {
     ProgressReported: _progress,
     Metrics: _metrics,
     Episodes: _episodes,
+    EpisodesRevoked: _episodes_revoked,
     CheckpointSaved: _checkpoint,
     Sample: _sample,
     Finished: _finished,

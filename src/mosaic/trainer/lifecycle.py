@@ -61,6 +61,7 @@ class EnvironmentReported(LifecycleEvent):
 @dataclass(frozen=True)
 class WarningReported(LifecycleEvent):
     text: str
+    is_withdrawn: bool = False
 
 
 class Paused(LifecycleEvent):
@@ -239,6 +240,8 @@ def _set_environment(record: RunRecord, event: EnvironmentReported) -> RunRecord
 
 def _add_warning(record: RunRecord, event: WarningReported) -> RunRecord:
     message = f"Warning: {event.text}"
+    if event.is_withdrawn:
+        return record.model_copy(update={"history": tuple(line for line in record.history if line.message != message)})
     if len(record.history) >= _MAX_HISTORY or any(entry.message == message for entry in record.history):
         return record
     return _with_history_entry(record, event.at, record.stage, message)
@@ -405,7 +408,9 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
         return Outcome.FAILED, f"{message or f'Ended with exit code {exited.code}.{words}'} Full log: {log_path}"
     if report is not None and report.outcome == "stopped":
         return Outcome.CANCELLED, "It was stopped from outside."
-    return Outcome.SUCCEEDED, "It ended without an error."
+    ended = f"{exited.ended_leftovers} process{'es' if exited.ended_leftovers > 1 else ''} that it left running"
+    note = f" What it started went on: {ended} had to be ended." if exited.ended_leftovers else ""
+    return Outcome.SUCCEEDED, f"It ended without an error.{note}"
 
 
 def _resume_hint(record: RunRecord) -> str:

@@ -314,6 +314,7 @@ class Records:
             "fraction": progress.fraction,
             "episodic_return": progress.mean_return,
             "episodes": progress.episodes,
+            "cut_episodes": progress.cut_episodes,
             "is_stalled": is_running and time.monotonic() - silent_since > STALLED_AFTER_S,
             "idle_s": record.idle_seconds(time.time()),
             "hardware": None if progress.hardware is None else HardwareSample.model_validate(progress.hardware),

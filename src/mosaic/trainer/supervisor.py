@@ -450,7 +450,7 @@ _LIFECYCLE_EVENTS: dict[type[Event], Callable[[Any, str], life.LifecycleEvent]] 
     EnvironmentSeeded: lambda event, _: life.EnvironmentReported(
         at=event.at, env_id=event.env_id, seed=event.seed if isinstance(event.seed, int) else None
     ),
-    WarningLogged: lambda event, _: life.WarningReported(at=event.at, text=event.text),
+    WarningLogged: lambda event, _: life.WarningReported(at=event.at, text=event.text, is_withdrawn=event.is_withdrawn),
     WorkerPaused: lambda event, _: life.Paused(at=event.at),
     WorkerResumed: lambda event, _: life.Unpaused(at=event.at),
     Finished: lambda event, _: life.FinishReported(

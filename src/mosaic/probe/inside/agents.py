@@ -8,12 +8,9 @@ from typing import Any
 
 from mosaic.probe.inside.core import OWN
 from mosaic.probe.inside.discovery import taps, watch_class
-from mosaic.probe.inside.env_taps import EnvTap, find_tap, take_index, tap_env
+from mosaic.probe.inside.env_taps import MAX_CURVES, EnvTap, find_tap, take_index, tap_env
 from mosaic.probe.inside.groups import Place, group_at
 from mosaic.probe.inside.hooks import call_after
-
-_MAX_CURVES = 16
-"""Further agents have no curve."""
 
 
 class AgentsTap(EnvTap):
@@ -44,11 +41,11 @@ class AgentsTap(EnvTap):
         if is_over:
             self.finish_episode()
 
-    def finish_episode(self) -> None:
-        if "metrics" in self.probe.parts and self.group is not None and self.group.is_evaluation is False:
-            for agent in list(self.returns)[:_MAX_CURVES]:
+    def finish_episode(self, is_cut: bool = False) -> None:
+        if "metrics" in self.probe.parts and self.is_training:
+            for agent in list(self.returns)[:MAX_CURVES]:
                 self.probe.add_scalar(OWN, f"agents/{agent}/episodic_return", self.returns[agent], self.probe.steps)
-        super().finish_episode()
+        super().finish_episode(is_cut)
 
 
 class ParallelTap(AgentsTap):

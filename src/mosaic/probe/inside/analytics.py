@@ -24,6 +24,8 @@ class Analytics:
         """Where the script's wrappers record videos."""
         self._evaluation: dict[str, Any] = {}
         """By tag: the newest point."""
+        self.cut_evaluations = 0
+        """Episodes of evaluations that the script has ended by a reset."""
         self._episodes = 0
         self._total = 0.0
         self._lowest, self._highest = float("inf"), float("-inf")
@@ -46,6 +48,7 @@ class Analytics:
             "updated_at": time.time(),
             "global_step": probe.global_step,
             "episodes": probe.episode_count,
+            "episodes_cut_by_reset": probe.cut_count,
             "tensorboard": {
                 "dir": "tensorboard" if probe.has_writer else None,
                 "enabled": os.path.isdir(os.path.join(run_dir, "tensorboard")),
@@ -82,4 +85,5 @@ class Analytics:
         if self._episodes:
             mean = self._total / self._episodes
             summary.update(avg_return=mean, min_return=self._lowest, max_return=self._highest)
+            summary["episodes_cut_by_reset"] = self.cut_evaluations
         return summary

@@ -102,12 +102,20 @@ class Probe:
         self.pid = os.getpid()
         self.total_timesteps: int | None = None
         """The number of steps that this process is going to take, as far as it has set that itself."""
+        self.vague_total: int | None = None
+        """A number that may be that of its steps."""
         self.bar = BarProgress(None, None)
         self.has_bar = False
         """Whether it has a progress bar."""
+        self.read_fraction: Any = None
+        """Returns how much of its work is done, by the trainer of a library."""
         self.has_training_group = False
         for group in self.groups:
             group.forget()
+        self.training_functions: Any = None
+        """The names of functions that seem to evaluate, but that training takes place in; None before any step."""
+        self.revocable: Any = []
+        """The groups.Provisional of these functions; None if there were too many."""
         self.is_child = False
         """Whether it steps environments for another process, which reports the progress."""
         self.read_mark: Any = lambda: None
@@ -123,12 +131,19 @@ class Probe:
         self._tag_sources: dict[str, int] = {}
         self._episode_rows: dict[str, list[list[Any]]] = defaultdict(list)
         """By source: `script`, `probe` or `console`."""
-        self._is_purpose_unknown = False
-        """Whether its episodes wait for the decision whether they are training or evaluation."""
+        self.unmarked_rows: list[list[Any]] = []
+        """Episodes of a process that steps environments for another, which has not decided what they are."""
+        self._revoked_numbers: list[int] = []
+        self._revoked_cut = 0
+        self._must_correct = False
+        """Whether episodes or steps that were reported as training were evaluation."""
         self._episode_source: str | None = None
         self._is_episode_counter = False
         """Whether this process numbers the run's episodes."""
         self._episodes = 0
+        self._revoked_count = 0
+        self.cut_count = 0
+        """Episodes that the script has ended by a reset."""
         self._partial_episode: dict[str, Any] = {}
         self._finished_episodes: Any = deque(maxlen=64)
         self._script_step: int | None = None
@@ -146,9 +161,20 @@ class Probe:
         self._next_analytics_at = 0.0
 
     @property
+    def shown_steps(self) -> int:
+        """Environment steps of this process that are training, or may be."""
+        return self.steps + sum(int(group.steps) for group in self.groups if not group.is_evaluation)
+
+    @property
     def global_step(self) -> int:
         """Environment steps of all processes; the step that the script logs with only if no environment is seen."""
-        return self.steps + self._steps_elsewhere or self._script_step or 0
+        return self.shown_steps + self._steps_elsewhere or self._script_step or 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all intended steps were taken, as far as their number is known."""
+        total = self.requested_timesteps or self.total_timesteps
+        return total is not None and self.steps >= total
 
     def mark_as_child(self, num_envs: int) -> None:
         """Mark this process as one that steps environments for another."""
@@ -164,7 +190,7 @@ class Probe:
 
     @property
     def episode_count(self) -> int:
-        return self._episodes
+        return self._episodes - self._revoked_count
 
     # --- recording: as cheap as possible
 
@@ -183,15 +209,34 @@ class Probe:
             self._points.append((source, tag, step, _now(), value))
         self.tick()
 
-    def add_episode(self, index: int, episodic_return: float, length: int, step: int) -> None:
-        """Record an episode of training, counted by the probe."""
+    def add_episode(
+        self, index: int, episodic_return: float, length: int, step: int, is_cut: bool = False
+    ) -> list[Any]:
+        """Record an episode of training, counted by the probe; returns its row."""
         self._finished_episodes.append((index, episodic_return, length))
-        self._episode_rows["probe"].append([0, index, step, _now(), float(episodic_return), length])
+        row = [0, index, step, _now(), float(episodic_return), length, is_cut]
+        self._episode_rows["probe"].append(row)
+        return row
 
-    def add_evaluation_episode(self, episodic_return: float, length: int, step: int) -> None:
-        at = _now()
+    def add_evaluation_episode(
+        self, episodic_return: float, length: int, step: int, is_cut: bool = False, at: float | None = None
+    ) -> None:
+        at = _now() if at is None else at
         self._points.append((OWN, EVAL_RETURN_TAG, step, at, float(episodic_return)))
         self._points.append((OWN, EVAL_LENGTH_TAG, step, at, float(length)))
+        self.analytics.cut_evaluations += is_cut
+
+    def move_to_evaluation(self, episodes: list[tuple[list[Any], int]]) -> None:
+        """Record episodes as evaluation that were recorded as training; with each, the steps of training before it."""
+        pending = self._episode_rows["probe"]
+        moved = {id(row) for row, _ in episodes}
+        self._episode_rows["probe"] = [row for row in pending if id(row) not in moved]
+        for (number, _, _, at, episodic_return, length, is_cut), step in episodes:
+            if number:
+                self._revoked_numbers.append(number)
+                self._revoked_cut += is_cut
+            self.add_evaluation_episode(episodic_return, length, step, is_cut, at)
+        self._must_correct = True
 
     def add_console_reading(self, reading: Any) -> None:
         """Record a common.console_parser.ConsoleReading."""
@@ -201,7 +246,7 @@ class Probe:
         if not self.has_environments and not self.has_writer:
             self._script_step = step
         if reading.episodic_return is not None:
-            row = [0, 0, step, _now(), reading.episodic_return, reading.episodic_length or 0]
+            row = [0, 0, step, _now(), reading.episodic_return, reading.episodic_length or 0, False]
             self._episode_rows["console"].append(row)
         for tag, value in reading.scalars.items():
             self._points.append((CONSOLE, tag, step, _now(), value))
@@ -232,7 +277,7 @@ class Probe:
                 index, length = known[0], known[2]
                 self._finished_episodes.remove(known)
                 break
-        self._episode_rows["script"].append([0, index, half["step"], half["at"], half["return"], length])
+        self._episode_rows["script"].append([0, index, half["step"], half["at"], half["return"], length, False])
 
     # --- writing, at intervals
 
@@ -254,6 +299,7 @@ class Probe:
             self._settle_groups(is_last)
             self._flush_points(is_last)
             self._flush_episodes(is_last)
+            self._flush_corrections()
             is_progress_due = now >= self._next_progress_at or is_last
             if is_progress_due:
                 self._add_progress(now)
@@ -272,22 +318,22 @@ class Probe:
 
     def _release_lock(self) -> None:
         self._lock.release()
-        if self.deferred_signal is not None:
-            os.kill(os.getpid(), self.deferred_signal)
+        number, self.deferred_signal = self.deferred_signal, None  # its handler flushes once more
+        if number is not None:
+            os.kill(os.getpid(), number)
 
     def _settle_groups(self, is_last: bool) -> None:
         for group in self.groups:
             group.settle()
         if is_last:
-            total = self.requested_timesteps or self.total_timesteps
-            is_complete = total is not None and self.steps >= total
+            is_evaluation = self.is_complete
             for group in self.groups:
-                group.decide(is_evaluation=is_complete)
-        mark = self.read_mark() if self._episode_rows["probe"] else None
-        self._is_purpose_unknown = mark is not None and mark.purpose == "unknown" and not is_last
-        if mark is not None and mark.purpose == "evaluation":
-            for _, _, _, _, episodic_return, length in self._episode_rows.pop("probe"):
-                self.add_evaluation_episode(episodic_return, length, mark.step)
+                group.decide(is_evaluation)
+        mark = self.read_mark() if self.unmarked_rows else None
+        if self.unmarked_rows and (mark is None or mark.purpose == "evaluation"):
+            rows, self.unmarked_rows = self.unmarked_rows, []
+            if mark is not None:
+                self.move_to_evaluation([(row, mark.step) for row in rows])
 
     def _flush_points(self, is_last: bool) -> None:
         if not self._points:
@@ -321,19 +367,34 @@ class Probe:
         if self._partial_episode and (is_last or _now() - self._partial_episode["at"] > 1.0):
             self._complete_episode()
         source = self._claim_episode_source(is_last) if any(self._episode_rows.values()) else None
-        if source is None or self._is_purpose_unknown:
+        if source is None:
             return
         outbox = self._open_outbox()
         chosen = self._episode_rows[source]
         self._episode_rows = defaultdict(list)
         lines: list[EpisodeRow] = []
-        for (_, env, step, at, _, length), value in zip(chosen, as_float32([row[4] for row in chosen])):
+        for row, value in zip(chosen, as_float32([row[4] for row in chosen])):
+            _, env, step, at, _, length, is_cut = row
             self._episodes += 1
+            self.cut_count += is_cut
             # Other processes do not know each other's count: they number by the clock, so that no number repeats.
-            number = self._episodes if self._is_episode_counter else int(at * 1e6)
-            lines.append((number, env, step, round(at, 6), value, length))
+            row[0] = self._episodes if self._is_episode_counter else int(at * 1e6)
+            lines.append((row[0], env, step, round(at, 6), value, length))
         if lines:
-            outbox.put("episodes", {"rows": json_rows(lines)}, len(lines))
+            cut = [row[0] for row in chosen if row[6]]
+            outbox.put("episodes", {"rows": json_rows(lines), **({"cut": cut} if cut else {})}, len(lines))
+
+    def _flush_corrections(self) -> None:
+        if not self._must_correct:
+            return
+        self._must_correct = False
+        numbers, self._revoked_numbers = self._revoked_numbers, []
+        cut, self._revoked_cut = self._revoked_cut, 0
+        self._revoked_count += len(numbers)
+        self.cut_count -= cut
+        if numbers or self._reported_step:
+            step = None if self.is_child else self.global_step
+            self._open_outbox().put("episodes_revoked", {"numbers": numbers, "cut": cut, "global_step": step})
 
     def _claim_episode_source(self, is_last: bool) -> str | None:
         """Return the source of episodes for all processes of the run; the first process to claim it decides."""
@@ -363,22 +424,26 @@ class Probe:
         self._next_progress_at = now + PROGRESS_S
         if self.is_child:
             return
-        own_step = self.steps or self._script_step or 0
+        steps = self.shown_steps
+        own_step = steps or self._script_step or 0
         if self._reported_step is None:
             self._speed.start(own_step, now)
         sps = self._speed.update(own_step, now) or 0.0
-        own_total = (self.total_timesteps or self.bar.total_timesteps) if self._is_rank_zero else None
-        run = self._shared_counts.exchange(ProcessCount(self.steps, own_total or 0, sps, now))
-        self._steps_elsewhere = run.steps - self.steps
+        vague_total = self.vague_total if (self.vague_total or 0) >= own_step else None
+        totals = self.total_timesteps or self.bar.total_timesteps or vague_total
+        own_total = totals if self._is_rank_zero else None
+        run = self._shared_counts.exchange(ProcessCount(steps, own_total or 0, sps, now))
+        self._steps_elsewhere = run.steps - steps
         step = self.global_step
         is_seen = self.has_environments or self._script_step is not None or step > 0
-        if not self.steps and not (is_seen and self._is_rank_zero):
+        if not steps and not (is_seen and self._is_rank_zero):
             return
         self._reported_step = step
         fields = {
             "global_step": step,
             "total_timesteps": self.requested_timesteps or run.total_timesteps or None,
             "sps": round(run.sps, 1) if run.sps > 0 else None,
+            **({"fraction": self.read_fraction()} if self.read_fraction else {}),
             **({"fraction": self.bar.fraction} if self.has_bar else {}),
         }
         self._open_outbox().put("progress", fields)
@@ -413,7 +478,7 @@ class Probe:
 
     def close_if_used(self) -> None:
         """Close it unless this process has recorded nothing."""
-        if self.steps or self._outbox is not None or self._points or any(self._episode_rows.values()):
+        if self.shown_steps or self._outbox is not None or self._points or any(self._episode_rows.values()):
             self.close()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import time
 import weakref
 from typing import Any
 
-from mosaic.probe.inside.core import Probe, current_probe
+from mosaic.probe.inside.core import OWN, Probe, current_probe
 from mosaic.probe.inside.discovery import forget_creation, is_in_constructor, is_part_of_recorded, taps
 from mosaic.probe.inside.groups import UNKNOWN, EnvGroup
 from mosaic.probe.inside.hooks import call_before, replace_method, report_failure
@@ -21,6 +21,8 @@ POLL_S = 0.05
 WATCHED_POLL_S = 0.002
 MAX_LANES = 64
 """Further environments have no lane."""
+MAX_CURVES = 16
+"""Further agents and components of a reward have no curve."""
 
 _taps: dict[int, EnvTap] = taps
 _patched_classes: set[type] = set()
@@ -38,6 +40,7 @@ class EnvTap:
         "group",
         "has_truncation",
         "index",
+        "is_evaluated",
         "is_in_vector",
         "kind",
         "late_steps",
@@ -58,6 +61,8 @@ class EnvTap:
         """The object whose `steps` is incremented by each step, if nothing else counts them."""
         self.wrapper: CountedWrapper | None = None
         """The wrapper that counts the steps instead, if any."""
+        self.is_evaluated = False
+        """Whether the episode is evaluation, whatever its group is used for. Unknown of those in a vector."""
         self.is_in_vector = False
         """Whether a vector environment counts the steps instead."""
         self.late_steps = 0
@@ -100,33 +105,43 @@ class EnvTap:
         """Publish a due frame and flush due values; called at intervals and at the first step of an episode."""
         frames, interval_s, is_undecided = self.frames, POLL_S, False
         if self.length < 3:
-            group = self.group
-            if group is not None:
-                if group.is_evaluation is None:
-                    is_undecided = True
-                    self._check_purpose(group)
-                if self.wrapper is not None:
-                    self.wrapper.counter = group.counter
-                elif not self.is_in_vector:
-                    self.counter = group.counter
+            if self.group is not None:
+                is_undecided = self._check_purpose(self.group)
             if self.length == 1 and not self.is_in_vector:
                 self._count_at_outermost()
         if frames is not None:
             if frames.is_due():
-                frames.publish_frame(self.episode, self.length, reward, self.total)
+                frames.publish_frame(self.episode, self.length, _sum(reward), _sum(self.total))
             if frames.lane.is_watched:
                 interval_s = WATCHED_POLL_S
         self.next_poll_at = 0.0 if is_undecided and self.length == 1 else now + interval_s
         if now >= self.probe.next_flush_at:
             self.probe.flush(now)
 
-    def _check_purpose(self, group: EnvGroup) -> None:
-        """Compare the first two steps of an episode: if there is training between them, they are training too."""
+    def _check_purpose(self, group: EnvGroup) -> bool:
+        """Find out what the episode is for, and count its steps as that; return whether its group is undecided.
+
+        If there is training between the first two steps of an episode, they are training too.
+        """
+        probe, counter = self.probe, self.counter
         if self.length == 1:
-            group.on_episode_start()
-        elif self.probe.steps != self._first_step:
+            if counter is not None:
+                counter.steps -= 1  # the running step, which belongs to what is decided now
+            if not self.is_in_vector:
+                self.is_evaluated = group.start_episode()
+            elif group.is_evaluation is None:
+                group.start_episode()
+        elif group.is_evaluation is None and not self.is_evaluated and probe.steps != self._first_step:
             group.decide(False)
-        self._first_step = self.probe.steps
+        if not self.is_in_vector:
+            target = probe.evaluation if self.is_evaluated else group.counter
+            if self.wrapper is not None:
+                self.wrapper.counter = target
+            else:
+                self.counter = target
+                target.steps += self.length == 1
+        self._first_step = probe.steps
+        return group.is_evaluation is None
 
     def _count_at_outermost(self) -> None:
         """Count at the wrapper that the script steps, from the running step on."""
@@ -140,18 +155,42 @@ class EnvTap:
             self.counter.steps += 1
         if outer is not None:
             wrapper = self.wrapper = CountedWrapper(outer, self.counter)
+            wrapper.is_stepped = is_stepping
             self.counter, self.late_steps = None, 1
             if wrapper.is_running_step_counted or not is_stepping:
                 wrapper.counter.steps -= 1
 
-    def finish_episode(self) -> None:
-        probe = self.probe
+    @property
+    def is_training(self) -> bool:
+        """Whether the episode is known to be training."""
+        group = self.group
+        if group is None or group.is_evaluation is not False or self.probe.is_evaluating:
+            return False
+        return not (group.is_evaluated_on if self.is_in_vector else self.is_evaluated)
+
+    def finish_episode(self, is_cut: bool = False) -> None:
+        """Record the episode; `is_cut`: it was not over, but the script has reset the environment."""
+        probe, group = self.probe, self.group
         if "metrics" in probe.parts:
-            if self.group is None:
+            if type(self.total) is not float:
+                self.total = self._record_components(self.total)
+            if group is None:
                 self._add_episode_of_child()
             else:
-                self.group.add_episode(self.index, self.total, self.length, probe.steps + self.late_steps)
+                is_evaluated = group.is_evaluated_on if self.is_in_vector else self.is_evaluated
+                row = self.index, self.total, self.length, probe.steps + self.late_steps
+                group.add_episode(row, is_evaluated, is_cut)
         self.start_episode()
+
+    def _record_components(self, total: Any) -> float:
+        """Return the sum of a return with several components, each of which has a curve of its own."""
+        if getattr(total, "size", 1) == 1 or not hasattr(total, "tolist"):
+            return float(total.item() if hasattr(total, "item") else total)
+        components = total.reshape(-1).tolist()
+        if self.is_training:
+            for index, component in enumerate(components[:MAX_CURVES]):
+                self.probe.add_scalar(OWN, f"rewards/{index}/episodic_return", component, self.probe.steps)
+        return float(sum(components))
 
     def _add_episode_of_child(self) -> None:
         probe, mark = self.probe, self.probe.read_mark()
@@ -160,7 +199,9 @@ class EnvTap:
             probe.steps = self._first_step  # without those of the evaluation
         else:
             step = (probe.steps + self.late_steps) * probe.num_envs
-            probe.add_episode(self.index, self.total, self.length, step)
+            row = probe.add_episode(self.index, self.total, self.length, step)
+            if mark is not None:
+                probe.unmarked_rows.append(row)
         self._first_step = probe.steps
 
     def start_episode(self) -> None:
@@ -182,6 +223,20 @@ class EnvTap:
         if self.frames is not None:
             self.frames.close()
             self.frames = None
+
+
+def _as_array(reward: Any) -> Any:
+    """Convert a reward whose components are a list or a tuple."""
+    import numpy
+
+    return numpy.asarray(reward, dtype=float)
+
+
+def _sum(reward: Any) -> float:
+    """Return a reward for the display of a frame."""
+    if type(reward) in (list, tuple):
+        return float(sum(reward))
+    return float(reward.sum() if hasattr(reward, "sum") else reward)
 
 
 def make_frame_tap(env: Any, index: int, num_envs: int, probe: Probe) -> Any:
@@ -241,7 +296,7 @@ def tap_env(
         return
     _patch_class(type(env), tap_class)
     tap = _taps[id(env)] = tap_class(env, index, num_envs, group, vector_size)
-    forget_creation(getattr(env, "unwrapped", env))
+    forget_creation(env)  # what it wraps is recorded if the script resets that itself
     tap.report_environment(env, seed)
     current_probe().has_environments = True
 
@@ -278,7 +333,10 @@ def _patch_step(kind: Any) -> None:
                 if counter is not None:
                     counter.steps += 1
                 tap.length += 1
-                tap.total += result[1]
+                try:
+                    tap.total += result[1]
+                except TypeError:
+                    tap.total = tap.total + _as_array(result[1])
                 now = clock()
                 if now >= tap.next_poll_at:
                     tap.has_truncation = len(result) == 5
@@ -310,7 +368,13 @@ def _on_reset(env: Any, *args: Any, **kwargs: Any) -> None:
             _on_close(env)
             return
     if tap.length:
-        tap.start_episode()
+        wrapper = tap.wrapper
+        if tap.is_in_vector or tap.group is None or (wrapper is not None and not wrapper.is_stepped):
+            tap.start_episode()  # not by the script itself, or only the wrappers have stepped since the last reset
+        else:
+            tap.finish_episode(is_cut=True)
+    if tap.wrapper is not None:
+        tap.wrapper.is_stepped = False
     if kwargs.get("seed") is not None:
         tap.report_environment(env, kwargs["seed"])
 

@@ -123,6 +123,7 @@ def patch_vector(module: Any) -> None:
         kind = vars(module).get(name)
         if kind is not None:
             call_before(kind, "__init__", "environments", _bind_factories)
+            call_before(kind, "reset", "environments", _on_vector_reset)
             _patch_vector_step(kind, "step_wait" if "step_wait" in vars(kind) else "step")
 
 
@@ -139,6 +140,12 @@ def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
         vector.group.child_indices += range(first, first + count)
     factories = [IndexedEnvFactory(make, first + index, count, vector) for index, make in enumerate(make_functions)]
     return (envs, factories, *args), kwargs
+
+
+def _on_vector_reset(envs: Any, *args: Any, **kwargs: Any) -> None:
+    vector = _vectors.get(id(envs))
+    if vector is not None:
+        vector.group.needs_check = True
 
 
 def _patch_vector_step(kind: Any, name: str) -> None:

@@ -18,6 +18,11 @@ SCRIPT_DIR_VARIABLE = "MOSAIC_SCRIPT_DIR"
 FIRST_PROCESS_VARIABLE = "MOSAIC_PROBE_FIRST"
 """The pid of the process that writes journal.jsonl; all others have their own journal."""
 
+IMPORT_MARK = ".importing"
+"""A file of the run that is written while the program imports modules, for the keeper."""
+IMPORT_MARK_S = 2.0
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
 # By module: the part of the probe it belongs to, and `our module:function`, which is called with the module.
 PATCHES = {
     "gymnasium.core": ("", "environments:patch_core"),
@@ -55,11 +60,18 @@ PATCHES = {
     "wandb.sdk.wandb_run": ("wandb", "recorders:patch_wandb_run"),
     "wandb.integration.gym": ("wandb", "recorders:patch_wandb_monitor"),
     "torch.serialization": ("checkpoints", "recorders:patch_torch"),
+    "subprocess": ("", "hooks:patch_subprocess"),
     "argparse": ("metrics", "totals:patch_argparse"),
+    "click.core": ("metrics", "totals:patch_click"),
+    "typer._click.core": ("metrics", "totals:patch_click"),
+    "fire.core": ("metrics", "totals:patch_fire"),
+    "hydra.core.utils": ("metrics", "totals:patch_hydra"),
+    "lightning.pytorch.trainer.trainer": ("", "totals:patch_lightning"),
+    "pytorch_lightning.trainer.trainer": ("", "totals:patch_lightning"),
     "tyro._cli": ("metrics", "totals:patch_tyro"),
     "tyro": ("", "recorders:silence_tyro"),
 }
-_CONSOLE_WORDS = ("global_step", "episodic_", "fps", "time_elapsed", "wall_time")
+_CONSOLE_WORDS = ("global_step", "global step", "episodic", "fps", "time_elapsed", "wall_time")
 """One of them is in every line that the console parser understands."""
 
 
@@ -79,6 +91,8 @@ def install() -> None:
         return
     _write_handshake(os.environ[RUN_DIR_VARIABLE])
     sys.meta_path.insert(0, PatchFinder(instructions.parts))
+    _keep_on_path_of_children()
+    sys.excepthook = _print_without_own_frames
     if "console" in instructions.parts:
         _patch_stdout()
 
@@ -108,6 +122,58 @@ def _packages_line() -> str:
     packages = ",".join(f'"{name}":"{version}"' for name, version in installed_packages().items())
     fields = f'"seq":2,"at":{time.time():.6f},"kind":"packages","python":"{python_version()}"'
     return f'{{{fields},"packages":{{{packages}}}}}\n'
+
+
+_PROBE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _with_probe(python_path: str) -> str:
+    if not python_path or _PROBE_FOLDER in python_path.split(os.pathsep):
+        return python_path or _PROBE_FOLDER
+    return _PROBE_FOLDER + os.pathsep + python_path
+
+
+def _keep_on_path_of_children() -> None:
+    """Keep the probe on the path of child processes if the script sets PYTHONPATH, which it still reads as it set it.
+
+    Without an environment of their own, children get that of the process, which `os.environ` sets by `putenv`.
+    """
+    original = os.putenv
+
+    def putenv(name: Any, value: Any) -> None:
+        original(name, _with_probe(os.fsdecode(value)) if os.fsdecode(name) == "PYTHONPATH" else value)
+
+    os.putenv = putenv
+    if hasattr(os.environ, "putenv"):  # before Python 3.9
+        os.environ.putenv = putenv
+
+
+def patch_subprocess(module: Any) -> None:
+    call_before(module.Popen, "__init__", "processes", _on_popen)
+
+
+def _on_popen(process: Any, *args: Any, **kwargs: Any) -> Any:
+    env = kwargs.get("env") or {}
+    if INSTRUCTIONS_VARIABLE in env:
+        kwargs["env"] = {**env, "PYTHONPATH": _with_probe(env.get("PYTHONPATH", ""))}
+    return (process, *args), kwargs
+
+
+def _print_without_own_frames(kind: Any, error: Any, trace: Any) -> None:
+    """Print an uncaught exception as it is printed without the probe."""
+    own, cause = os.path.dirname(__file__), error
+    for _ in range(20):  # causes, of which there may be a ring
+        if cause is None:
+            break
+        entries, entry = [], cause.__traceback__
+        while entry is not None:
+            entries += [] if entry.tb_frame.f_code.co_filename.startswith(own) else [entry]
+            entry = entry.tb_next
+        for entry, following in zip(entries, [*entries[1:], None]):
+            entry.tb_next = following
+        cause.__traceback__ = entries[0] if entries else None
+        cause = cause.__cause__ or cause.__context__
+    sys.__excepthook__(kind, error, error.__traceback__)
 
 
 def _patch_stdout() -> None:
@@ -205,8 +271,15 @@ class PatchFinder:
 
     def __init__(self, parts: set[str]) -> None:
         self._parts = parts
+        self._next_mark_at = time.monotonic() + IMPORT_MARK_S
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if time.monotonic() >= self._next_mark_at:
+            self._next_mark_at = time.monotonic() + IMPORT_MARK_S
+            try:
+                os.close(os.open(os.path.join(os.environ[RUN_DIR_VARIABLE], IMPORT_MARK), _CREATE, 0o600))
+            except OSError:
+                return None  # the run folder is gone
         if name not in PATCHES:
             return None
         part, patch = PATCHES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from mosaic.probe.inside.core import BarProgress, current_probe
@@ -9,7 +10,10 @@ from mosaic.probe.inside.environments import find_group
 from mosaic.probe.inside.groups import call_as_evaluation, calling_place, is_worker_process
 from mosaic.probe.inside.hooks import call_after, call_before
 
-_STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
+_STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps", "total_env_steps", "num_env_steps")
+_VAGUE_ARGUMENT = "steps"
+"""It may be another number of steps than that of the whole training."""
+_MAX_CONFIG_DEPTH = 3
 
 
 def set_total(steps: Any) -> None:
@@ -51,8 +55,61 @@ def patch_tyro(module: Any) -> None:
 def _read_arguments(arguments: Any) -> None:
     if is_worker_process():
         return  # the same arguments as in the process that has started it
-    values = (getattr(arguments, name, None) for name in _STEP_ARGUMENTS)
-    set_total(next((value for value in values if _is_count(value)), None))
+    _read_settings(vars(arguments) if hasattr(arguments, "__dict__") else {})
+
+
+def _read_settings(settings: Any, depth: int = 0) -> None:
+    """Take the total from the settings of a program, by name."""
+    set_total(next((settings[name] for name in _STEP_ARGUMENTS if _is_count(settings.get(name))), None))
+    if _is_count(settings.get(_VAGUE_ARGUMENT)):
+        current_probe().vague_total = int(settings[_VAGUE_ARGUMENT])
+    if depth < _MAX_CONFIG_DEPTH:
+        for name in list(settings):
+            if name != "hydra" and hasattr(settings.get(name), "items"):
+                _read_settings(settings[name], depth + 1)
+
+
+def patch_click(module: Any) -> None:
+    """Patch click, which typer is built on."""
+    call_before(module.Command, "invoke", "arguments", lambda command, context: _read_settings(context.params))
+
+
+def patch_fire(module: Any) -> None:
+    call_before(module, "_CallAndUpdateTrace", "arguments", _on_fire)
+
+
+def _on_fire(component: Any, args: Any, *_: Any, **__: Any) -> None:
+    """Read the defaults of the function that fire calls, and the arguments that replace them."""
+    try:
+        defaults = {name: parameter.default for name, parameter in inspect.signature(component).parameters.items()}
+    except (TypeError, ValueError):
+        return
+    words = [word.lstrip("-").replace("-", "_") for argument in args for word in argument.split("=", 1)]
+    given = {name: int(value) for name, value in zip(words, words[1:]) if name in defaults and value.isdigit()}
+    _read_settings({**defaults, **given}, _MAX_CONFIG_DEPTH)
+
+
+def patch_hydra(module: Any) -> None:
+    def on_job(*args: Any, **kwargs: Any) -> None:
+        _read_settings(module.OmegaConf.to_container(kwargs.get("config") or args[1]))
+
+    call_before(module, "run_job", "arguments", on_job)
+
+
+def patch_lightning(module: Any) -> None:
+    call_before(module.Trainer, "fit", "arguments", _on_lightning)
+
+
+def _on_lightning(trainer: Any, *args: Any, **kwargs: Any) -> None:
+    """Take the share of its steps or epochs that is done; they are updates, not steps of an environment."""
+
+    def fraction() -> Any:
+        for done, total in ((trainer.global_step, trainer.max_steps), (trainer.current_epoch, trainer.max_epochs)):
+            if _is_count(total):
+                return round(min(1.0, done / total), 4)
+        return None
+
+    current_probe().read_fraction = fraction
 
 
 # --- trainers

@@ -60,6 +60,7 @@ class VectorTap:
             self._frames = None
 
     def start_episodes(self) -> None:
+        self.group.needs_check = True
         self._totals[:] = 0.0
         self._lengths[:] = 0
         self._ended[:] = False
@@ -81,7 +82,8 @@ class VectorTap:
         if ended.any():
             for index in self._numpy.flatnonzero(ended) if "metrics" in probe.parts else ():
                 episodic_return, length = float(self._totals[index]), int(self._lengths[index])
-                self.group.add_episode(self._first + int(index), episodic_return, length, probe.steps)
+                row = self._first + int(index), episodic_return, length, probe.steps
+                self.group.add_episode(row, self.group.is_evaluated_on)
             self._totals[ended] = 0.0
             self._lengths[ended] = 0
             self._episode += int(ended[-1])

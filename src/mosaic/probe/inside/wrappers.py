@@ -29,6 +29,8 @@ class CountedWrapper:
 
     def __init__(self, wrapper: Any, counter: Any) -> None:
         self.counter = counter
+        self.is_stepped = True
+        """Whether the script has stepped it since the last reset of the environment inside."""
         self.kind: Any = type(wrapper)
         """The class whose `step` counts: an inherited `step` that it calls is not counted again."""
         self.is_running_step_counted = self.kind in _patched_classes
@@ -57,6 +59,7 @@ def _patch_step(kind: Any) -> None:
         wrapper = wrapper_of(id(self))
         if wrapper is not None and wrapper.kind is kind:
             wrapper.counter.steps += 1
+            wrapper.is_stepped = True
         return result
 
     def any_step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -64,6 +67,7 @@ def _patch_step(kind: Any) -> None:
         wrapper = wrapper_of(id(self))
         if wrapper is not None and wrapper.kind is kind:
             wrapper.counter.steps += 1
+            wrapper.is_stepped = True
         return result
 
     patched = functools.wraps(original)(step if takes_only(original, "action") else any_step)
