@@ -22,6 +22,8 @@ from tests.helpers.worker_runs import events, run_worker, small, train_here
 
 from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Imports
+from mosaic.envs.user_modules import allow_imports
 from mosaic.fastlane import Frame, FrameRequest, LaneView, as_rgb, lane_indices, lanes_folder
 from mosaic.fastlane.lane_files import LANES_VARIABLE
 
@@ -72,6 +74,34 @@ def test_watching_does_not_change_what_is_learned(tmp_path: Path, kind: dict[str
     assert watcher.frames
     assert len({frame.image.tobytes() for frame in watcher.frames}) > 1
     assert any(frame.step > 0 for frame in watcher.frames)
+    assert weights(plain) == weights(watched)
+
+
+OWN_PIXELS = """
+import gymnasium as gym
+import numpy as np
+class Pixels(gym.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        env.unwrapped.render_mode = "rgb_array"
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (70,), np.float32)
+    def observation(self, observation):
+        return self.env.unwrapped.render()[::60, ::60].mean(-1).astype(np.float32).reshape(-1) / 255
+"""
+
+
+def test_watching_does_not_change_what_is_learned_from_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F61: the particles of LunarLander, which `render` ages, are a part of what the policy sees."""
+    (tmp_path / "own_pixels_of_a_test.py").write_text(OWN_PIXELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    allow_imports(Imports(modules=("own_pixels_of_a_test",)))
+    settings = {"num_envs": 2, "num_steps": 128, "wrappers": ["own_pixels_of_a_test:Pixels"]}
+    config = small(env_id="LunarLander-v3", total_timesteps=2048, extras=settings)
+    plain = train_here(RunFolder(tmp_path / "plain"), config)
+    watched = RunFolder(tmp_path / "watched")
+    with Watcher(watched, request=FrameRequest(120, 0.5)) as watcher:
+        train_here(watched, config)
+    assert watcher.frames
     assert weights(plain) == weights(watched)
 
 
