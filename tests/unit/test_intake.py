@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,20 @@ def test_an_incomplete_line_is_read_again_only_when_it_has_grown(
         file.write('bal_step": 7}\n')
     assert [reader.read_next("R1") for _ in range(3)] == [True, False, False]
     assert (reads, records.index.get_progress("R1").global_step) == (2, 7)
+
+
+def test_the_step_of_a_run_is_the_highest_of_its_processes(records: Records) -> None:
+    folder = records.folder("R1")
+    reader = intake.Intake(records)
+    with closing(Journal(folder.journal)) as main, closing(Journal(folder.path / "journal.77.jsonl")) as further:
+        for journal, kind, step in ((main, "progress", 3), (further, "progress", 9), (further, "finished", 8)):
+            journal.append(kind, outcome="succeeded", global_step=step)
+            while reader.read_next("R1"):
+                pass
+        main.append("finished", outcome="succeeded", global_step=4)
+        while reader.read_next("R1"):
+            pass
+    assert records.index.get_progress("R1").global_step == 9
 
 
 def test_a_long_journal_delays_the_exit_of_its_worker_but_not_its_start(records: Records) -> None:

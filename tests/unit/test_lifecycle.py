@@ -70,6 +70,17 @@ def test_what_keeps_a_run_from_being_resumed(
     assert (run.can_resume(), run.can_resume(is_extended=True)) == (not obstacle, not obstacle_to_extend)
 
 
+def test_the_end_of_an_attached_run_is_what_its_program_or_its_keeper_says() -> None:
+    """Its log is of the process that waits for it, and empty."""
+    attached = running(is_attached=True)
+    failed = life.FinishReported(at=8.0, final_report=FinalReport(outcome="failed", reason="KeyError: 'a'"))
+    assert ending(life.advance(attached, failed), code=1).reason == "KeyError: 'a'"
+    assert ending(attached, code=1, last_words="Process 7 ended.").reason == "Process 7 ended."
+    assert ending(attached, signal=9).reason == "Killed by signal 9 (SIGKILL)."
+    interrupted = life.FinishReported(at=8.0, final_report=FinalReport(outcome="stopped", reason="Ctrl-C"))
+    assert ending(life.advance(attached, interrupted), code=0).reason == "Ctrl-C"
+
+
 def test_events_that_do_not_fit_the_state_are_ignored() -> None:
     finished = ending(running(), code=0)
     happenings: list[life.LifecycleEvent] = [

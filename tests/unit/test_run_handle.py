@@ -246,6 +246,38 @@ def test_the_inbox_offset_is_read_from_the_environment(folder: RunFolder, monkey
         assert run.checkpoint_due(1)
 
 
+def test_a_further_process_adds_to_the_run_with_files_of_its_own(folder: RunFolder) -> None:
+    with open_run(folder, tensorboard=folder.tensorboard) as run:
+        run.hello()
+        send_command(folder, "stop", at=0.0)
+        tick(run)
+        assert not run.stop_requested, "The command is older than this process."
+        train(run, 1, 10)
+        run.save_checkpoint(9, weights={"w": np.zeros(2)}, arrays={}, facts={})
+        written = analytics(folder)
+        (folder.checkpoints / ".10.tmp").mkdir()
+        with open_run(folder, process=77, tensorboard=folder.tensorboard) as further:
+            tick(further)
+            assert further.stop_requested, "It reads all commands."
+            train(further, 10, 40)
+            further.save_checkpoint(39, weights={"w": np.ones(2)}, arrays={}, facts={})
+        assert (folder.checkpoints / ".10.tmp").exists(), "Another process may be writing it."
+        assert analytics(folder) == written
+        run.is_shared = True
+        run.finish()
+    assert [one["step"] for one in analytics(folder)["checkpoints"]] == [9, 39]
+    journal = folder.path / "journal.77.jsonl"
+    events = read_all(journal)
+    assert {"hello", "packages"}.isdisjoint(event["kind"] for event in events)
+    assert (events[-1]["kind"], events[-1]["global_step"]) == ("finished", 39)
+    numbers = [row[0] for event in events if event["kind"] == "episodes" for row in event["rows"]]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 10
+    assert min(numbers) > 2**50, "Another process does not use them."
+    points = tensorboard_points(folder.tensorboard / "process-77")["losses/value_loss"]
+    assert [step for step, _, _ in points] == list(range(10, 40))
+
+
 def test_signal_handlers_are_restored_at_the_end(folder: RunFolder) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with open_run(folder) as run:

@@ -6,7 +6,9 @@ import math
 import os
 import re
 import struct
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,6 +55,14 @@ def test_any_point_is_encoded_as_tensorboards_protobuf(tag: str, step: int, at: 
     assert event.summary.value[0].tag == tag
     decoded = event.summary.value[0].simple_value
     assert decoded == value or (math.isnan(decoded) and math.isnan(value))
+
+
+def test_a_name_that_cannot_be_encoded_does_not_keep_back_other_points(tmp_path: Path) -> None:
+    names: list[Any] = ["first", 0, "\ud800", "last"]
+    with closing(EventWriter(tmp_path)) as writer:
+        for name in names:
+            writer.add_scalar(name, 1.0, 1, 1.0)
+    assert list(tensorboard_points(tmp_path)) == ["first", "0", "?", "last"]
 
 
 def test_the_file_name_and_header_are_as_tensorboard_expects(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ class Client:
     def start_run(
         self,
         name: str | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: Any = None,
         *,
         group: str | None = None,
         tags: Sequence[str] = (),
@@ -234,8 +234,9 @@ class Client:
     ) -> AttachedRun:
         """Start a run that this process produces, such as a training loop in a notebook.
 
-        `config` are the settings that are shown and compared; `env_id`, `seed` and `total_timesteps` among them are
-        those of the run. The run starts at once, whatever waits in the queue. Use it as a context manager.
+        `config` are the settings that are shown and compared, as a mapping, a dataclass or an argparse.Namespace;
+        `env_id`, `seed` and `total_timesteps` among them are those of the run. The run starts at once, whatever waits
+        in the queue. Use it as a context manager; without, it ends with the program.
         """
         from mosaic.api.attached_run import start_attached_run
 

@@ -255,7 +255,7 @@ class RunFolder:
         """Which of them W&B has received."""
         # the worker
         self.journal = self.path / "journal.jsonl"
-        """The events of the run; further processes of a script write `journal.<pid>.jsonl`."""
+        """The events of the run; further processes of a program write `journal.<pid>.jsonl`."""
         self.analytics = self.path / "analytics.json"
         """Where its videos, models, checkpoints and evaluations are."""
         self.checkpoints = self.path / "checkpoints"

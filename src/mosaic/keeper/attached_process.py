@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from mosaic.common.processes import is_alive
+from mosaic.common.processes import is_alive, start_time
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.journal import Follower
@@ -40,6 +40,15 @@ def wait_for_attached(arguments: list[str]) -> int:
             if line.body["kind"] == "finished":
                 return 0 if line.body.get("outcome") in SUCCESSFUL_OUTCOMES else 1
         if not was_alive:
-            print(f"Process {pid}, which produced this run, ended without finishing it.", file=sys.stderr)
+            end = f"Process {pid}, which produced this run, ended without finishing it."
+            print(f"{end} {describe_further_processes(folder)}".strip(), file=sys.stderr)
             return 1
         time.sleep(POLL_S)
+
+
+def describe_further_processes(folder: RunFolder) -> str:
+    """Return a sentence that names the further processes that still log into the run; empty without any."""
+    journals = {path.name.split(".")[1]: Follower(path) for path in folder.journals()[1:]}
+    alive = [pid for pid in journals if pid.isdecimal() and start_time(int(pid))]
+    left = [pid for pid in alive if "finished" not in (line.body["kind"] for line in journals[pid].read_rest())]
+    return f"Processes still log into it ({', '.join(left)}); what they log from now on is lost." if left else ""

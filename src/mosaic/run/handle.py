@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -85,18 +86,21 @@ class Run:
         names: Mapping[str, str] | None = None,
         handles_signals: bool = True,
         on_command: Callable[[Mapping[str, Any]], bool] | None = None,
+        process: int | None = None,
     ) -> None:
         """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file.
 
         `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake. With `handles_signals`,
         SIGTERM and Ctrl-C request a stop. `on_command` is called with each command first, and returns whether it has
-        handled it.
+        handled it. `process` is the id of a further process, which adds to a run that another one begins and ends.
         """
         for path in (folder.path, folder.logs, folder.checkpoints):
             path.mkdir(parents=True, exist_ok=True)
-        checkpoints.recover_interrupted_writes(folder)
+        if process is None:
+            checkpoints.recover_interrupted_writes(folder)
         self.folder = folder
-        self.attempt = 1 + count_hellos(folder.journal)
+        self.attempt = 1 + count_hellos(folder.journal) if process is None else 1
+        self.is_shared = process is not None  # or further processes log into the run
         self.stop_requested = False
         self.global_step = 0
         self.episode_count = 0
@@ -112,13 +116,14 @@ class Run:
         self._is_saving = False
         self._is_pause_requested = False
         self._resumed_from: int | None = None
-        self._has_started = False
+        self._process = process
+        self._has_started = process is not None
         self._is_finished = False
         self._is_closed = False
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._on_command = on_command
-        self._inbox = Inbox(folder)
-        self._log = RunLog(folder, tensorboard)
+        self._inbox = Inbox(folder, is_whole=process is not None)
+        self._log = RunLog(folder, tensorboard, process)
         self._add_scalar = self._log.points.scalars.append
         self._add_episode = self._log.points.episodes.append
         self._speed = SpeedMeter()
@@ -171,7 +176,9 @@ class Run:
         self.episode_count += 1
         value = float(episodic_return)
         self._recent_returns.append(value)
-        self._add_episode((self.episode_count, env, step, _now(), value, length))
+        # Processes do not know each other's count: they number by the clock, each with bits of its own.
+        number = time.time_ns() // 250 << 8 | self._pid & 255 if self.is_shared else self.episode_count
+        self._add_episode((number, env, step, _now(), value, length))
 
     @property
     def mean_return(self) -> float | None:
@@ -257,6 +264,8 @@ class Run:
         }
 
         def write() -> SavedCheckpoint:
+            if self.is_shared:
+                self._checkpoint_manager.adopt_existing(sys.maxsize)  # those of other processes
             self._log.sync()
             return self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
 
@@ -321,6 +330,8 @@ class Run:
         self._flush()
         self._progress()
         self.event("finished", outcome=outcome, reason=reason, global_step=int(self.global_step))
+        if self.is_shared:
+            self._checkpoint_manager.adopt_existing(sys.maxsize)
         self.write_analytics()
         while self._log.has_unwritten_lines and self._wait_to_retry():
             self._flush()
@@ -333,9 +344,12 @@ class Run:
         self._is_closed = True
         if not self._is_finished:
             self._flush()
+            if self._process is not None:
+                self.event("finished", outcome="succeeded", global_step=int(self.global_step))
             self.write_analytics()
         self._log.close()
-        checkpoints.remove_pending_parts(self.folder)
+        if self._process is None:
+            checkpoints.remove_pending_parts(self.folder)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
@@ -371,12 +385,12 @@ class Run:
     def _progress(self) -> None:
         step = int(self.global_step)
         sps = self._speed.update(step)
-        rounded_sps = None if sps is None else round(sps, 1)
+        rounded_sps = None if sps is None or (self.is_shared and not sps) else round(sps, 1)
         self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=rounded_sps)
 
     def write_analytics(self) -> None:
         """Write analytics.json now instead of at its next interval."""
-        if self._has_started or self.attempt == 1:
+        if self._process is None and (self._has_started or self.attempt == 1):
             self._log.write_analytics(
                 global_step=int(self.global_step),
                 episodes=self.episode_count,

@@ -15,18 +15,18 @@ class Inbox:
     """Returns new commands, oldest first.
 
     It starts where this attempt does: at the offset given by the keeper, else at this process's start time. Commands
-    for an earlier attempt in the same process are skipped too.
+    for an earlier attempt in the same process are skipped too. `is_whole`: it starts with the run's first command.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, is_whole: bool = False) -> None:
         offset = os.environ.get(INBOX_OFFSET_VARIABLE, "")
         self._since = 0.0
-        if os.environ.get(RUN_DIR_VARIABLE) == str(folder.origin) and offset.isdecimal():
+        if not is_whole and os.environ.get(RUN_DIR_VARIABLE) == str(folder.origin) and offset.isdecimal():
             self._follower = Follower(folder.inbox, int(offset))
             return
         self._follower = Follower(folder.inbox)
-        self._since = _process_started_at()
-        if folder.journal.exists():
+        self._since = 0.0 if is_whole else _process_started_at()
+        if not is_whole and folder.journal.exists():
             self._since = max(self._since, folder.journal.stat().st_mtime)
 
     def read(self) -> list[dict[str, Any]]:

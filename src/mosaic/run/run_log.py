@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import json
 import math
 import sys
@@ -100,11 +102,12 @@ class AnalyticsFile:
 class RunLog:
     """Writes the same numbers to all three. On a full disk they are buffered, and the run continues."""
 
-    def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
+    def __init__(self, folder: RunFolder, tensorboard: Path | None, process: int | None = None) -> None:
         self.points = MetricBuffer()
         self.analytics = AnalyticsFile(folder, tensorboard)
-        self._outbox = Outbox(Journal(folder.journal))
-        self.event_file = EventWriter(tensorboard)
+        self._outbox = Outbox(Journal(folder.path / f"journal.{process}.jsonl" if process else folder.journal))
+        # TensorBoard reads the files of one folder one after the other, and each of them only once.
+        self.event_file = EventWriter(tensorboard / f"process-{process}" if tensorboard and process else tensorboard)
         self._failing_files: set[str] = set()
 
     @property
@@ -118,7 +121,7 @@ class RunLog:
 
     def write_hyperparameters(self, values: Mapping[str, object], step: int) -> None:
         """Write the journal's event, a table for TensorBoard's text tab and the run's row in its hparams tab."""
-        self.event("hyperparameters", values={name: _json_safe(value) for name, value in values.items()})
+        self.event("hyperparameters", values=to_json(values))
         rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
         self.event_file.add_text("hyperparameters", f"|param|value|\n|-|-|{rows}", step)
         self.event_file.start_hparams_session(values)
@@ -201,12 +204,18 @@ def count_hellos(journal: Path) -> int:
         return 0
 
 
-def _json_safe(value: object) -> object:
-    """Return a value that JSON can represent."""
+def to_json(value: Any) -> Any:
+    """Return settings as JSON values; text where there is no such value, as for infinity."""
+    if hasattr(value, "tolist"):  # of numpy and torch
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return [_json_safe(part) for part in value]
-    if isinstance(value, dict):
-        return {str(key): _json_safe(part) for key, part in value.items()}
+        return [to_json(part) for part in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_json(part) for key, part in value.items()}
     is_number = isinstance(value, float) and math.isfinite(value)
     return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
 

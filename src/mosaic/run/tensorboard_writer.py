@@ -222,6 +222,6 @@ class EventWriter:
 
 def _scalar_head(tag: str) -> bytes:
     """Encode everything in a scalar's summary before the four bytes of its value."""
-    name = _field(1, tag.encode()) + b"\x15"
+    name = _field(1, str(tag).encode(errors="replace")) + b"\x15"  # one bad name must not keep back all points
     value = b"\x0a" + _varint(len(name) + 4) + name
     return b"\x2a" + _varint(len(value) + 4) + value

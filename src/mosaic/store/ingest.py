@@ -127,7 +127,8 @@ def _sample(index: Index, run_id: str, event: Sample) -> None:
 
 def _finished(index: Index, run_id: str, event: Finished) -> None:
     if event.global_step is not None and event.outcome != "rejected":
-        index.update_progress(run_id, global_step=event.global_step)
+        step = max(event.global_step, index.get_progress(run_id).global_step or 0)
+        index.update_progress(run_id, global_step=step)
 
 
 _STORES: dict[type[Event], Callable[[Index, str, Any], None]] = {

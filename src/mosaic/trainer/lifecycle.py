@@ -399,17 +399,18 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
         return Outcome.CANCELLED, f"Cancelled on request.{how}"
     if exited.cause == "keeper_terminated":
         return Outcome.CANCELLED, "Its keeper was terminated."
+    log = "" if record.is_attached else f" Full log: {log_path}"  # the program's own output is elsewhere
     words = f' Last words: "{exited.last_words}".' if exited.last_words else ""
     if exited.signal is not None:
         name = _signal_name(exited.signal)
-        return Outcome.FAILED, f"Killed by signal {exited.signal} ({name}).{words} Full log: {log_path}"
+        return Outcome.FAILED, f"Killed by signal {exited.signal} ({name}).{words}{log}"
     if exited.code:
-        message = report.reason if report is not None and report.reason else ""
-        return Outcome.FAILED, f"{message or f'Ended with exit code {exited.code}.{words}'} Full log: {log_path}"
+        message = report.reason if report is not None else exited.last_words if record.is_attached else None
+        return Outcome.FAILED, f"{message or f'Ended with exit code {exited.code}.{words}'}{log}"
     if report is not None and report.outcome == "stopped":
-        return Outcome.CANCELLED, "It was stopped from outside."
-    ended = f"{exited.ended_leftovers} process{'es' if exited.ended_leftovers > 1 else ''} that it left running"
-    note = f" What it started went on: {ended} had to be ended." if exited.ended_leftovers else ""
+        return Outcome.CANCELLED, report.reason or "It was stopped from outside."
+    left = exited.ended_leftovers
+    note = f" {left} process{'es' if left > 1 else ''} that it left running had to be ended." if left else ""
     return Outcome.SUCCEEDED, f"It ended without an error.{note}"
 
 

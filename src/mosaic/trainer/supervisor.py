@@ -278,6 +278,9 @@ class Supervisor:
                 return
             if not changed.is_active and not self._records.is_read_only:
                 self._delete_unwanted_logs(changed)
+                if changed.is_attached:
+                    with suppress(OSError):  # for processes of its program that are left
+                        self._records.send_command(run_id, STOP)
             is_refused = changed.stage is Stage.STOPPING and record.stage is not Stage.STOPPING  # its handshake
             if is_refused and not self._records.is_read_only:
                 self._records.send_command(run_id, STOP)
