@@ -98,7 +98,6 @@ class AttachedRun(Run):
         for tag in values:
             if tag not in self._known_tags:
                 self._known_tags.add(_check_tag(tag))
-        # Most values are floats: what is called per step must cost little.
         numbers = {tag: part if type(part) is float else _to_number(tag, part) for tag, part in values.items()}
         at = step if type(step) is int and abs(step) < 1 << 63 else _to_int64("step", step)
         with self._writing() as handle:
@@ -244,25 +243,24 @@ class AttachedRun(Run):
                 return False
             self._end_text = end_text or f"Run {self.id} has been finished; start another one: mosaic.start_run(...)"
             self._end.set()
-            _open_runs.pop(self.id, None)
-            if (handle := self._handle) is None:
-                return True
+            handle = self._handle
             reason = reason and reason.encode(errors="replace").decode()[:2_000]
             try:
-                if not self._is_owner:
-                    if outcome == "failed":
-                        handle.warn(f"Process {os.getpid()} of this run failed: {reason}", "process_failed")
-                    return True
-                if left := describe_further_processes(handle.folder):
-                    handle.warn(left, "processes_left")
-                handle.finish(outcome, reason)
+                if handle is not None and self._is_owner:
+                    if left := describe_further_processes(handle.folder):
+                        handle.warn(left, "processes_left")
+                    handle.finish(outcome, reason)
+                elif handle is not None and outcome == "failed":
+                    handle.warn(f"Process {os.getpid()} of this run failed: {reason}", "process_failed")
             except Exception as error:  # What was logged never keeps the run from its end.
+                assert handle is not None
                 handle.warn(f"The last values could not be written: {describe_error(error)}", "values_lost")
                 handle.event("finished", outcome=outcome, reason=reason, global_step=int(handle.global_step))
             finally:
-                handle.close()
-                if self._lane is not None:
-                    self._lane.close()
+                for opened in (handle, self._lane):
+                    if opened is not None:
+                        opened.close()
+                _open_runs.pop(self.id, None)
         return True
 
 
@@ -317,8 +315,10 @@ def _enter_forked_process() -> None:
 
 
 def _end_by_signal(number: int, _: Any) -> None:
-    if not any(run._lock._is_owned() for run in list(_open_runs.values())):  # type: ignore[attr-defined]
-        _end_runs()  # else it has interrupted a write
+    if any(run._lock._is_owned() for run in list(_open_runs.values())):  # type: ignore[attr-defined]
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()  # it has interrupted a write, which completes
+        return
+    _end_runs()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
