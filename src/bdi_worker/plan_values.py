@@ -36,6 +36,9 @@ class Row:
     values: list[float]
     visits: list[int]
 
+    def copy(self) -> Row:
+        return Row(self.values[:], self.visits[:])
+
 
 class PlanValues:
     """The table: a value and a number of visits for each goal, state and plan."""
@@ -66,6 +69,16 @@ class PlanValues:
             visits[index, : len(row.visits)] = row.visits
         keys = np.array(list(self._rows), np.str_).reshape(-1, 3)
         return {"values": values, "visits": visits, "keys": keys}
+
+    def to_arrays_before(self, changed: Mapping[int, tuple[Row, Row]], count: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the table as it was when it had `count` rows; `changed` has rows, and how they were then."""
+        now = [(row, row.copy()) for row, _ in changed.values()]
+        for row, then in changed.values():
+            row.values, row.visits = then.values, then.visits
+        arrays = self.to_arrays()
+        for row, latest in now:
+            row.values, row.visits = latest.values, latest.visits
+        return {name: part[:count] for name, part in arrays.items()}
 
     @classmethod
     def from_arrays(cls, labels: Labels, arrays: Mapping[str, npt.NDArray[Any]]) -> PlanValues:
@@ -145,6 +158,8 @@ class LearningAgent(Agent):
     """Whether the choice is made only to update the one before."""
     error_sum: float = 0.0
     update_count: int = 0
+    changed: dict[int, tuple[Row, Row]]
+    """The rows that were updated in this episode, by identity, and copies of how they were before."""
 
     _term: Any = None
     _open: _Choice | None = None
@@ -193,6 +208,8 @@ class LearningAgent(Agent):
         if self._open is None:
             return
         row, plan = self._open.row, self._open.plan
+        if id(row) not in self.changed:
+            self.changed[id(row)] = row, row.copy()
         error = self._reward + self._discount * bootstrap - row.values[plan]
         row.values[plan] += self.learning_rate * error
         row.visits[plan] += 1
@@ -231,6 +248,7 @@ def build_learner(source: AslSource, perception: Perception, rng: np.random.Gene
             labels[goal] = _read_labels(source.name, goal, plans)
             agent.plans[key] = _LearnedPlans(goal, plans, agent)
     agent.table = PlanValues(labels)
+    agent.changed = {}
     agent.rng = rng
     return mind
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from mosaic.envs import make
 from mosaic.envs.factory import find_family
 from mosaic.envs.reproducible import random_state_to_json
 from mosaic.run import Checkpoint, Run, last_good_checkpoint, load_checkpoint
+from mosaic.run.handle import LogMark
 from mosaic.workers import ActingPolicy
 
 Array = npt.NDArray[Any]
@@ -48,12 +49,25 @@ class SavedAgent:
     table: PlanValues
 
 
+class EpisodeStart(NamedTuple):
+    """The state of a training between two episodes, besides what the next one changes in the table."""
+
+    step: int
+    rows: int
+    rng: Any
+    env: Any
+    """The random state of the environment; None before its first reset."""
+    episodes: int
+    log: LogMark
+
+
 def save_agent(
-    run: Run, step: int, settings: BdiSettings, source: AslSource, agent: LearningAgent, env_state: Any, episodes: int
+    run: Run, start: EpisodeStart, settings: BdiSettings, source: AslSource, agent: LearningAgent, is_interim: bool
 ) -> None:
-    arrays = agent.table.to_arrays()
+    """Save the agent as it was at the start of the current episode."""
+    arrays = agent.table.to_arrays_before(agent.changed, start.rows)
     run.save_checkpoint(
-        step,
+        start.step,
         weights={"values": arrays.pop("values")},
         arrays=arrays,
         facts={
@@ -61,10 +75,12 @@ def save_agent(
             "config": settings.model_dump(mode="json"),
             "labels": agent.table.labels,
             "asl": {"name": source.name, "text": source.text, "sha256": source.sha256},
-            "rng": random_state_to_json(agent.rng.bit_generator.state),
-            "env": env_state,
-            "episodes": episodes,
+            "rng": random_state_to_json(start.rng),
+            "env": start.env,
+            "episodes": start.episodes,
         },
+        log=start.log,
+        is_interim=is_interim,
     )
 
 

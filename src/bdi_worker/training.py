@@ -1,6 +1,7 @@
 """Trains an agent: Q-learning of which plan to take.
 
-The intentions of an agent cannot be saved, so checkpoints are saved, and a stop is obeyed, at the end of an episode.
+The intentions of an agent cannot be saved, so checkpoints are of the time between two episodes. A run that is stopped
+within one resumes from its start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bdi_worker.asl_source import AslSource, read_source
 from bdi_worker.engine import Decision, Mind
 from bdi_worker.percepts import Perception, find_perception
 from bdi_worker.plan_values import LEARN, LearningAgent, build_learner, check_labels, end_episode
-from bdi_worker.policy import SavedAgent, make_env, read_agent, save_agent
+from bdi_worker.policy import EpisodeStart, SavedAgent, make_env, read_agent, save_agent
 from bdi_worker.worker_config import BdiSettings
 from mosaic.arena.tapped_env import TappedEnv
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of
@@ -22,8 +23,8 @@ from mosaic.run import Checkpoint, Run
 
 MAX_FALLBACKS = 50
 """After this many successive steps without an action of the agent, the run fails."""
-MAX_STEPS_AFTER_STOP = 1_000
-"""Environments without a time limit may have endless episodes: after a stop they are truncated."""
+MAX_ABANDONED_STEPS = 1_000
+"""A stop truncates episodes longer than this, and keeps what they taught: without a time limit they may be endless."""
 
 
 def check_training(settings: BdiSettings, resumed: Checkpoint | None = None) -> tuple[AslSource, Mind, Any]:
@@ -93,29 +94,49 @@ class Training:
         self._agent.rng.bit_generator.state = resumed.facts["rng"]
         self._env.reset(seed=self._settings.seed)
         restore_random_state(self._env.unwrapped, resumed.facts["env"])
-        self._seed = None
+        if resumed.step:
+            self._seed = None
         self._step = resumed.step
         self._episode_number = int(resumed.facts.get("episodes", 0))
 
     def train(self) -> None:
         """Train until done or stopped, and save the last checkpoint."""
         run, total = self._run, self._settings.total_timesteps
+        self._saved_step = self._step if self._step else -1
+        self._mark_start()
+        run.save_latest = self._save_latest
         try:
-            while self._step < total and not run.stop_requested:
-                self._play_episode()
+            while self._step < total and not run.stop_requested and self._play_episode():
+                self._mark_start()
                 if run.checkpoint_due(self._step) and self._step < total and not run.stop_requested:
                     self._save()
-            self._save()
+            run.global_step = self._start.step
+            if self._saved_step != self._start.step:
+                self._save()
+            if not self._start.step:
+                run.stop_note = "Nothing was trained yet."
         finally:
             self._env.close()
 
-    def _save(self) -> None:
+    def _mark_start(self) -> None:
+        """Note the state between two episodes, to which a checkpoint during the next one belongs."""
+        env = None if self._seed is not None else random_state(self._env.unwrapped)
+        rng, rows = self._agent.rng.bit_generator.state, len(self._agent.table)
+        self._start = EpisodeStart(self._step, rows, rng, env, self._episode_number, self._run.mark_log())
+        self._agent.changed.clear()
+
+    def _save_latest(self) -> None:
+        if self._saved_step != self._start.step:
+            self._save(is_interim=True)
+
+    def _save(self, is_interim: bool = False) -> None:
         if self._recorder is not None:
             self._recorder.flush()
-        state = random_state(self._env.unwrapped)
-        save_agent(self._run, self._step, self._settings, self._source, self._agent, state, self._episode_number)
+        save_agent(self._run, self._start, self._settings, self._source, self._agent, is_interim)
+        self._saved_step = self._start.step
 
-    def _play_episode(self) -> None:
+    def _play_episode(self) -> bool:
+        """Play an episode and learn from it; return False if the run was stopped and the episode was abandoned."""
         run, agent, mind = self._run, self._agent, self._mind
         seed, self._seed = self._seed, None
         state = random_state(self._env.unwrapped) if seed is None and self._recorder is not None else None
@@ -125,7 +146,7 @@ class Training:
         actions, rewards = list[int](), list[float]()
         mind.start_episode()
         agent.error_sum, agent.update_count = 0.0, 0
-        episodic_return, length, fallbacks, steps_after_stop = 0.0, 0, 0, 0
+        episodic_return, length, fallbacks = 0.0, 0, 0
         is_terminated = is_truncated = False
         while not (is_terminated or is_truncated):
             agent.epsilon = self._settings.epsilon(self._step)
@@ -143,8 +164,9 @@ class Training:
             length += 1
             self._step += 1
             run.update(self._step)
-            steps_after_stop += run.stop_requested
-            if self._step >= self._settings.total_timesteps or steps_after_stop > MAX_STEPS_AFTER_STOP:
+            if run.stop_requested and length <= MAX_ABANDONED_STEPS:
+                return False
+            if self._step >= self._settings.total_timesteps or run.stop_requested:
                 break
         end_episode(mind, None if is_terminated else observation)
         if is_terminated or is_truncated:
@@ -154,8 +176,9 @@ class Training:
                 self._camera.finish_episode(number, episodic_return, length)
             if self._recorder is not None:
                 self._recorder.add(seed, state, [np.array(actions)], [np.array(rewards, np.float64)], is_terminated)
-        elif steps_after_stop > MAX_STEPS_AFTER_STOP:
-            run.warn("The last episode was truncated: it did not end soon after the stop.", "episode_truncated")
+        elif run.stop_requested:
+            text = f"The last episode was truncated after {length:,} steps by the stop: resuming starts a new one."
+            run.warn(text, "episode_truncated")
         run.scalars(
             self._step,
             {
@@ -165,6 +188,7 @@ class Training:
                 "bdi/fallbacks": fallbacks,
             },
         )
+        return True
 
     def _count_fallback(self, decision: Decision) -> bool:
         if not decision.problem:

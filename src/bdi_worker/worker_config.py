@@ -40,6 +40,8 @@ class BdiSettings(Contract):
     """Settings of the environment, such as is_slippery=false, or as JSON, such as {"is_slippery": false}."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=_RUN)
     """Environment steps between checkpoints, each saved at the end of an episode; unset: a tenth of the run."""
+    checkpoint_minutes: float = Field(default=5.0, ge=0, le=10_000, json_schema_extra=_RUN)
+    """Minutes of training after which there is another checkpoint, which replaces the one before it; 0: none."""
     learning_rate: float = Field(default=0.1, gt=0, le=1, json_schema_extra=_LEARNING)
     """How far a value moves towards each new estimate."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=_LEARNING)

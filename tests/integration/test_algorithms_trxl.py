@@ -181,7 +181,7 @@ def test_images_and_several_choices_are_trained_and_resumed(place: Path) -> None
         facts = ppo_trxl.check(config, env)
         assert (facts["observations"], facts["actions"], facts["encodes_images"]) == ([36, 44, 1], [3, 2], True)
         train_run(place / "straight", "ppo_trxl", config)
-        train_run(place / "stopped", "ppo_trxl", config, stop_at=10)
+        train_run(place / "stopped", "ppo_trxl", config, stop_at=20)
         first = latest_checkpoint(place / "stopped")
         assert (first.step, facts["parameters"]) == (16, sum(part.size for part in first.weights.values()))
         train_run(place / "stopped", "ppo_trxl", config, first)

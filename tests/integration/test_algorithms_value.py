@@ -126,7 +126,8 @@ def test_a_stop_saves_where_it_is_and_can_be_resumed(name: str, place: Path) -> 
     train_run(place / "straight", name, config)
     run = train_run(place / "stopped", name, config, stop_at=300)
     stopped = latest_checkpoint(place / "stopped")
-    assert run.global_step == stopped.step == (320 if name == "pqn" else 304)
+    assert run.global_step == stopped.step
+    assert stopped.step <= 320 if name == "pqn" else stopped.step == 300
     train_run(place / "stopped", name, config, stopped)
     assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "stopped"))
 
@@ -383,11 +384,11 @@ def test_an_environment_that_cannot_be_restored_is_reported_and_the_replay_buffe
     assert warning["code"] == "resumed_inexactly"
     assert "environment 0" in warning["text"]
     resumed = latest_checkpoint(place / "run")
-    assert (stopped.step, resumed.step) == (304, 312)
-    assert (stopped.facts["replay"]["count"], resumed.facts["replay"]["count"]) == (304, 312)
+    assert (stopped.step, resumed.step) == (300, 312)
+    assert (stopped.facts["replay"]["count"], resumed.facts["replay"]["count"]) == (300, 312)
     # The step before the interruption counts as truncated: its true next observation is stored.
-    assert 303 in resumed.arrays["replay.cut.spots"]
-    assert resumed.facts["adam_count"] == stopped.facts["adam_count"] + 1
+    assert 299 in resumed.arrays["replay.cut.spots"]
+    assert resumed.facts["adam_count"] == stopped.facts["adam_count"] + 2
 
 
 @FROM_REPLAY

@@ -100,7 +100,7 @@ class Training(PpoTraining):
 
     name = NAME
 
-    def update(self, batch: RolloutBatch) -> tuple[dict[str, float], bool]:
+    def update(self, batch: RolloutBatch) -> tuple[dict[str, float], bool] | None:
         learner = self.learner
         learner.begin_update(self.learning_rate)
         learner.run_epoch(batch, np.arange(self.config.batch_size))
@@ -112,7 +112,8 @@ class Training(PpoTraining):
             "policy_loss": -float(np.mean(batch.advantages * batch.log_probs)),
             "entropy": losses.entropy,
         }
-        return {**metrics, **explained_variance(batch.returns, batch.values)}, all(map(math.isfinite, losses))
+        is_finite = learner.is_gradient_finite and all(map(math.isfinite, losses))
+        return {**metrics, **explained_variance(batch.returns, batch.values)}, is_finite
 
 
 class DiscreteTraining(Training, ppo.Training):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
@@ -314,11 +314,11 @@ def save_checkpoint(
     weights: Mapping[str, Array],
     arrays: Mapping[str, Array | CheckpointPart],
     facts: Any,
-    score: float | Literal["mean_return"] | None = "mean_return",
+    **options: Any,
 ) -> None:
     """Save a checkpoint; if a weight is not finite, end the run instead, so that the previous checkpoint stays last."""
     abort_if_weights_not_finite(algorithm, run, step, weights)
-    run.save_checkpoint(step, weights=weights, arrays=arrays, facts=facts, score=score)
+    run.save_checkpoint(step, weights=weights, arrays=arrays, facts=facts, **options)
 
 
 def abort_if_weights_not_finite(algorithm: str, run: Run, step: int, weights: Mapping[str, Array]) -> None:

@@ -224,22 +224,15 @@ class Training(ppo_procgen.ProcgenTraining):
         learner.begin_auxiliary_phase()
         for rollouts in np.arange(config.phase_rollouts).reshape(-1, config.num_aux_rollouts):
             learner.store_old_policy(rollouts)
-            if self._is_phase_stopped():
+            if self.is_stopped():
                 return False
         for _ in range(config.e_auxiliary):
             order = self.rng.permutation(config.phase_rollouts)
             for minibatches in order.reshape(-1, config.n_aux_grad_accum, config.num_aux_rollouts):
                 learner.update_auxiliary(minibatches)
-                if self._is_phase_stopped():
+                if self.is_stopped():
                     return False
         return True
-
-    def _is_phase_stopped(self) -> bool:
-        is_stopped = self.is_stopped()
-        if is_stopped:
-            # After the last step of the run it would otherwise count as done.
-            self.run.update(self.global_step - self.config.cycle_steps)
-        return is_stopped
 
     def losses(self, columns: Columns) -> tuple[dict[str, float], bool]:
         metrics, is_finite = super().losses(columns)

@@ -12,6 +12,7 @@ arXiv:1911.00357 (2019).
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -44,6 +45,8 @@ Array = npt.NDArray[Any]
 NAME = "ppo_atari_multigpu"
 STOP_CHECK_STEPS = 8
 """Steps of a rollout, or minibatches, between messages about whether the run ends."""
+SLOW_STEP_S = 0.01
+"""Of steps that take longer than this, there is a message after each."""
 
 
 class Config(ppo_atari.Config, defaults={"exp_name": NAME}):
@@ -144,7 +147,7 @@ class SilentRun:
     def _ignore(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    update = scalar = scalars = episode = save_checkpoint = warn = anomaly = _ignore
+    update = scalar = scalars = episode = mark_log = save_checkpoint = warn = anomaly = _ignore
 
 
 class Training(ppo_atari.Training):
@@ -157,7 +160,7 @@ class Training(ppo_atari.Training):
     def __init__(self, config: Config, run: Any, games: AtariEnvs, agent: Agent, ranks: Ranks) -> None:
         super().__init__(config, run, games, agent)
         self.ranks = ranks
-        self._progress_reports = 0
+        self._steps_to_message, self._message_at = 1, time.monotonic()
         self._is_resumed = False
 
     def own_part(self, config: Config) -> Config:
@@ -182,10 +185,14 @@ class Training(ppo_atari.Training):
 
     def is_stopped(self) -> bool:
         self.run.update(self.global_step)
-        self._progress_reports += 1
-        if self._progress_reports % STOP_CHECK_STEPS == 0:
+        self._steps_to_message -= 1
+        if not self._steps_to_message:
+            now = time.monotonic()
+            is_slow = now - self._message_at > STOP_CHECK_STEPS * SLOW_STEP_S
             is_first = isinstance(self.run, SharedRun)
             self.ranks.agree_on_end(is_first and vars(self.run)["run"].is_ending)
+            self._steps_to_message = 1 if self.ranks.from_first(is_slow) else STOP_CHECK_STEPS
+            self._message_at = now
         return self.ranks.is_ending
 
     def is_update_over(self) -> bool:
@@ -194,9 +201,9 @@ class Training(ppo_atari.Training):
     def restore_own_state(self, resume: Checkpoint, is_exact: bool) -> None:
         self._is_resumed = True
 
-    def _state(self) -> TrainingState:
+    def _state(self, is_checkpoint: bool) -> TrainingState:
         """Return what a checkpoint contains; in the first process with the games and random numbers of all."""
-        state = super()._state()
+        state = super()._state(is_checkpoint)
         games = {name: array for name, array in state.arrays.items() if name.startswith("env.")}
         own = {name: state.facts[name] for name in ("environments", "rng")}
         parts = self.ranks.gather((games, own))

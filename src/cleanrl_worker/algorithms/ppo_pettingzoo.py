@@ -257,13 +257,17 @@ class Training(OnPolicyTraining):
             batches.append(policy.estimate(rewards[:, policy.rows]))
         return batches
 
-    def update(self, batches: list[RolloutBatch]) -> tuple[dict[str, float], bool]:
+    def update(self, batches: list[RolloutBatch]) -> tuple[dict[str, float], bool] | None:
         """Update each policy; the losses are their means."""
         losses: list[dict[str, float]] = []
         is_finite = True
         for policy, batch in zip(self.policies, batches, strict=True):
             policy.learning_rate = self.learning_rate
-            metrics, is_policy_finite = policy.update(batch)
+            policy.global_step, policy.milestones = self.global_step, self.milestones
+            result = policy.update(batch)
+            if result is None:
+                return None
+            metrics, is_policy_finite = result
             losses.append(metrics)
             is_finite = is_finite and is_policy_finite
         names = [name for name in losses[0] if all(name in metrics for metrics in losses)]

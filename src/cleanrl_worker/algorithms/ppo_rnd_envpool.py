@@ -305,10 +305,9 @@ class Training(AverageReturn, FramePpoTraining):
     def update(self) -> bool:
         from cleanrl_worker.learners.torch_rnd import TARGET_CHUNK_ROWS
 
-        is_end = self.global_step >= self.config.trained_timesteps
         for first_row in range(0, self.config.batch_size, TARGET_CHUNK_ROWS):
             self.learner.compute_target_features(first_row)
-            if self.is_stopped() and not is_end:
+            if self.is_stopped():
                 return False
         return super().update()
 

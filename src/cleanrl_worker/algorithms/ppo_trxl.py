@@ -281,7 +281,7 @@ class Training(MemoryTraining):
         batch = super().estimate(rewards)
         return dataclasses.replace(batch, observations=self.inputs[:-1].reshape(self.config.batch_size, -1))
 
-    def update(self, batch: RolloutBatch) -> tuple[dict[str, float], bool]:
+    def update(self, batch: RolloutBatch) -> tuple[dict[str, float], bool] | None:
         charts = {
             "charts/entropy_coefficient": self._ent_coef,
             "episode/value_mean": float(batch.values.mean()),

@@ -144,13 +144,16 @@ class Training(OnPolicyTraining):
             self.observations[:-1].reshape(total, -1), self._actions.reshape(total), returns.reshape(total)
         )
 
-    def update(self, batch: ReturnBatch) -> tuple[dict[str, float], bool]:
+    def update(self, batch: ReturnBatch) -> tuple[dict[str, float], bool] | None:
         config, learner = self.config, self.learner
         orders = [self.rng.permutation(config.batch_size) for _ in range(config.update_epochs)]
-        is_finite = all(
-            learner.update(ReturnBatch(*(part.take(rows, 0) for part in batch)), self.learning_rate)
-            for rows in np.concatenate(orders).reshape(-1, config.minibatch_size)
-        )
+        is_finite = True
+        for rows in np.concatenate(orders).reshape(-1, config.minibatch_size):
+            is_finite = learner.update(ReturnBatch(*(part.take(rows, 0) for part in batch)), self.learning_rate)
+            if self.is_stopped():
+                return None
+            if not is_finite:
+                break
         learner.sync_networks()
         return learner.losses(), is_finite
 

@@ -98,6 +98,8 @@ class AlgorithmConfig(Contract):
     """The name of the experiment; part of the run's name."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
     """Environment steps between checkpoints; unset: a tenth of the run, between 20,000 and 250,000 steps."""
+    checkpoint_minutes: float = Field(default=5.0, ge=0, le=10_000, json_schema_extra=RUN)
+    """Minutes of training after which there is another checkpoint, which replaces the one before it; 0: none."""
     eval_every: int = Field(default=0, ge=0, json_schema_extra=RUN)
     """Environment steps between evaluations during training, which then choose the best checkpoint; 0: none."""
     num_eval_episodes: int = Field(default=10, ge=1, le=100_000, json_schema_extra=RUN)

@@ -140,8 +140,9 @@ class PpoAutogradLearner(ModuleLearner):
         self._minibatch_index = torch.zeros(1, dtype=torch.int64, device=compute.device)
         """The index of the next minibatch."""
         self._metrics = torch.zeros(len(PpoLosses._fields), device=compute.device)
-        self._clip_fraction_sum = torch.zeros((), device=compute.device)
-        """Fractions of clipped ratios, summed over the update so far."""
+        self._sums = torch.zeros(2, device=compute.device)
+        """Sums over the update so far: fractions of clipped ratios, gradient norms."""
+        self.is_stopped: Callable[[], bool] = bool
         self._updates = 0
         self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
 
@@ -157,7 +158,7 @@ class PpoAutogradLearner(ModuleLearner):
 
     def begin_update(self, learning_rate: float) -> None:
         self.adam.set_learning_rate(learning_rate)
-        self._clip_fraction_sum.zero_()
+        self._sums.zero_()
         self._updates = 0
 
     def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
@@ -174,6 +175,8 @@ class PpoAutogradLearner(ModuleLearner):
         for _ in range(len(self._rollout)):
             self._step()
             self._updates += 1
+            if self.is_stopped():
+                return
 
     def _minibatch(self) -> RolloutBatch:
         rows = self._rollout.index_select(0, self._minibatch_index)[0]
@@ -187,19 +190,23 @@ class PpoAutogradLearner(ModuleLearner):
 
     def _gradient_step(self) -> None:
         loss, losses = self._loss(self.module, self._minibatch(), self._settings)
-        self.adam.clipped_step(loss, self._settings.max_grad_norm)
+        norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
         metrics: Any = losses
         self._metrics.copy_(torch.stack(list(metrics)))
-        self._clip_fraction_sum += metrics.clipfrac
+        self._sums += torch.stack([metrics.clipfrac, norm])
         # Wraps around, because the warm-up calls before a capture also count.
         self._minibatch_index.add_(1).remainder_(len(self._rollout))
 
     def _state_tensors(self) -> list[Tensor]:
-        return [*self.adam.state_tensors(), self._metrics, self._clip_fraction_sum, self._minibatch_index]
+        return [*self.adam.state_tensors(), self._metrics, self._sums, self._minibatch_index]
+
+    @property
+    def is_gradient_finite(self) -> bool:
+        return math.isfinite(self._sums[1].item())
 
     def losses(self) -> PpoLosses:
         """Return the losses of the latest update. Waits for the device."""
-        return PpoLosses(*self._metrics.tolist())._replace(clipfrac=self._clip_fraction_sum.item() / self._updates)
+        return PpoLosses(*self._metrics.tolist())._replace(clipfrac=self._sums[0].item() / self._updates)
 
 
 class PpoByteLearner(PpoAutogradLearner):

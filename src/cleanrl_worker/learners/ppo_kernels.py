@@ -12,7 +12,7 @@ Notation, for a minibatch of N rows: r = π(a|s) / π_old(a|s), A advantages, R 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -105,6 +105,8 @@ class PpoKernel(NumpyLearner):
         self.gradient = network.zero_vector()
         self._learning_rate = 0.0
         self._clip_fractions: list[float] = []
+        self.is_gradient_finite = True
+        self.is_stopped: Callable[[], bool] = bool
         self._hidden = [np.empty((2, rows, size), np.float32) for size in network.hidden]
         self._deltas = [np.empty((2, rows, size), np.float32) for size in network.hidden]
         self._slopes = [np.empty((2, rows, size), np.float32) for size in network.hidden]
@@ -146,6 +148,7 @@ class PpoKernel(NumpyLearner):
     def begin_update(self, learning_rate: float) -> None:
         self._learning_rate = learning_rate
         self._clip_fractions = []
+        self.is_gradient_finite = True
 
     def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
         rows = self.rows
@@ -170,6 +173,8 @@ class PpoKernel(NumpyLearner):
             np.abs(self._clip, out=self._clip)
             self._clip_fractions.append(np.count_nonzero(self._clip > self.settings.clip_coef) / rows)
             if not self._adam(self.gradient, self._learning_rate):
+                self.is_gradient_finite = False
+            if not self.is_gradient_finite or self.is_stopped():
                 return
 
     def compute_gradient(

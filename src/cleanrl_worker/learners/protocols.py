@@ -65,8 +65,15 @@ class PpoLearner(AdamState, Protocol):
     def begin_update(self, learning_rate: float) -> None:
         """Start an update: one pass over a rollout."""
 
+    is_stopped: Callable[[], bool]
+    """Called after each minibatch; returns whether to skip the others."""
+
+    @property
+    def is_gradient_finite(self) -> bool:
+        """Whether every gradient of the update was finite. Waits for the device."""
+
     def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
-        """Take one gradient step per minibatch, over all rows in this order; stop if a gradient is not finite."""
+        """Take one gradient step per minibatch, over all rows in this order, until a gradient is not finite."""
 
     def losses(self) -> PpoLosses: ...
 

@@ -273,4 +273,4 @@ class TransformerLearner(PpoAutogradLearner):
 
     def losses(self) -> Any:
         losses = TransformerLosses(*self._metrics.tolist())
-        return losses._replace(clipfrac=self._clip_fraction_sum.item() / self._updates)
+        return losses._replace(clipfrac=self._sums[0].item() / self._updates)

@@ -105,7 +105,7 @@ def train(
             if not is_finite:
                 checked_losses(is_finite)
             if updates % REPORT_EVERY == 0:
-                sps = int((global_step - started_step) / (time.time() - started_at))
+                sps = int((global_step - started_step) / (time.monotonic() - started_at))
                 run.scalars(global_step, {**checked_losses(), "charts/SPS": sps})
 
         def checked_losses(is_finite: bool = True) -> dict[str, float]:
@@ -134,7 +134,7 @@ def train(
 
         milestones = Milestones(name, config, run, resume, get_state)
         milestones.start(global_step)
-        started_at, started_step = time.time(), global_step
+        started_at, started_step = time.monotonic(), global_step
         while global_step + num_envs <= total and not run.is_ending:
             # Act: at first randomly, then by samples of the policy.
             if global_step < config.learning_starts:
@@ -149,7 +149,6 @@ def train(
             base.abort_if_rewards_not_finite(name, run, rewards[None], global_step - num_envs)
             for end in ends:
                 run.episode(env=end.env, step=global_step, episodic_return=end.episodic_return, length=end.length)
-            run.update(global_step)
 
             is_learning = global_step > learning_starts
             if is_learning and not learner.is_asynchronous:
@@ -157,6 +156,7 @@ def train(
             if is_learning and run.checkpoint_due(global_step):
                 checked_losses()
             milestones.update(global_step)
+            run.update(global_step)
         milestones.finish(global_step)
 
 

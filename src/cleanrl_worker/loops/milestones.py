@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
@@ -16,8 +18,13 @@ from mosaic.run.handle import RECENT_EPISODES
 if TYPE_CHECKING:
     from mosaic.run import Run
     from mosaic.run.checkpoints import CheckpointPart
+    from mosaic.run.handle import LogMark
 
 Array = npt.NDArray[Any]
+KEPT_SHARE = 1 / 200
+"""The share of the training's time that keeping its latest state may take."""
+COMPLETION_S = 1.0
+"""How long an update may take that is completed after a stop."""
 
 
 class TrainingState(NamedTuple):
@@ -27,18 +34,54 @@ class TrainingState(NamedTuple):
     arrays: Mapping[str, Array | CheckpointPart]
     facts: dict[str, Any]
 
+    @property
+    def step(self) -> int:
+        return int(self.facts["global_step"])
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether there was a gradient step before it."""
+        counts = self.facts["optimizer"]["counts"].values() if "optimizer" in self.facts else self.facts["adam_count"]
+        return bool(np.any(list(counts) if not isinstance(counts, int) else counts))
+
+
+class KeptState(NamedTuple):
+    """The state after an update, to be saved if the next one is not completed."""
+
+    state: TrainingState
+    log: LogMark
+    evaluated_step: int
+    score: float | None
+
 
 GetState = Callable[[bool], TrainingState]
-"""Returns the state after the latest update; False: for an evaluation, so without a replay buffer."""
+"""Returns the current state; False: for an evaluation, so without a replay buffer."""
+Keeping = Literal["nothing", "latest", "recent"]
 
 
 class Milestones:
-    """Saves checkpoints, evaluates the policy and ends the training when they are due."""
+    """Saves checkpoints, evaluates the policy and ends the training when they are due.
+
+    `keeping` says what is saved between two updates, as when the run is stopped there: `nothing` was kept, because
+    training can be resumed from every step; or the state after the latest update; or, where updates follow fast, after a
+    recent one (see KEPT_SHARE). `get_state` must return copies then.
+    """
 
     def __init__(
-        self, name: str, config: AlgorithmConfig, run: Run, resume: Checkpoint | None, get_state: GetState
+        self,
+        name: str,
+        config: AlgorithmConfig,
+        run: Run,
+        resume: Checkpoint | None,
+        get_state: GetState,
+        keeping: Keeping = "nothing",
     ) -> None:
         self._name, self._config, self._run, self._get_state = name, config, run, get_state
+        self._keeping = keeping
+        self._kept: KeptState | None = None
+        self._keep_at = 0.0
+        self._is_kept_latest = True
+        self._completes_until: float | None = None
         facts: Mapping[str, Any] = {} if resume is None else resume.facts
         self._saved_step: int = facts.get("global_step", -1)
         self._evaluated_step: int = facts.get("evaluated_step", 0)
@@ -48,6 +91,23 @@ class Milestones:
         self._goal = None if facts.get("is_goal_reached") else config.stop_at_return
         self._is_goal_reached: bool = facts.get("is_goal_reached", False)
         self._episode_count = 0
+        self.keep()
+        run.save_latest = self._save_latest
+
+    def keep(self) -> None:
+        """Keep the current state, from which training can be resumed."""
+        if self._keeping != "nothing":
+            started = time.monotonic()
+            self._kept = KeptState(self._get_state(True), self._run.mark_log(), self._evaluated_step, self._score)
+            now = time.monotonic()
+            self._keep_at = now + (now - started) / KEPT_SHARE
+        self._is_kept_latest = True
+
+    def is_abandoning(self) -> bool:
+        """Return whether to abandon the current update after a stop. Where the one before was not kept, it is fast."""
+        if self._completes_until is None:
+            self._completes_until = time.monotonic() + COMPLETION_S
+        return self._is_kept_latest or time.monotonic() > self._completes_until
 
     def start(self, step: int) -> None:
         """Repeat an evaluation that was interrupted at the checkpoint that is resumed from."""
@@ -56,6 +116,10 @@ class Milestones:
 
     def update(self, step: int) -> None:
         """Do what is due after the update at `step`."""
+        is_saving = self._is_evaluation_due(step) or self._run.checkpoint_due(step)
+        self._is_kept_latest = False
+        if self._keeping == "latest" or is_saving or time.monotonic() >= self._keep_at:
+            self.keep()
         if self._is_evaluation_due(step):
             self._evaluate(step)
         elif self._goal is not None and not self._config.eval_every:
@@ -63,27 +127,52 @@ class Milestones:
         if self._run.checkpoint_due(step):
             self.save(step)
 
-    def finish(self, step: int) -> None:
-        """Evaluate and save the last state, whose step is `step`, unless that was done."""
-        if self._config.eval_every and self._evaluated_step != step and not self._run.is_ending:
+    def finish(self, step: int | None) -> None:
+        """Evaluate and save the last state, whose step is `step`, unless that was done; None: save the kept one.
+
+        The kept one is saved where an update was abandoned: that was not a part of the training.
+        """
+        run = self._run
+        if step is not None and self._config.eval_every and self._evaluated_step != step and not run.is_ending:
             self._evaluate(step)
-        if self._saved_step != step:
-            self.save(step)
+        state = self._current_state(step)
+        if step is None:
+            run.global_step = state.step
+        if self._saved_step != state.step:
+            self._write(state, self._kept if step is None else None)
+        if not state.is_trained:
+            run.stop_note = "Nothing was trained yet."
 
     def save(self, step: int) -> None:
-        self._run.begin_checkpoint()
-        state = self._get_state(True)
-        facts = state.facts
+        self._write(self._current_state(step))
+
+    def _save_latest(self) -> None:
+        """Save what a stop would save now."""
+        state = self._current_state(None)
+        if self._saved_step != state.step:
+            self._write(state, self._kept, is_interim=True)
+
+    def _current_state(self, step: int | None, is_checkpoint: bool = True) -> TrainingState:
+        """Return the state at `step`; None: the latest that can be resumed from."""
+        if self._kept is not None and step in (None, self._kept.state.step):
+            return self._kept.state
+        return self._get_state(is_checkpoint)
+
+    def _write(self, state: TrainingState, kept: KeptState | None = None, is_interim: bool = False) -> None:
+        facts, evaluated_step, last_score = state.facts, self._evaluated_step, self._score
+        if kept is not None:
+            evaluated_step, last_score = kept.evaluated_step, kept.score
         score: Any = "mean_return"
         if self._config.eval_every:
-            facts = {**facts, "evaluated_step": self._evaluated_step}
-            score = self._score if step == self._evaluated_step else None
+            facts = {**facts, "evaluated_step": evaluated_step}
+            score = last_score if state.step == evaluated_step else None
         if self._is_goal_reached:
             facts = {**facts, "is_goal_reached": True}
         base.save_checkpoint(
-            self._name, self._run, step, weights=state.weights, arrays=state.arrays, facts=facts, score=score
-        )
-        self._saved_step = step
+            self._name, self._run, state.step, weights=state.weights, arrays=state.arrays, facts=facts, score=score,
+            log=None if kept is None else kept.log, is_interim=is_interim,
+        )  # fmt: skip
+        self._saved_step = state.step
 
     def _is_evaluation_due(self, step: int) -> bool:
         every = self._config.eval_every
@@ -93,7 +182,7 @@ class Milestones:
         """Evaluate the policy and save it if it is the best one; a stop interrupts that without a result."""
         from cleanrl_worker.evaluation.during_training import evaluate_training
 
-        run, state = self._run, self._get_state(False)
+        run, state = self._run, self._current_state(step, is_checkpoint=False)
         base.abort_if_weights_not_finite(self._name, run, step, state.weights)
         arrays: Any = state.arrays
         checkpoint = Checkpoint(run.folder.checkpoint(step), step, dict(state.weights), arrays, state.facts, {})

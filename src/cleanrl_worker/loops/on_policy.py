@@ -1,7 +1,8 @@
 """The on-policy loop for observations that are vectors: collect a rollout, estimate, update, report, checkpoint.
 
-An algorithm derives from `PpoTraining` and supplies how actions are drawn; one that is not PPO derives from
-`OnPolicyTraining` and supplies its own estimate and update.
+A run that is stopped during a rollout or its update resumes from before them. An algorithm derives from `PpoTraining`
+and supplies how actions are drawn; one that is not PPO derives from `OnPolicyTraining` and supplies its own estimate
+and update.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class OnPolicyTraining:
 
     name: str
     learner: AdamState
+    milestones: Milestones
 
     def __init__(self, config: RolloutConfig, run: Run, environments: VectorEnvs, agent: base.FlatAgent) -> None:
         self.config, self.run, self.environments, self.agent = config, run, environments, agent
@@ -91,8 +93,8 @@ class OnPolicyTraining:
         """Return the batch that is learned from, with the estimated returns of each step."""
         raise NotImplementedError
 
-    def update(self, batch: Any) -> tuple[dict[str, float], bool]:
-        """Update on the batch; return the losses, and whether every gradient was finite."""
+    def update(self, batch: Any) -> tuple[dict[str, float], bool] | None:
+        """Update on the batch; return the losses, and whether every gradient was finite; None after a stop."""
         raise NotImplementedError
 
     def own_state(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -138,29 +140,38 @@ class OnPolicyTraining:
                 self.forget_episodes()
         environments.observe(self.observations[-1])
 
-        started_at, started_step = time.time(), self.global_step
-        milestones = Milestones(self.name, config, run, resume, self._state)
+        started_at, started_step = time.monotonic(), self.global_step
+        milestones = self.milestones = Milestones(self.name, config, run, resume, self._state, keeping="recent")
         milestones.start(self.global_step)
+        is_abandoned = False
         while self.global_step + total <= config.total_timesteps and not run.is_ending:
             self.iteration += 1
             if config.anneal_lr:
                 self.learning_rate = config.learning_rate * (1 - (self.iteration - 1) / config.num_iterations)
 
             rewards = self._collect_rollout()
-            batch = self.estimate(rewards)
-            metrics, is_finite = self.update(batch)
+            result = None if rewards is None else self.update(self.estimate(rewards))
+            if result is None:
+                is_abandoned = True
+                break
 
+            metrics, is_finite = result
             losses = {f"losses/{name}": value for name, value in metrics.items()}
             base.abort_if_not_finite(self.name, run, self.global_step, losses, is_finite)
-            sps = int((self.global_step - started_step) / (time.time() - started_at))
+            sps = int((self.global_step - started_step) / (time.monotonic() - started_at))
             charts = {"charts/learning_rate": self.learning_rate, **losses, "charts/SPS": sps}
             run.scalars(self.global_step, charts)
             milestones.update(self.global_step)
-        milestones.finish(self.global_step)
+        milestones.finish(None if is_abandoned else self.global_step)
 
-    def _collect_rollout(self) -> Array:
-        """Step all environments `num_steps` times; return the rewards [steps, environments]."""
-        run, environments, observations, dones = self.run, self.environments, self.observations, self.dones
+    def is_stopped(self) -> bool:
+        """Report the progress; return whether to abandon the rollout or update because of a stop."""
+        self.run.update(self.global_step)
+        return self.run.stop_requested and self.milestones.is_abandoning()
+
+    def _collect_rollout(self) -> Array | None:
+        """Step all environments `num_steps` times; return the rewards [steps, environments], None after a stop."""
+        environments, observations, dones = self.environments, self.observations, self.dones
         num_envs = self.config.num_envs
         observations[0] = observations[-1]
         dones[...] = False
@@ -174,9 +185,10 @@ class OnPolicyTraining:
                 if not episode_end.is_terminal:
                     self.truncated.append((t, episode_end.env, episode_end.observation))
                 self.report_episode(episode_end)
-            run.update(self.global_step)
+            if self.is_stopped():
+                return None
         rewards = environments.finish_rollout(self.env_actions())
-        base.abort_if_rewards_not_finite(self.name, run, rewards, self.global_step - self.config.batch_size)
+        base.abort_if_rewards_not_finite(self.name, self.run, rewards, self.global_step - self.config.batch_size)
         return rewards
 
     def bootstrap_truncated(self, rewards: Array) -> None:
@@ -199,11 +211,13 @@ class OnPolicyTraining:
         }  # fmt: skip
 
     def _state(self, _: bool) -> TrainingState:
+        """Return copies of everything that a checkpoint contains."""
         arrays, environment_facts = self.environments.checkpoint_state()
         own_arrays, own_facts = self.own_state()
+        views = {**own_arrays, **base.optimizer_arrays(self.agent.network, self.learner)}
         return TrainingState(
-            weights=self.agent.state_dict(),
-            arrays={**arrays, **own_arrays, **base.optimizer_arrays(self.agent.network, self.learner)},
+            weights={name: np.array(part) for name, part in self.agent.state_dict().items()},
+            arrays={**arrays, **{name: np.array(part) for name, part in views.items()}},
             facts={
                 "algorithm": self.name,
                 "shape": self._shape(),
@@ -246,6 +260,7 @@ class PpoTraining(OnPolicyTraining):
     def start_learner(self) -> None:
         self.network = self.agent.network
         self.learner = self.make_learner(self.config, self.agent)
+        self.learner.is_stopped = self.is_stopped
         self.actor = self.learner.actor(self.config.num_envs)
 
     def state_values(self, observations: Array) -> Array:
@@ -274,16 +289,18 @@ class PpoTraining(OnPolicyTraining):
             values=values[:-1].reshape(total),
         )
 
-    def update(self, batch: RolloutBatch) -> tuple[dict[str, float], bool]:
+    def update(self, batch: RolloutBatch) -> tuple[dict[str, float], bool] | None:
         config, learner = self.config, self.learner
         learner.begin_update(self.learning_rate)
         for _ in range(config.update_epochs):
             self.run_epoch(batch)
+            if self.is_stopped():
+                return None
             if config.target_kl is not None and learner.losses().approx_kl > config.target_kl:
                 break
         learner.sync_networks()
         losses = learner.losses()._asdict()
-        return {**losses, **explained_variance(batch.returns, batch.values)}, True
+        return {**losses, **explained_variance(batch.returns, batch.values)}, learner.is_gradient_finite
 
     def run_epoch(self, batch: RolloutBatch) -> None:
         self.learner.run_epoch(batch, self.rng.permutation(self.config.batch_size))
@@ -297,6 +314,7 @@ class MemoryTraining(PpoTraining):
     def start_learner(self) -> None:
         self.network = self.agent.network
         self.learner = self.make_learner(self.config, self.agent)
+        self.learner.is_stopped = self.is_stopped
         self._step = self.learner.step(self.config.num_envs)
         self.actor = self
 

@@ -185,37 +185,40 @@ class FrameTraining:
             self.restore_own_state(resume, is_exact)
         games.observe(self.observations[-1])
 
-        latest_state = self._state()
+        milestones = Milestones(self.name, config, run, resume, self._state, keeping="latest")
         if self.prepare():
-            latest_state = self._state()
-        milestones = Milestones(self.name, config, run, resume, lambda _: latest_state)
+            milestones.keep()
         milestones.start(self.global_step)
-        started_at, started_step = time.time(), self.global_step
+        is_abandoned = False
+        started_at, started_step = time.monotonic(), self.global_step
         while self.global_step < config.trained_timesteps and not run.is_ending:
             self.iteration += 1
             if config.anneal_lr:
                 self.learning_rate = config.learning_rate * (1 - (self.iteration - 1) / config.num_iterations)
 
-            rewards = self._collect_rollout()
-            if rewards is None:
-                break
-            columns = self.estimate(rewards)
+            columns = self._learn_from_rollout()
             if columns is None:
-                break
-            self.learner.load_rollout(self.learning_rate, self._rows(self.observations[:-1]), **columns)
-            if not self.update():
+                is_abandoned = True
                 break
 
             metrics, is_finite = self.losses(columns)
             losses = {f"losses/{name}": value for name, value in metrics.items()}
             base.abort_if_not_finite(self.name, run, self.global_step, losses, is_finite)
-            sps = int((self.global_step - started_step) / (time.time() - started_at))
+            sps = int((self.global_step - started_step) / (time.monotonic() - started_at))
             charts = {"charts/learning_rate": self.learning_rate, **losses, "charts/SPS": sps}
             run.scalars(self.global_step, charts)
             if self.can_resume_here():
-                latest_state = self._state()
                 milestones.update(self.global_step)
-        milestones.finish(latest_state.facts["global_step"])
+        milestones.finish(None if is_abandoned or not self.can_resume_here() else self.global_step)
+
+    def _learn_from_rollout(self) -> Columns | None:
+        """Collect a rollout and update by it; return what was learned from, or None if the run was stopped."""
+        rewards = self._collect_rollout()
+        columns = None if rewards is None else self.estimate(rewards)
+        if columns is None:
+            return None
+        self.learner.load_rollout(self.learning_rate, self._rows(self.observations[:-1]), **columns)
+        return columns if self.update() else None
 
     def _collect_rollout(self) -> Array | None:
         """Step all games `num_steps` times; return the rewards [steps, games], or None if the run was stopped."""
@@ -251,11 +254,10 @@ class FrameTraining:
 
     def update(self) -> bool:
         """Run the epochs of an update; return False if the run was stopped before their end."""
-        is_end = self.global_step >= self.config.trained_timesteps
         for _ in range(self.config.update_epochs):
             for rows in self.minibatches():
                 self.update_minibatch(rows)
-                if self.is_stopped() and not is_end:
+                if self.is_stopped():
                     return False
             if self.is_update_over():
                 break
@@ -283,7 +285,7 @@ class FrameTraining:
             "num_steps": self.config.num_steps,
         }  # fmt: skip
 
-    def _state(self) -> TrainingState:
+    def _state(self, _: bool) -> TrainingState:
         """Return copies of everything that a checkpoint contains."""
         arrays, environment_facts = self.games.checkpoint_state()
         own_arrays, own_facts = self.own_state()

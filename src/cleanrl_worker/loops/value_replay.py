@@ -94,7 +94,9 @@ def train(
 ) -> None:
     """Train until `total_timesteps` or until the run ends earlier; both end with a checkpoint.
 
-    `make_learner` gives the learner new weights, or those of the checkpoint to resume from.
+    A cycle is the steps until the next gradient step. A run that is stopped within one resumes there: the random
+    numbers of all its steps are drawn again. `make_learner` gives the learner new weights, or those of the checkpoint
+    to resume from.
     """
     num_envs, frequency, total = config.num_envs, config.train_frequency, config.total_timesteps
     first_action, action_count = int(world.action_space.start), int(world.action_space.n)
@@ -103,14 +105,18 @@ def train(
     rewards = np.zeros((frequency, num_envs))
     learning_starts = config.learning_starts
 
+    steps_of_cycle = 0
+    """Those that were done of the current cycle."""
+
     # Start or resume.
     if resume is None:
-        global_step = 0
+        global_step = start_step = 0
         learner = make_learner(world, rng)
         world.start()
     else:
         base.check_resumable(name, world.shape, resume)
-        global_step = resume.facts["global_step"]
+        global_step, steps_of_cycle = resume.facts["global_step"], resume.facts.get("steps_of_cycle", 0)
+        start_step = global_step - steps_of_cycle * num_envs
         if global_step + num_envs > total:
             return
         learner = make_learner(world, rng)
@@ -118,6 +124,8 @@ def train(
         if not world.restore(run, resume):
             learning_starts += global_step
     exploration = explore(config, learner, action_count, rng)
+    rng_state = rng.bit_generator.state
+    """That of the start of the cycle."""
 
     def get_state(is_checkpoint: bool) -> TrainingState:
         base.check_async_losses(name, run, global_step, num_envs * frequency, learner)
@@ -129,26 +137,32 @@ def train(
             "first_action": first_action,
             "global_step": global_step,
             "adam_count": adam_count,
-            "rng": random_state_to_json(rng.bit_generator.state),
+            "steps_of_cycle": steps_of_cycle,
+            "rng": random_state_to_json(rng_state),
         }
         return TrainingState(weights, {**arrays, **learner_arrays}, facts)
 
     milestones = Milestones(name, config, run, resume, get_state)
     milestones.start(global_step)
-    started_at, started_step = time.time(), global_step
+    started_at, started_step = time.monotonic(), global_step
     while global_step + num_envs <= total and not run.is_ending:
         # Act until the next gradient step, and store what happens.
-        start_step = global_step
         step_count = min(frequency - start_step // num_envs % frequency, (total - start_step) // num_envs)
         exploration.begin(start_step + num_envs * np.arange(step_count))
-        for t in range(step_count):
+        for t in range(steps_of_cycle, step_count):
             choices = exploration.choose(t, world.observations)
             global_step += num_envs
             for end in world.step(choices + first_action, choices.reshape(world.stored_action_shape), rewards[t]):
                 if end.is_full_episode:
                     run.episode(env=end.env, step=global_step, episodic_return=end.episodic_return, length=end.length)
-            run.update(global_step)
-        base.abort_if_rewards_not_finite(name, run, rewards[:step_count], start_step)
+            steps_of_cycle = t + 1
+            if steps_of_cycle < step_count:
+                run.update(global_step)
+                if run.stop_requested:
+                    break
+        base.abort_if_rewards_not_finite(name, run, rewards[:steps_of_cycle], start_step)
+        if steps_of_cycle < step_count:
+            break
 
         # Update. If target updates were due between two gradient steps, they are done first, combined into one.
         if global_step > learning_starts:
@@ -164,11 +178,13 @@ def train(
                     base.check_async_losses(name, run, global_step, num_envs * frequency, learner)
                     metrics = learner.metrics()
                     base.abort_if_not_finite(name, run, global_step, metrics, is_finite)
-                    sps = int((global_step - started_step) / (time.time() - started_at))
+                    sps = int((global_step - started_step) / (time.monotonic() - started_at))
                     run.scalars(global_step, {**metrics, "charts/SPS": sps})
             if is_target_due:
                 learner.update_target(config.tau)
         else:
             learner.skip_update()
+        start_step, steps_of_cycle, rng_state = global_step, 0, rng.bit_generator.state
         milestones.update(global_step)
+        run.update(global_step)
     milestones.finish(global_step)

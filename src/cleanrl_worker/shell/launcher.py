@@ -195,7 +195,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
 
             evaluate_after_training(request, run, logs_points=not config.eval_every)
         is_done = run.global_step >= config.total_timesteps or run.end_reason is not None or not run.stop_requested
-        run.finish("succeeded" if is_done else "stopped", run.end_reason)
+        run.finish("succeeded" if is_done else "stopped", run.end_reason if is_done else run.stop_note)
 
 
 def _choose_env_processes(request: WorkerRequest, config: Any, resumed: Checkpoint | None) -> Any:

@@ -24,6 +24,7 @@ class CheckpointManager:
         self._keep = keep
         self._best: tuple[int, float] | None = None
         self._entries: dict[int, dict[str, Any]] = {}
+        self._interim: set[int] = set()
 
     @property
     def best_score(self) -> float | None:
@@ -54,8 +55,12 @@ class CheckpointManager:
         facts: Mapping[str, Any],
         extra_manifest: Mapping[str, Any],
         score: float | None,
+        is_interim: bool = False,
     ) -> SavedCheckpoint:
-        """Write a checkpoint; it is the best if its score is higher than any before."""
+        """Write a checkpoint; it is the best if its score is higher than any before.
+
+        Interim ones before it are deleted, unless one is the best.
+        """
         best = self._best
         is_best = score is not None and (best is None or score > best[1] or step == best[0])
         if score is not None and is_best:
@@ -64,7 +69,8 @@ class CheckpointManager:
         checkpoints.update_link(self._folder.last_checkpoint, step)
         if is_best:
             checkpoints.update_link(self._folder.best_checkpoint, step)
-        checkpoints.prune(self._folder, self._keep, best[0] if best else None)
+        interim = self._interim - {step} | ({step} if is_interim else set())
+        checkpoints.prune(self._folder, self._keep, best[0] if best else None, interim)
         self._best = best
         self._rescan()
         return SavedCheckpoint(path, is_best)
@@ -78,6 +84,8 @@ class CheckpointManager:
         }
 
     def _rescan(self) -> None:
+        manifests = {step: read_manifest(self._folder.checkpoint(step)) for step in list_steps(self._folder)}
+        self._interim = {step for step, manifest in manifests.items() if manifest and manifest.get("is_interim")}
         self._entries = {
             step: {
                 "step": step,
@@ -85,6 +93,6 @@ class CheckpointManager:
                 "at": manifest["saved_at"],
                 "score": manifest["score"],
             }
-            for step in list_steps(self._folder)
-            if (manifest := read_manifest(self._folder.checkpoint(step))) is not None
+            for step, manifest in manifests.items()
+            if manifest is not None
         }

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,10 +202,12 @@ def update_link(link: Path, step: int) -> None:
     os.replace(draft, link)
 
 
-def prune(folder: RunFolder, keep: int, best: int | None) -> None:
-    """Delete all but the newest `keep` and the best."""
-    for step in list_steps(folder)[: -max(1, keep)]:
-        if step != best:
+def prune(folder: RunFolder, keep: int, best: int | None, interim: Collection[int] = ()) -> None:
+    """Delete all but the newest `keep` and the best. Interim ones do not count; of these, the newest of all stays."""
+    steps = list_steps(folder)
+    lasting = [step for step in steps if step not in interim]
+    for step in steps[:-1]:
+        if step != best and step not in lasting[-max(1, keep) :]:
             _discard(folder, step)
 
 

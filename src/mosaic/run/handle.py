@@ -9,25 +9,25 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import Any, Literal, Self, SupportsFloat, TypeVar
+from typing import Any, Literal, NamedTuple, Self, SupportsFloat, TypeVar
 
 from mosaic.common.checkpoint_files import NO_LOG
 from mosaic.common.packages import installed_packages, python_version
 from mosaic.contracts import commands
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.semconv import CONTRACT_VERSION
-from mosaic.journal.points import as_float32
+from mosaic.journal.points import EpisodeRow, Point, as_float32
 from mosaic.journal.speed import SpeedMeter
 from mosaic.run import checkpoints
 from mosaic.run.checkpoint_manager import CheckpointManager, SavedCheckpoint
 from mosaic.run.checkpoints import Array, Checkpoint, CheckpointPart
 from mosaic.run.inbox import Inbox
 from mosaic.run.live_frames import LiveFrames
-from mosaic.run.run_log import RunLog, count_hellos
+from mosaic.run.run_log import RunLog, add_points, count_hellos
 
 INBOX_S = 0.05
 JOURNAL_S = 0.25
@@ -54,8 +54,21 @@ class _Interval:
     def is_due(self, now: float) -> bool:
         if now < self._next:
             return False
-        self._next = now + self._seconds
+        self.restart(now)
         return True
+
+    def restart(self, now: float) -> None:
+        self._next = now + self._seconds
+
+
+class LogMark(NamedTuple):
+    """What was logged until a moment, for a checkpoint of that moment that is saved later."""
+
+    episode_count: int
+    recent_returns: list[float]
+    scalars: dict[str, dict[str, Any]]
+    buffered: tuple[list[Point], list[EpisodeRow]]
+    """The points that `scalars` does not contain yet."""
 
 
 class Run:
@@ -71,6 +84,10 @@ class Run:
     """Live frames of its environments; None where they are switched off."""
     end_reason: str | None = None
     """Why it has succeeded before its last step, in a sentence; None where it has not."""
+    stop_note: str | None = None
+    """What to know about a stop that was obeyed, in a sentence."""
+    save_latest: Callable[[], None] | None = None
+    """Saves the latest state that can be resumed from, unless it is saved. `update` calls it where that is due."""
 
     def __init__(
         self,
@@ -83,6 +100,7 @@ class Run:
         tensorboard: Path | None = None,
         keep_checkpoints: int = 3,
         checkpoint_every: int | None = None,
+        checkpoint_minutes: float = 0,
         names: Mapping[str, str] | None = None,
         handles_signals: bool = True,
         on_command: Callable[[Mapping[str, Any]], bool] | None = None,
@@ -90,6 +108,7 @@ class Run:
     ) -> None:
         """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file.
 
+        There is a checkpoint of every `checkpoint_minutes` of training, if a training sets `save_latest`; 0: none.
         `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake. With `handles_signals`,
         SIGTERM and Ctrl-C request a stop. `on_command` is called with each command first, and returns whether it has
         handled it. `process` is the id of a further process, which adds to a run that another one begins and ends.
@@ -112,6 +131,7 @@ class Run:
         self._checkpoint_manager = CheckpointManager(folder, keep_checkpoints)
         self._checkpoint_every = checkpoint_every or None
         self._checkpoint_mark = 0
+        self._checkpoint_clock = _Interval(60 * checkpoint_minutes or math.inf)
         self._is_checkpoint_requested = False
         self._is_saving = False
         self._is_pause_requested = False
@@ -161,6 +181,7 @@ class Run:
         if resumed is not None:
             self._start_attempt()
         self._speed.start(self.global_step)
+        self._checkpoint_clock.restart(_monotonic())
 
     # --- while training
 
@@ -183,10 +204,7 @@ class Run:
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last 100 episodes."""
-        if not self._recent_returns:
-            return None
-        mean = fmean(as_float32(self._recent_returns))
-        return mean if math.isfinite(mean) else None
+        return _finite_mean(self._recent_returns)
 
     def hyperparameters(self, values: Mapping[str, object]) -> None:
         """Log hyperparameters to the journal and to TensorBoard's text and hparams tabs."""
@@ -241,25 +259,31 @@ class Run:
         arrays: Mapping[str, Array | CheckpointPart],
         facts: Mapping[str, Any],
         score: float | Literal["mean_return"] | None = "mean_return",
+        log: LogMark | None = None,
+        is_interim: bool = False,
     ) -> Path | None:
         """Save a checkpoint and return its path; if that fails, log a warning and return None.
 
-        The one with the highest score is the best; one without a score never is.
+        The one with the highest score is the best; one without a score never is. `log` is that of a state of earlier.
+        An interim one is deleted as soon as a later one is complete, unless it is the best.
         """
         self.begin_checkpoint()
         step = int(step)
-        self._checkpoint_mark = step
-        self._is_checkpoint_requested = False
+        if not is_interim:
+            self._checkpoint_mark = step
+            self._is_checkpoint_requested = False
         self._flush()
-        score = self.mean_return if score == "mean_return" else score
+        log = log or self.mark_log()
+        score = _finite_mean(log.recent_returns) if score == "mean_return" else score
         extra_manifest = {
             "worker": self._worker,
             "worker_version": self._version,
             "attempt": self.attempt,
+            "is_interim": is_interim,
             "log": {
-                "episodes": self.episode_count,
-                "recent_returns": as_float32(self._recent_returns),
-                "scalars": self._log.analytics.scalars,
+                "episodes": log.episode_count,
+                "recent_returns": as_float32(log.recent_returns),
+                "scalars": add_points(log.scalars, *log.buffered),
             },
         }
 
@@ -267,13 +291,14 @@ class Run:
             if self.is_shared:
                 self._checkpoint_manager.adopt_existing(sys.maxsize)  # those of other processes
             self._log.sync()
-            return self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
+            return self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score, is_interim)
 
         is_at_end = self.total_timesteps is not None and step >= self.total_timesteps
         is_last = is_at_end or self.end_reason is not None
         title = f"The checkpoint at step {step}"
         saved = self.write_result(write, title, "checkpoint_failed", may_wait=is_last)
         self._is_saving = False
+        self._checkpoint_clock.restart(_monotonic())
         if saved is None:
             self.event("checkpoint_not_saved")
             return None
@@ -281,6 +306,12 @@ class Run:
         self.event("checkpoint", step=step, path=relative_path, is_best=saved.is_best, score=score)
         self.write_analytics()
         return saved.path
+
+    def mark_log(self) -> LogMark:
+        """Return what a checkpoint of this moment contains of the log."""
+        points, scalars = self._log.points, dict(self._log.analytics.scalars)
+        buffered = points.scalars[:], points.episodes[:]
+        return LogMark(self.episode_count, list(self._recent_returns), scalars, buffered)
 
     def write_result(
         self, write: Callable[[], Result], title: str, code: str, *, may_wait: bool = True
@@ -367,8 +398,12 @@ class Run:
         self._start_attempt()
         self.handle_commands()
         if self._is_pause_requested and not self.stop_requested:
+            if self.save_latest is not None:
+                self.save_latest()
             self._wait_while_paused()
         now = _monotonic()
+        if self.save_latest is not None and not self.stop_requested and self._checkpoint_clock.is_due(now):
+            self.save_latest()
         if self._journal_clock.is_due(now):
             self._log.write_points()
         if self._progress_clock.is_due(now):
@@ -427,6 +462,7 @@ class Run:
             time.sleep(INBOX_S)
             self.handle_commands()
         self._speed.exclude_pause(_monotonic() - paused_at)
+        self._checkpoint_clock.restart(_monotonic())
         self.event("resumed", global_step=step)
 
     def _install_signal_handlers(self) -> None:
@@ -466,3 +502,10 @@ class Run:
             if moved.damage:
                 text = f"Checkpoint {moved.step} is damaged ({moved.damage}): skipped and moved to {moved.path}."
                 self.warn(text, "checkpoint_damaged")
+
+
+def _finite_mean(returns: Collection[float]) -> float | None:
+    if not returns:
+        return None
+    mean = fmean(as_float32(returns))
+    return mean if math.isfinite(mean) else None

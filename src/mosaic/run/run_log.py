@@ -78,12 +78,6 @@ class AnalyticsFile:
         self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
         self._artifacts.update(_read_artifacts(folder.analytics))
 
-    def update(self, series: SeriesByTag) -> None:
-        for tag, rows in series.items():
-            step, at, value = rows[-1]
-            count = self.scalars[tag]["count"] if tag in self.scalars else 0
-            self.scalars[tag] = {"step": step, "at": at, "value": finite_or_none(value), "count": count + len(rows)}
-
     def set_artifact(self, name: str, value: Any) -> None:
         if name in _RESERVED_KEYS:
             raise ValueError(f"analytics.json: the entry {name!r} is reserved; choose another name.")
@@ -188,11 +182,29 @@ class RunLog:
 
     def _update_analytics(self, series: SeriesByTag, anomalies: dict[str, int]) -> dict[str, int]:
         """Update analytics.json; return the non-finite tags of `series` and add new ones to `anomalies`."""
-        self.analytics.update(series)
+        _add_series(self.analytics.scalars, series)
         non_finite = first_non_finite(series)
         for tag, step in non_finite.items():
             anomalies.setdefault(tag, step)
         return non_finite
+
+
+def add_points(
+    scalars: Mapping[str, dict[str, Any]], points: list[Point], episodes: list[EpisodeRow]
+) -> dict[str, dict[str, Any]]:
+    """Return the `scalars` of analytics.json with these buffered points."""
+    buffer, result = MetricBuffer(), dict(scalars)
+    buffer.scalars, buffer.episodes = points[:], episodes[:]
+    _add_series(result, group_by_tag(buffer.take_scalars()))
+    _add_series(result, group_by_tag(episode_points(buffer.take_episodes())))
+    return result
+
+
+def _add_series(scalars: dict[str, dict[str, Any]], series: SeriesByTag) -> None:
+    for tag, rows in series.items():
+        step, at, value = rows[-1]
+        count = scalars[tag]["count"] if tag in scalars else 0
+        scalars[tag] = {"step": step, "at": at, "value": finite_or_none(value), "count": count + len(rows)}
 
 
 def count_hellos(journal: Path) -> int:

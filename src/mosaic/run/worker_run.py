@@ -42,6 +42,8 @@ class TrainingSettings(Protocol):
     def total_timesteps(self) -> int: ...
     @property
     def checkpoint_interval(self) -> int: ...
+    @property
+    def checkpoint_minutes(self) -> float: ...
     def model_dump(self) -> dict[str, Any]: ...
 
 
@@ -112,6 +114,7 @@ def open_training(
         total_timesteps=settings.total_timesteps,
         keep_checkpoints=request.payload.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
         checkpoint_every=settings.checkpoint_interval,
+        checkpoint_minutes=settings.checkpoint_minutes,
     ) as run:
         run.hello(resumed)
         if resumed is None:

@@ -383,20 +383,20 @@ def _finish(record: RunRecord, at: float, outcome: Outcome, reason: str) -> RunR
 
 def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Outcome, str]:
     """How it ended, and why in one sentence. A limit and a stop come first: they are why the process ended."""
-    resume_hint = _resume_hint(record)
+    resume_hint, report = _resume_hint(record), record.final_report
+    note = f" {report.reason}" if report is not None and report.outcome == "stopped" and report.reason else ""
     if exited.cause == "time_limit":
-        return Outcome.FAILED, f"It reached its time limit of {exited.limit:g} s and was stopped. {resume_hint}"
+        return Outcome.FAILED, f"It reached its time limit of {exited.limit:g} s and was stopped.{note} {resume_hint}"
     if exited.cause == "memory_limit":
         used = f"{exited.peak_rss_mb:,.0f} MB of the {exited.limit:,.0f} MB it was allowed"
         return Outcome.FAILED, f"Out of memory: it took {used}. {resume_hint}"
-    report = record.final_report
     if exited.code == 0 and report is not None and report.outcome == "succeeded":
         return Outcome.SUCCEEDED, report.reason or "It completed all its steps."
     if report is not None and report.outcome == "rejected":
         return Outcome.REJECTED, report.reason or "The worker refused its config."
     if record.stop_requested_at is not None or exited.cause == "stop":
         how = " It did not obey in time and was killed." if exited.signal == signal.SIGKILL else ""
-        return Outcome.CANCELLED, f"Cancelled on request.{how}"
+        return Outcome.CANCELLED, f"Cancelled on request.{how}{note}"
     if exited.cause == "keeper_terminated":
         return Outcome.CANCELLED, "Its keeper was terminated."
     log = "" if record.is_attached else f" Full log: {log_path}"  # the program's own output is elsewhere
@@ -408,10 +408,11 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
         message = report.reason if report is not None else exited.last_words if record.is_attached else None
         return Outcome.FAILED, f"{message or f'Ended with exit code {exited.code}.{words}'}{log}"
     if report is not None and report.outcome == "stopped":
-        return Outcome.CANCELLED, report.reason or "It was stopped from outside."
+        own_reason = report.reason if record.is_attached else None
+        return Outcome.CANCELLED, own_reason or f"It was stopped from outside.{note}"
     left = exited.ended_leftovers
-    note = f" {left} process{'es' if left > 1 else ''} that it left running had to be ended." if left else ""
-    return Outcome.SUCCEEDED, f"It ended without an error.{note}"
+    ended = f" {left} process{'es' if left > 1 else ''} that it left running had to be ended." if left else ""
+    return Outcome.SUCCEEDED, f"It ended without an error.{ended}"
 
 
 def _resume_hint(record: RunRecord) -> str:
