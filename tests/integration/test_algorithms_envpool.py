@@ -136,12 +136,11 @@ def test_a_stopped_run_resumes_from_before_the_interrupted_rollout(
     name: str, stop_at: int, fake_pools: Any, place: Path
 ) -> None:
     run = train_run(place / "stopped", name, config_of(name, checkpoint_every=10**6), stop_at=stop_at)
-    assert run.global_step == stop_at
-    assert latest_checkpoint(place / "stopped").step == 64
+    assert run.global_step == latest_checkpoint(place / "stopped").step == 64
 
 
 @EACH
-def test_a_stop_during_an_update_finishes_that_update(name: str) -> None:
+def test_a_stop_during_an_update_abandons_it_even_the_last_one(name: str) -> None:
     updates = []
 
     class Learner:
@@ -164,8 +163,8 @@ def test_a_stop_during_an_update_finishes_that_update(name: str) -> None:
     assert not training.update()
     assert len(updates) == 1
     training.global_step = 128
-    assert training.update()
-    assert len(updates) == 1 + 2 * 2
+    assert not training.update()
+    assert len(updates) <= 2
 
 
 def test_rnd_can_be_stopped_before_its_initial_statistics_are_collected(fake_pools: Any, place: Path) -> None:

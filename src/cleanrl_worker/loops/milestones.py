@@ -63,8 +63,8 @@ class Milestones:
     """Saves checkpoints, evaluates the policy and ends the training when they are due.
 
     `keeping` says what is saved between two updates, as when the run is stopped there: `nothing` was kept, because
-    training can be resumed from every step; or the state after the latest update; or, where updates follow fast, after a
-    recent one (see KEPT_SHARE). `get_state` must return copies then.
+    training can be resumed from every step; or the state after the latest update; or, where updates follow fast, after
+    a recent one (see KEPT_SHARE). `get_state` must return copies then.
     """
 
     def __init__(
