@@ -66,6 +66,7 @@ ROWS = {
     "F44": "500 watchers, 1M journal lines, no newline",
     "F45": "hostile import",
     "F46": "other local users and foreign Host headers",
+    "F47": "cancel, pause, time limit or SIGTERM while an environment is slow",
     "F48": "checkpoint that takes longer than the grace period",
     "F49": "daemon killed while scripts wait with their environments",
     "F50": "workspace moved while runs are active",

@@ -105,7 +105,7 @@ def test_a_run_is_cancelled_resumed_and_evaluated(gate: Path, tmp_path: Path, tr
     view = ended(trainer, view.run_id)
     assert (view.outcome, view.checkpoint_step) != ("succeeded", STEPS)
     assert view.checkpoint_step is not None
-    assert 1_000 <= view.checkpoint_step < STEPS
+    assert 900 <= view.checkpoint_step < STEPS  # the start of the episode
 
     trainer.resume(view.run_id)
     view = ended(trainer, view.run_id)

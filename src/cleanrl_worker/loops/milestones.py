@@ -97,10 +97,9 @@ class Milestones:
     def keep(self) -> None:
         """Keep the current state, from which training can be resumed."""
         if self._keeping != "nothing":
-            started = time.monotonic()
+            started = time.thread_time()  # other programs do not count
             self._kept = KeptState(self._get_state(True), self._run.mark_log(), self._evaluated_step, self._score)
-            now = time.monotonic()
-            self._keep_at = now + (now - started) / KEPT_SHARE
+            self._keep_at = time.monotonic() + (time.thread_time() - started) / KEPT_SHARE
         self._is_kept_latest = True
 
     def is_abandoning(self) -> bool:

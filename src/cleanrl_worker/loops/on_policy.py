@@ -171,7 +171,7 @@ class OnPolicyTraining:
 
     def _collect_rollout(self) -> Array | None:
         """Step all environments `num_steps` times; return the rewards [steps, environments], None after a stop."""
-        environments, observations, dones = self.environments, self.observations, self.dones
+        run, environments, observations, dones = self.run, self.environments, self.observations, self.dones
         num_envs = self.config.num_envs
         observations[0] = observations[-1]
         dones[...] = False
@@ -185,10 +185,11 @@ class OnPolicyTraining:
                 if not episode_end.is_terminal:
                     self.truncated.append((t, episode_end.env, episode_end.observation))
                 self.report_episode(episode_end)
-            if self.is_stopped():
+            run.update(self.global_step)
+            if run.stop_requested and self.milestones.is_abandoning():
                 return None
         rewards = environments.finish_rollout(self.env_actions())
-        base.abort_if_rewards_not_finite(self.name, self.run, rewards, self.global_step - self.config.batch_size)
+        base.abort_if_rewards_not_finite(self.name, run, rewards, self.global_step - self.config.batch_size)
         return rewards
 
     def bootstrap_truncated(self, rewards: Array) -> None:
