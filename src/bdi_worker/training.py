@@ -116,6 +116,7 @@ class Training:
             if not self._start.step:
                 run.stop_note = "Nothing was trained yet."
         finally:
+            run.save_latest = None
             self._env.close()
 
     def _mark_start(self) -> None:

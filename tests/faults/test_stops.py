@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.algorithm_cases import assert_same_checkpoint, write_teacher
-from tests.helpers.daemons import wait_for
+from tests.helpers.daemons import ended, wait_for
 from tests.helpers.worker_runs import events, train_here
 
 from bdi_worker import launcher as bdi_launcher
@@ -29,6 +29,7 @@ from cleanrl_worker.environments.envpool_games import EnvpoolEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
+from mosaic.client import TrainerClient
 from mosaic.common.checkpoint_files import list_steps
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
@@ -92,6 +93,7 @@ STEPS = {
     **dict.fromkeys(SETTINGS, (3, 40)),
     "qdagger_dqn_atari_impalacnn": (3, 30),
     "ppg_procgen": (3, 42),
+    "ppo_pettingzoo": (3, 22),
     "ppo_rnd_envpool": (3, 56),
     # One of its two games is played in this process.
     "ppo_atari_multigpu": (3, 20),
@@ -154,9 +156,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> SlowSteps:
 
     for kind in (VectorEnvs, EnvpoolEnvs, FrozenLakeEnv):
         delay(kind)
-    for name, entry in ALGORITHMS.items():
-        module = load_algorithm(name)
-        if name != "ppo_atari_multigpu" and entry.is_for_atari and hasattr(module, "SIZES"):
+    # All are imported before: the other process of multigpu has its network of full size.
+    for name, module in [(name, load_algorithm(name)) for name in ALGORITHMS]:
+        if name != "ppo_atari_multigpu" and hasattr(module, "SIZES"):
             monkeypatch.setattr(module, "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
     monkeypatch.setenv("MOSAIC_ENV_MODULES", "tests.helpers.parallel_env")
     return steps
@@ -272,3 +274,88 @@ def test_every_stop_of_every_algorithm_saves_and_resumes_exactly(
     for kind, moment in cells:
         check_cell(name, kind, moment, straight, tmp_path / f"{kind} {moment}", slow)
         print(f"{name}: {kind}, {moment}: saved, resumed exactly")
+
+
+# --- through the daemon
+
+SLOW_CART = '''
+import pathlib, time
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class SlowCart(CartPoleEnv):
+    """Takes 50 ms a step while a file exists."""
+
+    def __init__(self, brake, **options):
+        super().__init__(**options)
+        self.brake = pathlib.Path(brake)
+
+    def step(self, action):
+        if self.brake.exists():
+            time.sleep(0.05)
+        return super().step(action)
+
+gymnasium.register("SlowCart-v0", entry_point="braked_cart:SlowCart", max_episode_steps=100)
+'''
+LIMIT_S = 30.0
+"""Long enough for the worker to start on a machine that is busy."""
+
+
+@pytest.fixture
+def brake(tmp_path: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    plugins.mkdir(exist_ok=True)
+    (plugins / "braked_cart.py").write_text(SLOW_CART)
+    monkeypatch.setenv("MOSAIC_ENV_MODULES", "braked_cart")  # for what runs in this process
+    monkeypatch.syspath_prepend(str(plugins))
+    file = tmp_path / "brake"
+    file.touch()
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "kind"),
+    [
+        ("ppo", {"total_timesteps": 1536}, "cancel"),  # a rollout by its default settings: 512 steps, 26 s
+        ("ppo", {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "total_timesteps": 1280}, "pause"),
+        ("dqn", {"learning_starts": 10, "buffer_size": 1000, "total_timesteps": 2000}, "SIGTERM"),
+        pytest.param(
+            "ppo_lstm", {"num_envs": 4, "num_steps": 8, "total_timesteps": 3200}, "time limit",
+            marks=pytest.mark.skipif(not IS_FULL, reason="MOSAIC_FULL_SWEEP=1"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_of_the_daemon_that_is_stopped_resumes_exactly(
+    name: str, settings: dict[str, Any], kind: str, brake: Path, tmp_path: Path, trainer: TrainerClient
+) -> None:
+    """F47: with the daemon, the keeper, and a worker of its own."""
+    settings = {**settings, "env_id": "braked_cart:SlowCart-v0", "env_kwargs": {"brake": str(brake)}, "seed": 3}
+    options = {"max_seconds": LIMIT_S} if kind == "time limit" else {}
+    view = trainer.submit(build_train_payload("cleanrl", name, {**settings, **options}, {}))
+    run_id, folder = view.run_id, RunFolder(view.run_dir)
+    least = 1 if kind == "cancel" else 60
+    wait_for(lambda: (trainer.get(run_id).global_step or 0) >= least, "its first steps", 200)
+    if kind == "cancel":
+        trainer.cancel(run_id)
+    elif kind == "pause":
+        trainer.pause(run_id)
+        wait_for(lambda: trainer.get(run_id).stage == "paused", "it to be paused")
+        os.kill(events(folder, "hello")[0]["pid"], signal.SIGKILL)
+    elif kind == "SIGTERM":
+        os.kill(events(folder, "hello")[0]["pid"], signal.SIGTERM)
+    view = ended(trainer, run_id)
+
+    outcomes = {"cancel": "cancelled", "pause": "failed", "SIGTERM": "cancelled", "time limit": "failed"}
+    assert (view.outcome, view.reason is not None) == (outcomes[kind], True)
+    assert ("Nothing was trained yet." in str(view.reason)) == (kind == "cancel")
+    stopped = last(folder)
+    assert stopped.step == view.checkpoint_step
+    assert (stopped.step == 0) == (kind == "cancel")
+
+    brake.unlink()
+    trainer.resume(run_id)
+    assert ended(trainer, run_id).outcome == "succeeded"
+    payload = build_train_payload("cleanrl", name, settings, {})
+    worker = payload["metadata"]["worker"]["config"]
+    straight = train_here(RunFolder(tmp_path / "straight"), worker)
+    assert_same_checkpoint(last(straight), last(folder))
+    assert logged(last(straight)) == logged(last(folder))

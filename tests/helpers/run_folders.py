@@ -39,8 +39,8 @@ def open_run(folder: RunFolder, **settings: Any) -> Run:
     return Run(folder, worker="scripted", version="1", **{"tensorboard": folder.tensorboard, **settings})
 
 
-def save(run: Run, step: int) -> Path | None:
-    return run.save_checkpoint(step, weights=WEIGHTS, arrays=ARRAYS, facts=FACTS)
+def save(run: Run, step: int, **options: Any) -> Path | None:
+    return run.save_checkpoint(step, weights=WEIGHTS, arrays=ARRAYS, facts=FACTS, **options)
 
 
 def forge_state(path: Path, state: bytes) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -106,3 +109,49 @@ def assert_last_is_finite(path: Path, step: int) -> None:
     last = latest_checkpoint(path)
     assert last.step == step
     assert all(np.isfinite(part).all() for part in last.weights.values())
+
+
+class EnormousRewardEnv(TolerantEnv):
+    """Its rewards have finite squares, but the squared norm of the gradient overflows a float32."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, 3e18, *rest
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_a_gradient_that_is_not_finite_ends_the_run_though_every_loss_is_finite(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    """F40: otherwise the policy would stay as it is, and the run would succeed."""
+    with register_env(limit=None, kind=EnormousRewardEnv) as env_id:
+        settings: dict[str, Any] = {
+            "num_steps": 2, "gamma": 0.0, "hidden_sizes": (512, 512), "clip_vloss": False, "norm_adv": False,
+        }  # fmt: skip
+        with pytest.raises(MosaicError, match="gradient became infinite or NaN"):
+            train(tmp_path, name, env_id, backend=backend, **settings)
+    assert events(tmp_path, "anomaly")[0]["tag"] == "gradient"
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac_continuous_action", "ppo_atari"])
+def test_the_speed_of_a_training_does_not_depend_on_the_wall_clock(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F15: the clock is set back, or stands still, during a training."""
+    if ALGORITHMS[name].is_for_atari:
+        pytest.importorskip("ale_py")
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), (8,)))
+    real, times = time.time, itertools.chain([2e9], itertools.repeat(1e9))
+
+    def read_clock() -> float:
+        reader: str = sys._getframe(1).f_globals["__name__"]
+        return next(times) if reader.startswith("cleanrl_worker.loops") else real()
+
+    monkeypatch.setattr("time.time", read_clock)
+    env_id = {"sac_continuous_action": "Pendulum-v1", "ppo_atari": "PongNoFrameskip-v4"}.get(name, "CartPole-v1")
+    train(tmp_path, name, env_id, **({"total_timesteps": 220} if name != "ppo_atari" else {}))
+    points = [point for event in events(tmp_path, "metrics") for point in event["series"].get("charts/SPS", [])]
+    assert points
+    assert all(speed > 0 for _, _, speed in points)

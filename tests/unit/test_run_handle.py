@@ -326,6 +326,76 @@ def test_the_best_checkpoint_is_kept_with_the_newest(folder: RunFolder) -> None:
     assert folder.best_checkpoint.resolve().name == "1"
 
 
+def test_an_interim_checkpoint_is_replaced_by_the_next_one_unless_it_is_the_best(folder: RunFolder) -> None:
+    def kept() -> list[str]:
+        return sorted(path.name for path in folder.checkpoints.iterdir() if path.name.isdecimal())
+
+    with open_run(folder, keep_checkpoints=2, checkpoint_every=10) as run:
+        run.hello()
+        for step in (10, 20, 30):
+            save(run, step)
+        save(run, 34, score=1.0, is_interim=True)
+        assert kept() == ["20", "30", "34"]
+        save(run, 35, is_interim=True)
+        assert kept() == ["20", "30", "34", "35"], "34 is the best"
+        assert run.checkpoint_due(40), "those by steps are where they would be without it"
+        save(run, 36, score=2.0, is_interim=True)
+        assert kept() == ["20", "30", "36"]
+    with open_run(folder, keep_checkpoints=2) as run:
+        run.hello(last_good_checkpoint(folder))
+        save(run, 40, score=3.0)
+        run.finish()
+    assert kept() == ["30", "40"]
+
+
+def test_the_latest_state_is_saved_by_the_clock_and_before_a_pause(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, saved = [100.0], list[int]()
+    monkeypatch.setattr(handle, "_monotonic", lambda: clock[0])
+    with open_run(folder, checkpoint_minutes=5) as run:
+        run.hello()
+        run.save_latest = lambda: saved.append(len(saved))
+        for clock[0], count in ((399.0, 0), (400.0, 1), (699.0, 1), (700.0, 2)):
+            tick(run)
+            assert len(saved) == count
+        clock[0] = 900.0
+        save(run, 5)  # one by steps counts, too
+        for clock[0], count in ((1199.0, 2), (1200.0, 3)):
+            tick(run)
+            assert len(saved) == count
+        monkeypatch.setattr("mosaic.run.handle.time.sleep", lambda _: send_command(folder, "resume"))
+        send_command(folder, "pause")
+        tick(run)
+        assert len(saved) == 4
+        assert len(events(folder, "paused")) == 1
+    with open_run(folder, checkpoint_minutes=0) as run:
+        run.hello()
+        run.save_latest = lambda: saved.append(len(saved))
+        clock[0] = 1e9
+        tick(run)
+        assert len(saved) == 4
+
+
+def test_a_checkpoint_of_an_earlier_state_has_the_log_of_that_time(folder: RunFolder) -> None:
+    with open_run(folder) as run:
+        run.hello()
+        run.scalar("loss", 1.0, 1)
+        run.episode(env=0, step=1, episodic_return=5.0, length=1)
+        log = run.mark_log()
+        run.scalar("loss", 2.0, 2)
+        run.episode(env=0, step=2, episodic_return=7.0, length=1)
+        run.save_checkpoint(1, weights={}, arrays={}, facts={}, log=log)
+    checkpoint = last_good_checkpoint(folder)
+    assert checkpoint is not None
+    assert (checkpoint.manifest["score"], checkpoint.manifest["log"]["recent_returns"]) == (5.0, [5.0])
+    counts = {tag: point["count"] for tag, point in checkpoint.manifest["log"]["scalars"].items()}
+    assert counts == {"loss": 1, "charts/episodic_return": 1, "charts/episodic_length": 1}
+    with open_run(folder) as run:
+        run.hello(checkpoint)
+        assert (run.episode_count, run.mean_return) == (1, 5.0)
+
+
 def test_a_resumed_run_has_one_curve(folder: RunFolder) -> None:
     with open_run(folder) as run:
         run.hello()

@@ -141,6 +141,7 @@ class Milestones:
             self._write(state, self._kept if step is None else None)
         if not state.is_trained:
             run.stop_note = "Nothing was trained yet."
+        run.save_latest = None
 
     def save(self, step: int) -> None:
         self._write(self._current_state(step))

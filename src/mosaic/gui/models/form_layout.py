@@ -20,11 +20,12 @@ from mosaic.submission.algorithm_schema import (
     supported_options,
 )
 
-SETTING_UNITS = {"checkpoint_every": "steps", "eval_every": "steps"}
+SETTING_UNITS = {"checkpoint_every": "steps", "checkpoint_minutes": "min", "eval_every": "steps"}
 SETTING_LABELS = {
     "exp_name": "Experiment name",
     "env_kwargs": "Its settings",
     "checkpoint_every": "Every",
+    "checkpoint_minutes": "At least every",
     "eval_every": "Evaluate every",
     "norm_adv": "Normalize advantages",
     "adv_norm_fullbatch": "Normalize advantages",
@@ -43,7 +44,7 @@ _ABBREVIATIONS = {
     "vf": "value", "eval": "evaluation", "vloss": "value loss", "grad": "gradient", "num": "",
 }  # fmt: skip
 """The meaning of abbreviations in names of settings."""
-_SETTINGS_ON_THE_RIGHT = {"Checkpoints": ("checkpoint_every",)}
+_SETTINGS_ON_THE_RIGHT = {"Checkpoints": ("checkpoint_every", "checkpoint_minutes")}
 """Settings of algorithms that are shown among the options, after the first one of a section."""
 
 
