@@ -276,6 +276,25 @@ def test_every_stop_of_every_algorithm_saves_and_resumes_exactly(
         print(f"{name}: {kind}, {moment}: saved, resumed exactly")
 
 
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac_continuous_action", "ppo_atari", "bdi_q"])
+def test_a_slow_training_is_saved_by_the_clock(
+    name: str, tmp_path: Path, slow: SlowSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F47: a crash costs minutes; here tenths of a second. What is saved once is not saved again."""
+    if missing := missing_extra(name):
+        pytest.skip(f"{name}: {missing} is not installed")
+    minutes = 0.2 / 60
+    monkeypatch.setitem(SETTINGS, name, {**SETTINGS[name], "total_timesteps": 48, "checkpoint_minutes": minutes})
+    with slow.stopping(0, int):
+        folder = run(name, tmp_path / "run")
+    saved = [event["step"] for event in events(folder, "checkpoint")]
+    assert saved == sorted(set(saved))
+    assert len(saved) >= 3
+    assert saved[-1] == 48
+    best = {int(folder.best_checkpoint.resolve().name)} if folder.best_checkpoint.is_symlink() else set()
+    assert set(list_steps(folder)) == {48, *best}
+
+
 # --- through the daemon
 
 SLOW_CART = '''
