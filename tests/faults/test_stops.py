@@ -84,21 +84,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo_rnd_envpool": {**_POOL, "num_iterations_obs_norm_init": 1},
     "ppo_procgen": {**_PPO, "env_id": "bigfish", "cuda": False, "hidden_sizes": [8]},
     "ppg_procgen": {
-        **_PPO, "env_id": "bigfish", "cuda": False, "hidden_sizes": [8], "n_iteration": 2, "e_auxiliary": 1,
-        "num_aux_rollouts": 1, "n_aux_grad_accum": 2,
+        **_ROLLOUT, "env_id": "bigfish", "cuda": False, "hidden_sizes": [8], "num_minibatches": 2, "n_iteration": 2,
+        "total_timesteps": 96, "e_auxiliary": 1, "num_aux_rollouts": 1, "n_aux_grad_accum": 2,
     },
     "bdi_q": {"env_id": "FrozenLake-v1", "total_timesteps": 80, "checkpoint_every": 1000},
 }  # fmt: skip
 STEPS = {
-    **dict.fromkeys(SETTINGS, (3, 40)),
+    **dict.fromkeys(SETTINGS, (3, 34)),
     "qdagger_dqn_atari_impalacnn": (3, 30),
     "ppg_procgen": (3, 42),
-    "ppo_pettingzoo": (3, 22),
     "ppo_rnd_envpool": (3, 56),
-    # One of its two games is played in this process.
-    "ppo_atari_multigpu": (3, 20),
+    # Fewer environments of this process: they are of teams, or the other process has one of two.
+    **dict.fromkeys(("ppo_pettingzoo", "ppo_pettingzoo_ma_atari"), (3, 18)),
+    "ppo_atari_multigpu": (3, 18),
 }
 """Environment steps of the process after which it is stopped: at the start, and in a later cycle."""
+STEPS_TO_STOP = 4
+"""Steps until a stop is obeyed: fewer than are left of the rollout."""
 EXTRAS = {"envpool": ("envpool", "procgen"), "multi_agent_ale_py": ("ma_atari",), "ale_py": ("atari",)}
 SAMPLE = [
     ("ppo", "cancel", "later"),
@@ -217,6 +219,7 @@ def stop(name: str, kind: str, at: int, place: Path, slow: SlowSteps) -> RunFold
     }
     with slow.stopping(at, acts[kind]):
         run(name, place)
+    assert slow.count <= at + STEPS_TO_STOP
     if kind == "pause":
         thread.join()
         assert found == list_steps(folder), "the stop of a paused run has nothing more to save"

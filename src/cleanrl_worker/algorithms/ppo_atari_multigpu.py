@@ -160,7 +160,8 @@ class Training(ppo_atari.Training):
     def __init__(self, config: Config, run: Any, games: AtariEnvs, agent: Agent, ranks: Ranks) -> None:
         super().__init__(config, run, games, agent)
         self.ranks = ranks
-        self._steps_to_message, self._message_at = 1, time.monotonic()
+        self._message_interval = self._steps_to_message = 1
+        self._message_at = time.monotonic()
         self._is_resumed = False
 
     def own_part(self, config: Config) -> Config:
@@ -188,11 +189,11 @@ class Training(ppo_atari.Training):
         self._steps_to_message -= 1
         if not self._steps_to_message:
             now = time.monotonic()
-            is_slow = now - self._message_at > STOP_CHECK_STEPS * SLOW_STEP_S
+            is_slow = now - self._message_at > self._message_interval * SLOW_STEP_S
             is_first = isinstance(self.run, SharedRun)
             self.ranks.agree_on_end(is_first and vars(self.run)["run"].is_ending)
-            self._steps_to_message = 1 if self.ranks.from_first(is_slow) else STOP_CHECK_STEPS
-            self._message_at = now
+            self._message_interval = 1 if self.ranks.from_first(is_slow) else STOP_CHECK_STEPS
+            self._steps_to_message, self._message_at = self._message_interval, now
         return self.ranks.is_ending
 
     def is_update_over(self) -> bool:
