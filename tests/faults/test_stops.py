@@ -124,7 +124,7 @@ class SlowSteps:
     def __init__(self) -> None:
         self.is_slow = False
         self.count = self.act_at = 0
-        self.act: Callable[[], None] = int
+        self.act: Callable[[], object] = int
 
     def take(self, steps: int = 1) -> None:
         for _ in range(steps if self.is_slow else 0):
@@ -134,7 +134,7 @@ class SlowSteps:
                 self.act()
 
     @contextmanager
-    def stopping(self, at: int, act: Callable[[], None]) -> Iterator[None]:
+    def stopping(self, at: int, act: Callable[[], object]) -> Iterator[None]:
         self.is_slow, self.count, self.act_at, self.act = True, 0, at, act
         yield
         self.is_slow = False
@@ -210,9 +210,14 @@ def stop(name: str, kind: str, at: int, place: Path, slow: SlowSteps) -> RunFold
     """Train until a step, and stop the run there; return its folder."""
     folder, found = RunFolder(place), list[int]()
     thread = threading.Thread(target=stop_while_paused, args=(folder, found))
+
+    def pause() -> None:
+        order(folder, "pause")
+        thread.start()
+
     acts: dict[str, Callable[[], None]] = {
         "cancel": lambda: order(folder, "stop"),
-        "pause": lambda: (order(folder, "pause"), thread.start())[0],
+        "pause": pause,
         "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
         # As the keeper does, at a moment of its own: here between two steps.
         "time limit": lambda: threading.Timer(DELAY_S / 2, os.kill, (os.getpid(), signal.SIGTERM)).start(),
