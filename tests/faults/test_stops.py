@@ -237,7 +237,8 @@ def logged(checkpoint: Checkpoint) -> Any:
     return log["episodes"], log["recent_returns"], counts
 
 
-def check_cell(name: str, kind: str, moment: str, straight: RunFolder, place: Path, slow: SlowSteps) -> None:
+def check_cell(name: str, kind: str, moment: str, straight: RunFolder, place: Path, slow: SlowSteps) -> str:
+    """Return how the run resumed."""
     folder = stop(name, kind, STEPS[name][MOMENTS.index(moment)], place, slow)
     stopped, report = last(folder), events(folder, "finished")[-1]
     assert (report["outcome"], report["global_step"]) == ("stopped", stopped.step)
@@ -251,9 +252,10 @@ def check_cell(name: str, kind: str, moment: str, straight: RunFolder, place: Pa
     assert bool(inexact) == ("envpool" in name or "procgen" in name)
     if inexact:  # envpool cannot restore its games
         assert last(folder).step == last(straight).step
-        return
+        return "resumed with new games"
     assert_same_checkpoint(last(straight), last(folder))
     assert logged(last(straight)) == logged(last(folder))
+    return "resumed exactly"
 
 
 @pytest.mark.skipif(IS_FULL, reason="a part of the full sweep")
@@ -280,8 +282,8 @@ def test_every_stop_of_every_algorithm_saves_and_resumes_exactly(
     record_property("tries", len(cells))
     straight = run(name, tmp_path / "straight")
     for kind, moment in cells:
-        check_cell(name, kind, moment, straight, tmp_path / f"{kind} {moment}", slow)
-        print(f"{name}: {kind}, {moment}: saved, resumed exactly")
+        how = check_cell(name, kind, moment, straight, tmp_path / f"{kind} {moment}", slow)
+        print(f"{name}: {kind}, {moment}: saved, {how}")
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac_continuous_action", "ppo_atari", "bdi_q"])
