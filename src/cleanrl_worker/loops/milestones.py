@@ -186,7 +186,10 @@ class Milestones:
         base.abort_if_weights_not_finite(self._name, run, step, state.weights)
         arrays: Any = state.arrays
         checkpoint = Checkpoint(run.folder.checkpoint(step), step, dict(state.weights), arrays, state.facts, {})
+        if self._kept is None:
+            run.save_latest = None  # an evaluation has random states of its own
         mean = evaluate_training(self._name, self._config, run, checkpoint)
+        run.save_latest = self._save_latest
         if mean is None:
             return
         self._evaluated_step, self._score = step, mean if math.isfinite(mean) else None
