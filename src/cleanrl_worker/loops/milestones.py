@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mosaic.run.handle import LogMark
 
 Array = npt.NDArray[Any]
-KEPT_SHARE = 1 / 200
+KEPT_SHARE = 1 / 400
 """The share of the training's time that keeping its latest state may take."""
 COMPLETION_S = 1.0
 """How long an update may take that is completed after a stop."""
