@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 KEPT_SHARE = 1 / 400
-"""The share of the training's time that keeping its latest state may take."""
+"""The share of the training's processor time that keeping its latest state may take."""
+SLOW_UPDATE_S = 0.25
+"""After an update that takes this long, with its rollout, the state is kept in any case, unless that takes long."""
 COMPLETION_S = 1.0
 """How long an update may take that is completed after a stop."""
 
@@ -79,7 +81,7 @@ class Milestones:
         self._name, self._config, self._run, self._get_state = name, config, run, get_state
         self._keeping = keeping
         self._kept: KeptState | None = None
-        self._keep_at = 0.0
+        self._keep_at = self._keep_at_cpu_s = 0.0
         self._is_kept_latest = True
         self._completes_until: float | None = None
         facts: Mapping[str, Any] = {} if resume is None else resume.facts
@@ -97,9 +99,12 @@ class Milestones:
     def keep(self) -> None:
         """Keep the current state, from which training can be resumed."""
         if self._keeping != "nothing":
-            started = time.thread_time()  # other programs do not count
+            started = time.thread_time()
             self._kept = KeptState(self._get_state(True), self._run.mark_log(), self._evaluated_step, self._score)
-            self._keep_at = time.monotonic() + (time.thread_time() - started) / KEPT_SHARE
+            now = time.thread_time()
+            interval_s = (now - started) / KEPT_SHARE
+            self._keep_at_cpu_s = now + interval_s
+            self._keep_at = time.monotonic() + max(interval_s, SLOW_UPDATE_S)
         self._is_kept_latest = True
 
     def is_abandoning(self) -> bool:
@@ -117,7 +122,8 @@ class Milestones:
         """Do what is due after the update at `step`."""
         is_saving = self._is_evaluation_due(step) or self._run.checkpoint_due(step)
         self._is_kept_latest = False
-        if self._keeping == "latest" or is_saving or time.monotonic() >= self._keep_at:
+        is_due = time.monotonic() >= self._keep_at or time.thread_time() >= self._keep_at_cpu_s
+        if self._keeping == "latest" or is_saving or is_due:
             self.keep()
         if self._is_evaluation_due(step):
             self._evaluate(step)
