@@ -36,7 +36,7 @@ from mosaic.journal import Journal
 from mosaic.run import Checkpoint, last_good_checkpoint
 from mosaic.submission.run_payloads import build_train_payload
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))
 DELAY_S = 0.05
 KINDS, MOMENTS = ("cancel", "pause", "time limit", "SIGTERM"), ("start", "later")
