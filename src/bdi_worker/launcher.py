@@ -38,4 +38,4 @@ def _train(request: WorkerRequest, settings: BdiSettings, folder: RunFolder, res
         with record_training(request.payload, run, recording_header(settings, settings.env_id), resumed):
             Training(settings, run, resumed).train()
         is_done = run.global_step >= settings.total_timesteps or not run.stop_requested
-        run.finish(*("succeeded",) if is_done else ("stopped", run.stop_note))
+        run.finish("succeeded" if is_done else "stopped", None if is_done else run.stop_note)

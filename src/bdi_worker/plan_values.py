@@ -72,13 +72,10 @@ class PlanValues:
 
     def to_arrays_before(self, changed: Mapping[int, tuple[Row, Row]], count: int) -> dict[str, npt.NDArray[Any]]:
         """Return the table as it was when it had `count` rows; `changed` has rows, and how they were then."""
-        now = [(row, row.copy()) for row, _ in changed.values()]
-        for row, then in changed.values():
-            row.values, row.visits = then.values, then.visits
-        arrays = self.to_arrays()
-        for row, latest in now:
-            row.values, row.visits = latest.values, latest.visits
-        return {name: part[:count] for name, part in arrays.items()}
+        then = {id(row): earlier for row, earlier in changed.values()}
+        table = PlanValues(self.labels)
+        table._rows = {key: then.get(id(row), row) for key, row in self._rows.items()}
+        return {name: part[:count] for name, part in table.to_arrays().items()}
 
     @classmethod
     def from_arrays(cls, labels: Labels, arrays: Mapping[str, npt.NDArray[Any]]) -> PlanValues:

@@ -160,8 +160,7 @@ class Training(ppo_atari.Training):
     def __init__(self, config: Config, run: Any, games: AtariEnvs, agent: Agent, ranks: Ranks) -> None:
         super().__init__(config, run, games, agent)
         self.ranks = ranks
-        self._message_interval = self._steps_to_message = 1
-        self._message_at = time.monotonic()
+        self._message_interval, self._steps_to_message, self._message_at = 1, 1, time.monotonic()
         self._is_resumed = False
 
     def own_part(self, config: Config) -> Config:
