@@ -45,7 +45,8 @@ def test_a_stopped_training_resumes_as_if_it_had_not_been_stopped_and_its_policy
     module, config = load_algorithm(name), make_config(name)
     train_run(tmp_path / "straight", name, config)
     train_run(tmp_path / "stopped", name, config, stop_at=32)
-    assert latest_checkpoint(tmp_path / "stopped").step == 32
+    # For PPO, the rollout that ends there is abandoned, unless updates are fast.
+    assert latest_checkpoint(tmp_path / "stopped").step in ((16, 32) if name.startswith("ppo") else (32,))
     train_run(tmp_path / "stopped", name, config, latest_checkpoint(tmp_path / "stopped"))
     checkpoint = latest_checkpoint(tmp_path / "stopped")
     assert_same_checkpoint(checkpoint, latest_checkpoint(tmp_path / "straight"))
