@@ -147,7 +147,7 @@ class SilentRun:
     def _ignore(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    update = scalar = scalars = episode = mark_log = save_checkpoint = warn = anomaly = _ignore
+    update = scalar = scalars = episode = mark_log = begin_checkpoint = save_checkpoint = warn = anomaly = _ignore
 
 
 class Training(ppo_atari.Training):

@@ -86,6 +86,7 @@ class Milestones:
         self._completes_until: float | None = None
         facts: Mapping[str, Any] = {} if resume is None else resume.facts
         self._saved_step: int = facts.get("global_step", -1)
+        self._is_trained = resume is not None and TrainingState({}, {}, resume.facts).is_trained
         self._evaluated_step: int = facts.get("evaluated_step", 0)
         self._score: float | None = None
         """The mean return of the evaluation at that step."""
@@ -140,23 +141,21 @@ class Milestones:
         run = self._run
         if step is not None and self._config.eval_every and self._evaluated_step != step and not run.is_ending:
             self._evaluate(step)
-        state = self._current_state(step)
-        if step is None:
-            run.global_step = state.step
-        if self._saved_step != state.step:
-            self._write(state, self._kept if step is None else None)
-        if not state.is_trained:
+        if step is None and self._kept is not None:
+            run.global_step = self._kept.state.step
+        if self._saved_step != (run.global_step if step is None else step):
+            self._write(step, self._kept if step is None else None)
+        if not self._is_trained:
             run.stop_note = "Nothing was trained yet."
         run.save_latest = None
 
     def save(self, step: int) -> None:
-        self._write(self._current_state(step))
+        self._write(step)
 
     def _save_latest(self) -> None:
         """Save what a stop would save now."""
-        state = self._current_state(None)
-        if self._saved_step != state.step:
-            self._write(state, self._kept, is_interim=True)
+        if self._saved_step != (self._run.global_step if self._kept is None else self._kept.state.step):
+            self._write(None, self._kept, is_interim=True)
 
     def _current_state(self, step: int | None, is_checkpoint: bool = True) -> TrainingState:
         """Return the state at `step`; None: the latest that can be resumed from."""
@@ -164,7 +163,9 @@ class Milestones:
             return self._kept.state
         return self._get_state(is_checkpoint)
 
-    def _write(self, state: TrainingState, kept: KeptState | None = None, is_interim: bool = False) -> None:
+    def _write(self, step: int | None, kept: KeptState | None = None, is_interim: bool = False) -> None:
+        self._run.begin_checkpoint()
+        state = self._current_state(step)
         facts, evaluated_step, last_score = state.facts, self._evaluated_step, self._score
         if kept is not None:
             evaluated_step, last_score = kept.evaluated_step, kept.score
@@ -178,7 +179,7 @@ class Milestones:
             self._name, self._run, state.step, weights=state.weights, arrays=state.arrays, facts=facts, score=score,
             log=None if kept is None else kept.log, is_interim=is_interim,
         )  # fmt: skip
-        self._saved_step = state.step
+        self._saved_step, self._is_trained = state.step, state.is_trained
 
     def _is_evaluation_due(self, step: int) -> bool:
         every = self._config.eval_every
