@@ -18,7 +18,7 @@ from bdi_worker.policy import EpisodeStart, SavedAgent, make_env, read_agent, sa
 from bdi_worker.worker_config import BdiSettings
 from mosaic.arena.tapped_env import TappedEnv
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of
-from mosaic.envs.reproducible import random_state, restore_random_state
+from mosaic.envs.reproducible import HASH_INTERVAL, hash_observation, random_state, restore_random_state
 from mosaic.run import Checkpoint, Run
 
 MAX_FALLBACKS = 50
@@ -145,6 +145,7 @@ class Training:
         number = self._episode_number
         is_filmed = self._camera is not None and self._camera.start_episode(number, self._env)
         actions, rewards = list[int](), list[float]()
+        hashes = [] if self._recorder is None else [(0, hash_observation(observation))]
         mind.start_episode()
         agent.error_sum, agent.update_count = 0.0, 0
         episodic_return, length, fallbacks = 0.0, 0, 0
@@ -160,6 +161,8 @@ class Training:
             if self._recorder is not None:
                 actions.append(int(decision.action))
                 rewards.append(float(reward))
+                if is_terminated or is_truncated or len(rewards) % HASH_INTERVAL == 0:
+                    hashes.append((len(rewards), hash_observation(observation)))
             agent.add_reward(float(reward))
             episodic_return += float(reward)
             length += 1
@@ -176,7 +179,8 @@ class Training:
             if is_filmed and self._camera is not None:
                 self._camera.finish_episode(number, episodic_return, length)
             if self._recorder is not None:
-                self._recorder.add(seed, state, [np.array(actions)], [np.array(rewards, np.float64)], is_terminated)
+                steps = [np.array(actions)], [np.array(rewards, np.float64)]
+                self._recorder.add(seed, state, *steps, is_terminated, hashes)
         elif run.stop_requested:
             text = f"The last episode was truncated after {length:,} steps by the stop: resuming starts a new one."
             run.warn(text, "episode_truncated")

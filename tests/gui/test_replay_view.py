@@ -76,7 +76,7 @@ def test_an_episode_is_chosen_stepped_scrubbed_and_played(runs: list[str], progr
     pump(lambda: shown_step(view) == 2, "step 2, by a key in the list")
     press(view, Qt.Key.Key_End)
     pump(lambda: shown_step(view) == steps, "the end")
-    assert view.player.verdict.text() == "Identical: every reward is the recorded one"
+    assert view.player.verdict.text() == "Identical: rewards and observations are the recorded ones"
     view.transport.slider.setValue(steps // 2)
     pump(lambda: shown_step(view) == steps // 2, "the middle")
     find(view, "replay.transport.speed", QComboBox).setCurrentText("16×")

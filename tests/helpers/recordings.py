@@ -27,6 +27,7 @@ def record_episodes(path: Path, env_id: str, seeds: Sequence[int], steps: int = 
             space = env.action_space(env.agents[0])
             space.seed(seed)
             actions, rewards, ending = [], [], "running"
+            start = env.hash_observation()
             while ending == "running" and env.steps < steps:
                 chosen = {env.agents[0]: space.sample()}
                 actions.append(env.to_row(chosen))
@@ -35,7 +36,8 @@ def record_episodes(path: Path, env_id: str, seeds: Sequence[int], steps: int = 
                 rewards.append(env.reward_row(result.rewards))
             arrays = np.array(actions), np.array(rewards, np.float64)
             who = (ActorChange(0, env.agents[0], "random"),)
-            writer.append([RecordedEpisode(number, seed, None, *arrays, ending, who)])  # type: ignore[arg-type]
+            hashes = ((0, start), (env.steps, env.hash_observation()))
+            writer.append([RecordedEpisode(number, seed, None, *arrays, ending, who, hashes)])  # type: ignore[arg-type]
     env.close()
 
 

@@ -319,9 +319,11 @@ class Store:
     def __init__(self) -> None:
         self.episodes: list[Any] = []
 
-    def add(self, seed: Any, state: Any, actions: Any, rewards: Any, is_terminal: bool) -> None:
+    def add(
+        self, seed: Any, random_state: Any, actions: Any, rewards: Any, is_terminal: bool, hashes: Any = ()
+    ) -> None:
         parts = [np.concatenate(part).tolist() for part in (actions, rewards)]
-        self.episodes.append((seed, state, *parts, is_terminal))
+        self.episodes.append((seed, random_state, *parts, is_terminal, hashes))
 
     def flush(self) -> None: ...
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from mosaic.api.replays import replay_episodes
+from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.play_envs import PlayEnv, make_play_env
-from mosaic.arena.recording import RecordedEpisode, Recording, RecordingHeader, RecordingWriter
+from mosaic.arena.recording import Ending, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
 from mosaic.arena.simulation import Simulation
 from mosaic.contracts.errors import MissingExtra
-from mosaic.contracts.replays import ReplayDifference
-from mosaic.envs.reproducible import random_state
+from mosaic.contracts.replays import ReplayDifference, ReplayReport
+from mosaic.envs.reproducible import hash_observation, random_state
 
 SEEDS = (1, 2, 3)
 STEPS = 60
@@ -44,6 +45,7 @@ def record(path: Path, header: RecordingHeader) -> None:
                 state = None if is_seeded else random_state(env.core)
                 env.reset(seed + part if is_seeded else None, state)
                 actions, rewards, ending = [], [], "running"
+                hashes = [(0, env.hash_observation())]
                 while ending == "running" and env.steps < STEPS:
                     chosen = {}
                     for turn in env.turns:
@@ -55,9 +57,12 @@ def record(path: Path, header: RecordingHeader) -> None:
                     result = env.step(chosen)
                     ending = result.ending
                     rewards.append(env.reward_row(result.rewards))
+                    hashes.append((env.steps, env.hash_observation()))
                 number, start = writer.next_number, seed + part if is_seeded else None
                 steps = np.array(actions), np.array(rewards, np.float64)
-                writer.append([RecordedEpisode(number, start, state, *steps, ending)])  # type: ignore[arg-type]
+                writer.append(
+                    [RecordedEpisode(number, start, state, *steps, ending, hashes=tuple(hashes))]  # type: ignore[arg-type]
+                )
     env.close()
 
 
@@ -110,6 +115,118 @@ def test_a_difference_is_found_at_its_step(tmp_path: Path) -> None:
     assert longer is not None
     assert longer.describe() == "The simulation ended at step 6; the recorded episode is longer."
     env.close()
+
+
+DRIFTING = """
+import gymnasium
+import numpy as np
+class Drift(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict({"at": gymnasium.spaces.Box(-9, 9, (2,), np.float64)})
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, calm_steps=0):
+        self.calm_steps = calm_steps
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.at = 0, self.np_random.random(2)
+        return {"at": self.at}, {}
+    def step(self, action):
+        self.steps += 1
+        self.at = self.at + (0 if self.steps < self.calm_steps else np.random.default_rng().random(2))
+        return {"at": self.at}, 0.0, False, self.steps == 40, {}
+gymnasium.register("Drift-v0", Drift)
+"""
+
+
+@pytest.mark.parametrize(
+    ("calm_steps", "differs_at", "equal_at"), [(1, 16, 0), (20, 32, 16), (40, 40, 32), (41, None, 0)]
+)
+def test_transitions_without_a_seed_differ_although_all_rewards_are_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calm_steps: int, differs_at: int | None, equal_at: int
+) -> None:
+    (tmp_path / "drifting.py").write_text(DRIFTING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("MOSAIC_ENV_MODULES", "drifting")
+    header = RecordingHeader(env_id="drifting:Drift-v0", env_kwargs={"calm_steps": calm_steps})
+    env = make_play_env(header)
+    recorder = EpisodeRecorder(tmp_path / "r", header, lambda *_: None, env)
+    env.reset(3)
+    recorder.start(3, {"*": "random"})
+    ending: Ending = "running"
+    while ending == "running":
+        ending = env.step({"*": 1}).ending
+        recorder.add(1, 0.0)
+    recorder.finish(ending)
+    recorder.close()
+    (report,) = replay_episodes(tmp_path / "r")
+    assert report.compared == ("rewards", "ending", "observations")
+    assert report.is_identical is (differs_at is None)
+    if differs_at is not None:
+        assert report.difference is not None
+        assert (report.difference.step, report.difference.equal_at_step) == (differs_at, equal_at)
+        assert f"The observation at step {differs_at} is not that of the recorded episode" in report.describe()
+
+
+def test_a_recording_without_hashes_says_what_was_compared(tmp_path: Path) -> None:
+    header = RecordingHeader(env_id="FrozenLake-v1", env_kwargs={"is_slippery": False})
+    with RecordingWriter(tmp_path / "r", header) as writer:
+        writer.append([RecordedEpisode(0, 1, None, np.array([1, 1]), np.zeros(2))])
+    (report,) = replay_episodes(tmp_path / "r")
+    assert (report.is_identical, report.compared) == (True, ("rewards", "ending"))
+    assert report.describe() == "identical rewards and ending; no more was recorded"
+
+
+def test_a_frame_is_compared_where_that_is_asked_for(tmp_path: Path) -> None:
+    """The picture of a lake shows its map, the observation does not."""
+    reports: list[ReplayReport] = []
+    for desc in (["SFF", "FHF", "FFG"], ["SFF", "FFF", "FHG"]):
+        header = RecordingHeader(env_id="FrozenLake-v1", env_kwargs={"desc": desc}, has_frame_hashes=True)
+        env = make_play_env(header)
+        recorder = EpisodeRecorder(tmp_path / "r", header, lambda *_: None, env)
+        env.reset(1)
+        recorder.start(1, {"*": "random"})
+        recorder.add(0, env.step({"*": 0}).rewards["*"])
+        recorder.finish("running")
+        recorder.close()
+        reports += replay_episodes(tmp_path / "r")
+        content = (tmp_path / "r").read_bytes()
+        (tmp_path / "r").write_bytes(content.replace(b'"FHF","FFG"', b'"FFF","FHG"'))
+        reports += replay_episodes(tmp_path / "r")
+        (tmp_path / "r").unlink()
+    assert [report.is_identical for report in reports] == [True, False, True, True]
+    assert reports[0].compared == ("rewards", "ending", "observations", "frames")
+    assert (
+        reports[1].describe() == "The observation or frame at step 0 is another one than that of the recorded episode."
+    )
+
+
+def test_a_hash_tells_types_shapes_and_structures_apart() -> None:
+    values: list[Any] = [
+        np.zeros(2), np.zeros(2, np.float32), np.zeros((2, 1)), np.array([0.0, -0.0]), np.zeros(3), (0.0, 0.0), 0, 0.0,
+        np.int64(0), {"a": np.zeros(2)}, {"b": np.zeros(2)}, ({"a": 0}, 1), ({"a": 0, "b": 1},), "a", None, (None,),
+        np.array(["a", 1], object), np.array(["a", 2], object), ((), ((),)), (((),),),
+    ]  # fmt: skip
+    assert len({hash_observation(value) for value in values}) == len(values)
+    strided = np.arange(8.0)[::2]
+    assert hash_observation(strided) == hash_observation(strided.copy())
+    assert hash_observation({"a": 1, "b": 2}) == hash_observation({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "FrozenLake8x8-v1"])
+def test_a_map_that_is_drawn_is_the_same_in_all_environments(env_id: str) -> None:
+    """Those of a training, of its resumes, evaluations and replays, whatever was drawn before."""
+    maps = []
+    for number in range(3):
+        np.random.seed(number)
+        before = np.random.random(3)
+        np.random.seed(number)
+        env = make_play_env(
+            RecordingHeader(env_id=env_id, env_kwargs={"map_name": None}), "rgb_array" if number else None
+        )
+        assert (before == np.random.random(3)).all()
+        maps.append(b"".join(env.core.desc.ravel()))
+        env.close()
+    assert len(set(maps)) == 1
 
 
 def test_a_simulation_goes_to_any_step(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from mosaic.arena.replay_export import export_episodes
 from mosaic.arena.replay_source import ReplaySource
 from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.play import PlayConfig
 from mosaic.contracts.replays import ReplayReport
 from mosaic.contracts.views import RunView
 
@@ -143,7 +144,11 @@ def test_only_actions_and_rewards_are_stored_of_what_cannot_be_rendered(quiet: s
     env = make_play_env(RecordingHeader(env_id=quiet))
     warnings: list[str] = []
     header = choose_session_replay(
-        RecordingHeader(env_id=quiet), env, 1, ("off", "on"), lambda text, _: warnings.append(text)
+        RecordingHeader(env_id=quiet),
+        env,
+        PlayConfig(env_id=quiet),
+        ("off", "on"),
+        lambda text, _: warnings.append(text),
     )
     assert warnings == [
         "Quiet-v0 cannot be simulated again, because it is registered as nondeterministic, so only actions and "

@@ -23,6 +23,7 @@ from mosaic.envs.symbols import frozen_lake
         ("FrozenLake-v1", {"is_slipery": False}, "Did you mean 'is_slippery'"),
         ("Pendulum-v1", {"g": True}, "g must be a number of at least 0, not True"),
         ("Acrobot-v1", {"torque": 3}, "No setting 'torque' in Acrobot-v1"),
+        ("ALE/Pong-v5", {"frameskip": [5, 2]}, "frameskip must be a whole number .*, or a range such as 2,5, not"),
         ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps must be a whole number of at least 1"),
     ],
 )
@@ -39,6 +40,19 @@ def test_what_the_environment_accepts_reaches_it() -> None:
     assert env.unwrapped.ncol == 3
     assert env.spec.max_episode_steps == 7
     assert env.unwrapped.P[0][2] == [(1.0, 1, 0.0, False)]
+
+
+@pytest.mark.parametrize(("text", "value"), [("2,5", [2, 5]), ("[2, 5]", [2, 5]), ("3", 3)])
+def test_frames_per_action_may_be_a_range(text: str, value: Any) -> None:
+    field = SettingField("frameskip", "int", 4, "", {"ge": 1, "le": 60, "is_range": True})
+    assert field.parse(text) == value
+    assert field.accepts(value)
+    assert not any(map(field.accepts, ([5, 2], [2], [0, 4], [2, 61], [1.5, 2], "2,5")))
+    with pytest.raises(BadInput, match=r"or a range such as 2,5, not '5,2'"):
+        field.parse("5,2")
+    env: Any = make("ALE/Pong-v5", frameskip=value)
+    env.reset(seed=1)
+    env.close()
 
 
 def test_a_map_with_other_letters_can_be_drawn() -> None:

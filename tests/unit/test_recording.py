@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mosaic.arena.episode_recorder import EpisodeRecorder
+from mosaic.arena.play_envs import make_play_env
 from mosaic.arena.recording import ActorChange, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
 from mosaic.arena.recording_blocks import PREFIX, pack_block
 from mosaic.contracts.errors import BadInput
@@ -39,7 +40,7 @@ def episode(number: int, length: int = 5, **changes: Any) -> RecordedEpisode:
 
 
 def assert_same(one: RecordedEpisode, other: RecordedEpisode) -> None:
-    for name in ("number", "seed", "random_state", "ending", "actors"):
+    for name in ("number", "seed", "random_state", "ending", "actors", "hashes"):
         assert getattr(one, name) == getattr(other, name), name
     for name in ("actions", "rewards"):
         first, second = getattr(one, name), getattr(other, name)
@@ -67,6 +68,7 @@ def write(path: Path, *batches: list[RecordedEpisode]) -> list[int]:
         {"rewards": np.array([0.0, -0.0, 1.0, -0.0, 0.0])},
         {"actions": np.array([], np.int64), "rewards": np.array([])},
         {"actors": (ActorChange(0, "*", "human"), ActorChange(3, "*", "policy:ABC"))},
+        {"hashes": ((0, 0), (3, 7), (5, 2**32 - 1))},
         {"seed": None, "random_state": {"bit_generator": "MT19937", "state": {"key": [1, 2], "pos": 3}}},
     ],
 )
@@ -94,10 +96,10 @@ def test_the_states_of_a_generator_are_read_again(tmp_path: Path) -> None:
 
 
 def test_an_episode_is_written_in_parts(tmp_path: Path) -> None:
-    whole = episode(0, 9, actors=(ActorChange(0, "*", "human"), ActorChange(6, "*", "random")))
+    whole = episode(0, 9, hashes=((0, 5), (9, 6)), actors=(ActorChange(0, "*", "human"), ActorChange(6, "*", "random")))
     parts = [
-        RecordedEpisode(0, 0, None, whole.actions[:4], whole.rewards[:4], "running", whole.actors[:1]),
-        RecordedEpisode(0, None, None, whole.actions[4:], whole.rewards[4:], "terminated", whole.actors[1:]),
+        RecordedEpisode(0, 0, None, whole.actions[:4], whole.rewards[:4], "running", whole.actors[:1], ((0, 5),)),
+        RecordedEpisode(0, None, None, whole.actions[4:], whole.rewards[4:], "terminated", whole.actors[1:], ((9, 6),)),
     ]
     write(tmp_path / "r", parts[:1], parts[1:], [episode(1)])
     with Recording(tmp_path / "r") as recording:
@@ -279,7 +281,7 @@ def test_a_session_is_recorded_whenever_it_is_written(
 ) -> None:
     """Its short episodes share blocks, so a step takes less than four bytes."""
     monkeypatch.setattr("mosaic.arena.episode_recorder.FLUSH_S", flush_s)
-    recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda *_: None)
+    recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda *_: None, make_play_env(HEADER))
     steps = play_cartpole(recorder, 40)
     recorder.close()
     with Recording(tmp_path / "r") as recording:
@@ -296,7 +298,8 @@ def test_a_session_is_recorded_whenever_it_is_written(
 def test_a_session_without_space_warns_once_and_continues(tmp_path: Path) -> None:
     warnings: list[str] = []
     (tmp_path / "r").mkdir()
-    recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda text, code: warnings.append(f"{code}: {text}"))
+    env = make_play_env(HEADER)
+    recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda text, code: warnings.append(f"{code}: {text}"), env)
     play_cartpole(recorder, 2)
     recorder.close()
     (warning,) = warnings

@@ -67,7 +67,7 @@ class AtariShare(VectorEnvs):
         final_observation = np.array(self._flatten_observation(observation))
         episode_end = EpisodeEnd(index, final_observation, is_terminal, game.score, game.frame_count, game.is_game_over)
         if game.is_game_over:
-            self._mark_episode_end(index, is_terminal)
+            self._mark_episode_end(index, observation, is_terminal)
         self._reset(index)
         return episode_end
 

@@ -29,6 +29,10 @@ Array = npt.NDArray[Any]
 GymEnv = gymnasium.Env[Any, Any]
 
 
+HASH_INTERVAL = 128
+"""Steps between two hashes of observations that are recorded besides those of the starts and ends of episodes."""
+
+
 class EpisodeEnd(NamedTuple):
     """An episode that ended in the latest step."""
 
@@ -166,6 +170,10 @@ class VectorEnvs:
                 self._sync_envs()
                 self._compiled = None
             episode_ends = self._step_envs(actions, into)
+        if step_count % HASH_INTERVAL == 0 and self._episode_log.recorder is not None:
+            self._sync_envs()
+            for index in range(len(self._envs)):
+                self._add_hash(index)
         if step_count >= self._pictures.next_check_step:
             self._publish_frames(step_count)
         return episode_ends
@@ -255,15 +263,25 @@ class VectorEnvs:
         )
         if index == 0:
             self._pictures.finish_video(episode_end.episodic_return, episode_end.length)
-        self._mark_episode_end(index, is_terminal)
+        self._mark_episode_end(index, observation, is_terminal)
         self._reset(index)
         if index == 0:
             self._pictures.start_video()
         return episode_end
 
-    def _mark_episode_end(self, index: int, is_terminal: bool) -> None:
+    def _mark_episode_end(self, index: int, observation: Any, is_terminal: bool) -> None:
         seed, state = self._seeds[index], self._random_states_before_reset[index]
-        self._episode_log.mark_end(index, EndedEpisode(len(self._rewards[index]), seed, state, is_terminal))
+        ended = EndedEpisode(len(self._rewards[index]), seed, state, is_terminal)
+        self._episode_log.mark_end(index, ended, self._hashed_part(index, observation))
+
+    def _add_hash(self, index: int) -> None:
+        """Record the hash of an environment's latest observation."""
+        observed = self._hashed_part(index, self._latest_observations[index])
+        self._episode_log.add_hash(index, len(self._rewards[index]), observed)
+
+    def _hashed_part(self, index: int, observation: Any) -> Any:
+        env = self._envs[index]
+        return env.hashed_part(observation) if isinstance(env, WrappedEnv) else observation
 
     def _reset(self, index: int, seed: int | None = None) -> None:
         self._seeds[index] = seed
@@ -271,6 +289,7 @@ class VectorEnvs:
             None if seed is not None else random_state(self._unwrapped_envs[index])
         )
         self._latest_observations[index], _ = self._envs[index].reset(seed=seed)
+        self._add_hash(index)
         if self._compiled is not None:
             self._compiled.load(index)
         self._episode_numbers[index] += 1

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from mosaic.arena.play_envs import PlayEnv
 from mosaic.arena.recording import ActorChange, Ending, RecordedEpisode, RecordingHeader, RecordingWriter
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.contracts.errors import MosaicError
+from mosaic.envs.reproducible import HASH_INTERVAL
+from mosaic.fastlane.tap import FrameRenderer
 
 FLUSH_S = 1.0
 """How long a step may be unrecorded if the process is killed."""
@@ -29,10 +32,11 @@ class EpisodeRecorder:
         path: Path | None,
         header: RecordingHeader,
         warn: Callable[[str, str], None],
+        env: PlayEnv,
         camera: VideoRecorder | None = None,
-        env: Any = None,
     ) -> None:
         """Without a path, nothing is recorded. A `camera` stores the frames of `env`, too."""
+        self._renderer = FrameRenderer(env.env) if header.has_frame_hashes else None
         self._warn = warn
         self._camera = camera
         self._env = env
@@ -48,6 +52,7 @@ class EpisodeRecorder:
         self._length = 0
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
+        self._hashes: list[tuple[int, int]] = []
         self._changes: list[ActorChange] = []
 
     def start(self, seed: int, actors: Mapping[str, str]) -> None:
@@ -55,14 +60,23 @@ class EpisodeRecorder:
         self._actions, self._rewards, self._length = [], [], 0
         self._changes = [ActorChange(0, agent, actor) for agent, actor in actors.items()]
         self._total_reward = 0.0
+        self._hashes = []
+        self._add_hash()
         if self._camera is not None:
-            self._camera.start_episode(self._number, self._env)
+            self._camera.start_episode(self._number, self._env.env)
+
+    def _add_hash(self) -> None:
+        if self._writer is not None:
+            value = self._env.hash_observation()
+            self._hashes.append((self._length, value if self._renderer is None else self._renderer.hash_frame(value)))
 
     def add(self, action_row: Any, reward_row: Any) -> None:
         self._actions.append(action_row)
         self._rewards.append(reward_row)
         self._length += 1
         self._total_reward += float(np.sum(reward_row))
+        if self._length % HASH_INTERVAL == 0:
+            self._add_hash()
         if self._camera is not None:
             self._camera.capture_frame(self._number)
         self.flush_if_due()
@@ -77,6 +91,8 @@ class EpisodeRecorder:
 
     def finish(self, ending: Ending) -> None:
         """End the episode; one that was left in the middle stays `running`."""
+        if self._length and self._length % HASH_INTERVAL:
+            self._add_hash()
         if self._length and (self._actions or ending != "running"):
             self._end_part(ending)
             self.flush_if_due()
@@ -90,8 +106,9 @@ class EpisodeRecorder:
         """Move the steps of the current episode to the parts of the next block."""
         actions, rewards = np.array(self._actions), np.array(self._rewards, np.float64)
         changes = tuple(self._changes)
-        self._parts.append(RecordedEpisode(self._number, self._seed, None, actions, rewards, ending, changes))
-        self._seed, self._actions, self._rewards, self._changes = None, [], [], []
+        hashes = tuple(self._hashes)
+        self._parts.append(RecordedEpisode(self._number, self._seed, None, actions, rewards, ending, changes, hashes))
+        self._seed, self._actions, self._rewards, self._changes, self._hashes = None, [], [], [], []
 
     def _flush(self) -> None:
         self._flushed_at = time.monotonic()

@@ -120,7 +120,7 @@ class EpisodeReplay(ABC):
 
 
 class SimulatedReplay(EpisodeReplay):
-    """Simulates the episode again and compares each reward."""
+    """Simulates the episode again and compares rewards and observations."""
 
     def __init__(self, header: RecordingHeader, episode: RecordedEpisode, env: PlayEnv) -> None:
         super().__init__(header, episode, env.agents)
@@ -129,8 +129,9 @@ class SimulatedReplay(EpisodeReplay):
         count = action_count(env.action_space(env.agents[0]))
         self.names = action_names(env.env, self._entry, count)
         self._env = env
-        self._simulation = Simulation(env, episode)
         self._renderer = FrameRenderer(env.env)
+        self._simulation = Simulation(env, episode, self._renderer.hash_frame if header.has_frame_hashes else None)
+        self.difference = self._simulation.difference
 
     @property
     def is_at_end(self) -> bool:

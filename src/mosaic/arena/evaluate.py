@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import gymnasium
 import numpy as np
 
 from mosaic.arena.evaluation_processes import EvaluationProcesses, SharedWorkQueue
-
-if TYPE_CHECKING:
-    import gymnasium
+from mosaic.envs.reproducible import HASH_INTERVAL, hash_observation
+from mosaic.envs.wrappers import WrappedEnv
 
 BATCH_SIZE = 8
 """Rows of the policy's batch, and so the number of environments of one process."""
@@ -60,6 +60,8 @@ class EpisodeSteps:
     actions: np.ndarray
     rewards: np.ndarray
     is_terminated: bool
+    hashes: tuple[tuple[int, int], ...] = ()
+    """Of observations, by step."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Episode:
     """Where they are recorded."""
 
 
-EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 RecordFrame = Callable[[int, Any], None]
 
 
@@ -224,6 +226,7 @@ class EpisodeRunner:
         self._records_steps = records_steps
         self._actions: list[list[Any]] = [[] for _ in range(BATCH_SIZE)]
         self._rewards: list[list[float]] = [[] for _ in range(BATCH_SIZE)]
+        self._hashes: list[list[tuple[int, int]]] = [[] for _ in range(BATCH_SIZE)]
         self._envs: dict[int, gymnasium.Env[Any, Any]] = {}
         self._active_episodes: dict[int, int] = {}
         """By row: the index of its episode."""
@@ -255,6 +258,9 @@ class EpisodeRunner:
         if isinstance(self._policy, RecurrentPolicy):
             self._policy.reset_state(row)
         self._returns[row], self._lengths[row] = 0.0, 0
+        if self._records_steps:
+            self._hashes[row] = []
+            self._add_hash(row, observation)
         if not self._deterministic:
             self._rngs[row] = np.random.default_rng(seed)
         array = self._as_array(observation)
@@ -287,7 +293,10 @@ class EpisodeRunner:
                 if self._record is not None:
                     self._record(index, env)
                 self._observations[row] = self._as_array(observation)
-                if is_terminated or is_truncated or self._lengths[row] >= MAX_EPISODE_STEPS:
+                is_over = is_terminated or is_truncated or self._lengths[row] >= MAX_EPISODE_STEPS
+                if self._records_steps and (is_over or self._lengths[row] % HASH_INTERVAL == 0):
+                    self._add_hash(row, observation)
+                if is_over:
                     del self._active_episodes[row]
                     steps = self._take_steps(row, bool(is_terminated)) if self._records_steps else None
                     on_episode(Episode(index, self._seeds[index], self._returns[row], self._lengths[row], steps))
@@ -295,8 +304,16 @@ class EpisodeRunner:
                 if not on_step():
                     return
 
+    def _add_hash(self, row: int, observation: Any) -> None:
+        env: Any = self._envs[row]
+        while not isinstance(env, WrappedEnv) and isinstance(env, gymnasium.Wrapper):
+            env = env.env
+        observed = env.hashed_part(observation) if isinstance(env, WrappedEnv) else observation
+        self._hashes[row].append((self._lengths[row], hash_observation(observed)))
+
     def _take_steps(self, row: int, is_terminated: bool) -> EpisodeSteps:
-        steps = EpisodeSteps(np.stack(self._actions[row]), np.array(self._rewards[row], np.float64), is_terminated)
+        actions, rewards = np.stack(self._actions[row]), np.array(self._rewards[row], np.float64)
+        steps = EpisodeSteps(actions, rewards, is_terminated, tuple(self._hashes[row]))
         self._actions[row], self._rewards[row] = [], []
         return steps
 

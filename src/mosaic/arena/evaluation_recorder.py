@@ -39,6 +39,7 @@ class EvaluationRecorder(BufferedRecorder):
                 steps.rewards,
                 "terminated" if steps.is_terminated else "truncated",
                 (ActorChange(0, ANY_AGENT, ACTOR),),
+                steps.hashes,
             )
         )
 

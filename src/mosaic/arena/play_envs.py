@@ -17,8 +17,9 @@ from mosaic.arena.actors import Turn
 from mosaic.arena.recording import Ending, RecordingHeader
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.envs.reproducible import restore_random_state
+from mosaic.envs.reproducible import hash_observation, restore_random_state
 from mosaic.envs.teams import PETTINGZOO_PREFIX, make_pettingzoo, make_team_env
+from mosaic.envs.wrappers import WrappedEnv
 
 _NO_ACTION = -1
 """In the row of an agent that did not act."""
@@ -40,6 +41,8 @@ class PlayEnv(ABC):
         self.turns: list[Turn] = []
         """The agents that act next, with what they know."""
         self.steps = 0
+        self._observed: Any = None
+        """What the agents saw last, also at the end of an episode."""
 
     @property
     @abstractmethod
@@ -85,6 +88,10 @@ class PlayEnv(ABC):
         self.steps += 1
         return self._step(actions)
 
+    def hash_observation(self) -> int:
+        """Return the hash of what the agents saw last."""
+        return hash_observation(self._observed)
+
     def close(self) -> None:
         self.env.close()
 
@@ -122,6 +129,7 @@ class GymnasiumEnv(PlayEnv):
         return StepResult({ANY_AGENT: float(reward)}, ending)
 
     def _set_turn(self, observation: Any, info: Mapping[str, Any], reward: float) -> None:
+        self._observed = self.env.hashed_part(observation) if isinstance(self.env, WrappedEnv) else observation
         self.turns = [Turn(ANY_AGENT, self.steps, observation, info, _legal(info.get("action_mask")), reward)]
 
     def to_row(self, actions: Mapping[str, Any]) -> Any:
@@ -171,10 +179,12 @@ class TurnsEnv(PettingZooEnv):
         rewards = dict.fromkeys(self.agents, 0.0)
         was_truncated = False
         self.turns = []
+        self._observed = {}
         while self.env.agents:
             agent = self.env.agent_selection
             observation, reward, is_terminated, is_truncated, info = self.env.last()
             rewards[agent] += float(reward)
+            self._observed[agent] = observation
             if is_terminated or is_truncated:
                 was_truncated |= bool(is_truncated)
                 self.env.step(None)
@@ -212,6 +222,7 @@ class SimultaneousEnv(PettingZooEnv):
         return StepResult(given, "truncated" if any(truncations.values()) else "terminated")
 
     def _set_turns(self, observations: Mapping[str, Any], infos: Mapping[str, Any], rewards: Mapping[str, Any]) -> None:
+        self._observed = observations
         self.turns = [
             Turn(agent, self.steps, observations[agent], infos.get(agent, {}), None, float(rewards.get(agent, 0.0)))
             for agent in self.env.agents

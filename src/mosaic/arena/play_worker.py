@@ -133,14 +133,14 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
         env = prepared.env
         header = prepared.header.model_copy(update={"versions": library_versions(find_family(config.env_id))})
         if config.record:
-            header = choose_session_replay(header, env, config.seed, prepared.action_names, run.warn)
+            header = choose_session_replay(header, env, config, prepared.action_names, run.warn)
         camera = VideoRecorder(folder.videos, folder.run_id, lambda _: True, run.warn)
         recorder = EpisodeRecorder(
             folder.recording if config.record else None,
             header,
             run.warn,
+            env,
             camera if header.replay == "frames" else None,
-            env.env,
         )
         stack.callback(recorder.close)
         tap = _make_tap(config, run, env)

@@ -68,6 +68,8 @@ class RecordingHeader(Contract):
     """Stored where they are not simulated again."""
     rate_hz: float | None = None
     """Steps per second at which they are watched, stored in the same case."""
+    has_frame_hashes: bool = False
+    """Whether hashes are of the observation and the rendered frame."""
 
 
 class RecordingWriter:
@@ -274,4 +276,5 @@ def _join(parts: Sequence[RecordedEpisode]) -> RecordedEpisode:
         rewards=np.concatenate([part.rewards for part in steps]),
         ending=parts[-1].ending,
         actors=tuple(change for part in parts for change in part.actors),
+        hashes=tuple(pair for part in parts for pair in part.hashes),
     )

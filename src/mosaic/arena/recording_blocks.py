@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ _SAMPLES, _SAMPLE_BYTES = 16, 256
 _WORTHWHILE_RATIO = 0.9
 _PCG64_KEYS = {"bit_generator", "state", "has_uint32", "uinteger"}
 _PCG64_BYTES = 16
+_HASH_TYPE = np.dtype("<u4")
 
 Ending = Literal["running", "terminated", "truncated"]
 _ENDINGS: dict[str, Ending] = {"ru": "running", "te": "terminated", "tr": "truncated"}
@@ -56,6 +57,8 @@ class RecordedEpisode:
     ending: Ending = "running"
     actors: tuple[ActorChange, ...] = ()
     """Who acted, and who took over when."""
+    hashes: tuple[tuple[int, int], ...] = ()
+    """Steps since the reset, each with the hash of the observation there; empty in older recordings."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -98,6 +101,8 @@ class BlockDescription(Contract):
     rewards: _ArrayForm
     action_bytes: _Size
     reward_bytes: _Size
+    hash_counts: tuple[_Size, ...] = ()
+    """The number of hashes of each episode; empty in recordings that have none."""
 
 
 def pack_block(episodes: Sequence[RecordedEpisode], step: int) -> bytes:
@@ -119,9 +124,11 @@ def pack_block(episodes: Sequence[RecordedEpisode], step: int) -> bytes:
         rewards=reward_form,
         action_bytes=len(actions),
         reward_bytes=len(rewards),
+        hash_counts=tuple(len(episode.hashes) for episode in episodes),
     )
+    hashes = np.array([pair for episode in episodes for pair in episode.hashes], _HASH_TYPE).reshape(-1, 2)
     described = zlib.compress(description.model_dump_json(exclude_defaults=True).encode(), _LEVEL)
-    packed = described + _deflate(actions + rewards + states)
+    packed = described + _deflate(actions + rewards + hashes.T.tobytes() + states)
     return PREFIX.pack(len(packed), zlib.crc32(packed), len(described)) + packed
 
 
@@ -145,7 +152,12 @@ def unpack_block(description: BlockDescription, packed: bytes) -> list[RecordedE
         lengths = description.lengths
         if not len(actions) == len(rewards) == sum(lengths):
             raise ValueError("the lengths do not add up")
-        states = _unpack_states(data[end:], description)
+        counts = description.hash_counts or (0,) * len(lengths)
+        hash_end = end + 2 * _HASH_TYPE.itemsize * sum(counts)
+        if hash_end > len(data):
+            raise ValueError("hashes are missing")
+        hashes = iter(np.frombuffer(data[end:hash_end], _HASH_TYPE).reshape(2, -1).T.tolist())
+        states = _unpack_states(data[hash_end:], description)
         stops = np.cumsum(lengths, dtype=np.int64).tolist()
         return [
             RecordedEpisode(
@@ -156,8 +168,9 @@ def unpack_block(description: BlockDescription, packed: bytes) -> list[RecordedE
                 rewards=rewards[stop - length : stop],
                 ending=_ENDINGS[ending],
                 actors=changes,
+                hashes=tuple((step, value) for step, value in islice(hashes, count)),
             )
-            for number, seed, state, length, stop, ending, changes in zip(
+            for number, seed, state, length, stop, ending, changes, count in zip(
                 description.numbers,
                 description.seeds,
                 states,
@@ -165,6 +178,7 @@ def unpack_block(description: BlockDescription, packed: bytes) -> list[RecordedE
                 stops,
                 description.endings,
                 description.actors or list(repeat((), len(lengths))),
+                counts,
                 strict=True,
             )
         ]

@@ -15,6 +15,7 @@ from mosaic.fastlane.tap import FrameRenderer, can_render
 
 if TYPE_CHECKING:
     from mosaic.arena.play_envs import PlayEnv
+    from mosaic.contracts.play import PlayConfig
 
 Warn = Callable[[str, str], None]
 WARNING = "not_simulated_again"
@@ -36,13 +37,15 @@ def explain_irreproducible(env_id: str, core: Any = None) -> str:
 
 
 def choose_session_replay(
-    header: RecordingHeader, env: PlayEnv, seed: int, names: tuple[str, ...], warn: Warn
+    header: RecordingHeader, env: PlayEnv, config: PlayConfig, names: tuple[str, ...], warn: Warn
 ) -> RecordingHeader:
     """Return the header of a session: where its episodes cannot be simulated again, frames are stored if there are."""
     reason = explain_irreproducible(header.env_id, env.core)
+    problem = _find_render_problem(env, config.seed) if reason or config.compare_frames else ""
     if not reason:
-        return header
-    problem = _find_render_problem(env, seed)
+        if problem:
+            warn(f"Frames of {header.env_id} are not compared in a replay: {problem}", "frames_not_compared")
+        return header.model_copy(update={"has_frame_hashes": config.compare_frames and not problem})
     stored: Literal["frames", "nothing"] = "nothing" if problem else "frames"
     consequence = f"only actions and rewards are recorded: {problem}" if problem else "its frames are stored as videos"
     warn(f"{header.env_id} cannot be simulated again, because {reason}, so {consequence}.", WARNING)

@@ -160,6 +160,7 @@ class ReplayPlayer:
                 state=shown.state,
                 is_end=shown.is_end,
                 verified_steps=replay.verified_steps,
+                compared=self._source.list_compared(replay.episode),
                 difference=replay.difference,
                 rewards=strip,
                 frame=shown.frame,

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from mosaic.arena.episode_replay import EpisodeReplay, SimulatedReplay, StoredReplay
 from mosaic.arena.play_envs import PlayEnv, make_play_env
-from mosaic.arena.recording import Recording
+from mosaic.arena.recording import RecordedEpisode, Recording
 from mosaic.arena.simulation import describe_version_changes
 from mosaic.arena.video_recorder import DEFAULT_FPS, render_rate, video_name
 from mosaic.common.workspace_trust import Origin, find_origin
@@ -97,6 +97,13 @@ class ReplaySource:
             replay.seek(replay.position + 1)
         return self.report(replay)
 
+    def list_compared(self, episode: RecordedEpisode) -> tuple[str, ...]:
+        """Return what a replay of an episode compares with the recording."""
+        if self.note:
+            return ()
+        frames = ("frames",) if self.header.has_frame_hashes else ()
+        return ("rewards", "ending", *(("observations", *frames) if episode.hashes else ()))
+
     def report(self, replay: EpisodeReplay) -> ReplayReport:
         """Return how an episode compares with the recording, as far as it was simulated."""
         episode = replay.episode
@@ -106,6 +113,7 @@ class ReplaySource:
             total_reward=episode.total_reward,
             ending=episode.ending,
             is_identical=None if self.note else replay.difference is None,
+            compared=self.list_compared(episode),
             difference=replay.difference,
             note=self.note,
             warnings=tuple(self.warnings()),

@@ -1,4 +1,4 @@
-"""Simulates a recorded episode again, step by step, and compares each reward with the recorded one."""
+"""Simulates a recorded episode again, step by step, and compares rewards and observations with the recorded ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ _ALWAYS_LISTED = ("gymnasium", "numpy")
 class Simulation:
     """One recorded episode in an environment: forward by steps, anywhere by `seek`."""
 
-    def __init__(self, env: PlayEnv, episode: RecordedEpisode) -> None:
+    def __init__(self, env: PlayEnv, episode: RecordedEpisode, hash_frame: Callable[[int], int] | None = None) -> None:
+        """`hash_frame` adds the rendered frame to a hash, where the recording has those of frames."""
         self.env = env
         self.episode = episode
+        self._hashes = dict(episode.hashes)
+        self._hash_frame = hash_frame
+        self._equal_at_step: int | None = None
         self.difference: ReplayDifference | None = None
         """Where it first differed from the recording; what follows is another episode."""
         self.verified_steps = 0
@@ -36,6 +40,20 @@ class Simulation:
         self._is_over = False
         self.last_actions: Mapping[str, Any] = {}
         """Of the last step, by agent."""
+        self._compare_observation()
+
+    def _compare_observation(self) -> None:
+        step = self.position
+        if self.difference is not None or step not in self._hashes:
+            return
+        value = self.env.hash_observation()
+        if self._hash_frame is not None:
+            value = self._hash_frame(value)
+        if value == self._hashes[step]:
+            self._equal_at_step = max(step, self._equal_at_step or 0)
+        else:
+            compared = "observation" if self._hash_frame is None else "observation or frame"
+            self.difference = ReplayDifference(step=step, compared=compared, equal_at_step=self._equal_at_step)
 
     @property
     def position(self) -> int:
@@ -71,6 +89,7 @@ class Simulation:
                     simulated_reward=simulated.tolist(),
                     endings=(self.episode.ending, result.ending),
                 )
+            self._compare_observation()
             self.verified_steps = max(self.verified_steps, index + 1)
         return result
 

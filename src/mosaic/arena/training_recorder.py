@@ -85,8 +85,9 @@ class TrainingRecorder(BufferedRecorder):
         actions: Sequence[np.ndarray],
         rewards: Sequence[np.ndarray],
         is_terminal: bool,
+        hashes: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add a complete episode, in parts."""
+        """Add a complete episode, in parts; `hashes` are those of observations, by step."""
         if not self.is_open:
             return
         self.add_episode(
@@ -97,5 +98,6 @@ class TrainingRecorder(BufferedRecorder):
                 actions[0] if len(actions) == 1 else np.concatenate(actions),
                 rewards[0] if len(rewards) == 1 else np.concatenate(rewards),
                 "terminated" if is_terminal else "truncated",
+                hashes=tuple(hashes),
             )
         )

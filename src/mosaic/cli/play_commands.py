@@ -59,6 +59,7 @@ DEFAULT_EPISODES = 1
     help="Settings of the environment, such as is_slippery=false, or as JSON.",
 )
 @click.option("--record/--no-record", default=True, help="Store every episode for `mosaic replay`.")
+@click.option("--compare-frames", is_flag=True, help="Record hashes of frames, too, which a replay compares.")
 @click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @pass_context
 def play(
@@ -145,7 +146,7 @@ def is_number(value: Any) -> bool:
 )
 @pass_context
 def replay(context: CliContext, /, run: str, number: int | None, path: Path | None, has_observations: bool) -> int:
-    """Simulates recorded episodes again and compares every reward."""
+    """Simulates recorded episodes again and compares rewards, endings and observations."""
     if has_observations and (path is None or path.suffix.lower() != ".jsonl"):
         raise BadInput("--observations needs --export FILE.jsonl.")
     if path is not None:
@@ -194,8 +195,7 @@ def print_reports(reports: Sequence[ReplayReport]) -> None:
     number = formatting.format_number
     table = output.create_table("EPISODE", "STEPS", "RETURN", "REPLAY", right_aligned=("STEPS", "RETURN"))
     for report in reports:
-        outcome = "identical" if report.difference is None else report.difference.describe()
-        outcome = report.note or outcome
+        outcome = report.describe()
         if report.ending == "running":
             outcome += " (incomplete: the episode was not played to its end)"
         table.add_row(str(report.episode), number(report.steps), number(report.total_reward), outcome)

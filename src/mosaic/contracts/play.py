@@ -80,6 +80,8 @@ class PlayConfig(Contract):
     pacing: Literal["automatic", "turns", "real_time"] = "automatic"
     """Whether the environment waits for a human's key (`turns`), or continues without one."""
     record: bool = True
+    compare_frames: bool = False
+    """Whether a hash of the rendered frame is recorded with that of the observation, for a replay to compare."""
     is_paused: bool = False
     """Whether it waits for `resume` or `step` before the first step."""
     run_id: RunId | None = None

@@ -19,16 +19,28 @@ class ReplayDifference(ReplayMessage):
     """The first step at which a simulation is not the recorded episode."""
 
     step: int
-    recorded_reward: float | list[float]
+    recorded_reward: float | list[float] | None = None
+    """None where the observation is what differs."""
     simulated_reward: float | list[float] | None = None
     """None where the simulation has ended and the recorded episode has not."""
     endings: tuple[str, str] | None = None
     """Of the recorded and of the simulated episode, where these are what differs."""
+    compared: str = ""
+    """`observation`, or `observation or frame`, where that is what differs."""
+    equal_at_step: int | None = None
+    """Where it was compared last and did not differ; None if it differs from the start."""
 
     def describe(self) -> str:
         if self.endings is not None:
             recorded, simulated = self.endings
             return f"At step {self.step:,} the recorded episode is {recorded}, the simulated one is {simulated}."
+        if self.compared and self.equal_at_step is None:
+            return f"The {self.compared} at step {self.step:,} is another one than that of the recorded episode."
+        if self.compared:
+            return (
+                f"The {self.compared} at step {self.step:,} is not that of the recorded episode; at step "
+                f"{self.equal_at_step:,} it was."
+            )
         if self.simulated_reward is None:
             return f"The simulation ended at step {self.step:,}; the recorded episode is longer."
         rewards = f"{self.recorded_reward}, the simulated one {self.simulated_reward}"
@@ -44,10 +56,18 @@ class ReplayReport(ReplayMessage):
     ending: str
     is_identical: bool | None
     """None where it was not simulated again; `note` says why."""
+    compared: tuple[str, ...] = ()
+    """What was compared: `rewards` and `ending`, and what the recording has hashes of."""
     difference: ReplayDifference | None = None
     note: str = ""
     warnings: tuple[str, ...] = ()
     """What is different from the machine that recorded it."""
+
+    def describe(self) -> str:
+        """Return the verdict in words."""
+        if self.note or self.difference is not None:
+            return self.note or ("" if self.difference is None else self.difference.describe())
+        return "identical" if "observations" in self.compared else "identical rewards and ending; no more was recorded"
 
 
 class EpisodeSummary(NamedTuple):
@@ -114,6 +134,8 @@ class ReplayStep(ReplayMessage):
     is_end: bool = False
     verified_steps: int = 0
     """How many steps have been simulated and compared so far."""
+    compared: tuple[str, ...] = ()
+    """As in `ReplayReport`."""
     difference: ReplayDifference | None = None
     rewards: tuple[tuple[float, float], ...] | None = None
     """The lowest and highest reward in equal parts of the episode; only with its first reply."""

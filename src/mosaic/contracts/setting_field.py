@@ -84,6 +84,10 @@ class SettingField:
         if self.is_optional and text.lower() in ("none", "null"):
             return None
         with suppress(ValueError):
+            if (self.constraints or {}).get("is_range") and "," in text:
+                value = _parse_ints(text.strip(" []()"))
+                if self.accepts(value):
+                    return value
             value = _PARSERS[self.type](text)
             if self._satisfies_constraints(value):
                 return value
@@ -113,6 +117,8 @@ class SettingField:
         """Return whether this is a value of it, as JSON has it: `"4"` is not a number."""
         if value is None:
             return self.is_optional
+        if isinstance(value, list | tuple) and (self.constraints or {}).get("is_range"):
+            return len(value) == 2 and all(map(self.accepts, value)) and value[0] < value[1]
         expected = _JSON_TYPES.get(self.type, object)
         if not isinstance(value, expected) or (isinstance(value, bool) and self.type in ("int", "float", "duration")):
             return False
@@ -139,6 +145,7 @@ class SettingField:
             return "one of " + ", ".join(map(str, rules["choices"]))
         bounds = [f"{words} {_format_bound(rules[key])}" for key, (words, _) in _BOUNDS.items() if key in rules]
         expected = " ".join([_TYPE_DESCRIPTIONS.get(self.type, "text"), " and ".join(bounds)]).strip()
+        expected += ", or a range such as 2,5" if rules.get("is_range") else ""
         return f"{expected}, or none" if self.is_optional else expected
 
 

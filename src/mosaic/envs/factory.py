@@ -48,13 +48,19 @@ def make(
     """
     library = _gymnasium()
     family = ensure_registered(env_id, needs_rendering=render_mode is not None)
+    entry = None if family is None else family.find_entry(env_id)
     if settings:
-        entry = None if family is None else family.find_entry(env_id)
         check_env_settings(env_id, settings, entry, library.registry.get(env_id.rpartition(":")[2]))
+    from mosaic.envs.reproducible import make_reproducible, seeded_construction
+
+    for field in () if entry is None else entry.settings:
+        if field.type == "int" and isinstance(settings.get(field.name), list):
+            settings[field.name] = tuple(settings[field.name])  # a range, in JSON
     if render_mode is not None:
         settings["render_mode"] = render_mode
     try:
-        env: gymnasium.Env[Any, Any] = library.make(env_id, disable_env_checker=True, **settings)
+        with seeded_construction(env_id):
+            env: gymnasium.Env[Any, Any] = library.make(env_id, disable_env_checker=True, **settings)
     except library.error.DependencyNotInstalled as error:
         raise _missing_extra_error(env_id, family, str(error)) from None
     except ImportError as error:
@@ -63,8 +69,6 @@ def make(
         if not settings.keys() - {"render_mode"}:
             raise  # not because of a value that the user gave
         raise refused_settings_error(env_id, settings, error) from error
-    from mosaic.envs.reproducible import make_reproducible
-
     env = make_reproducible(env)
     if not wrappers:
         return env

@@ -8,14 +8,20 @@ need is here.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import random
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 
 Env = gymnasium.Env[Any, Any]
 EMULATOR_KEY = "emulator"
+HASH_INTERVAL = 16
+"""Steps between two observations whose hashes are recorded; those of an episode's start and end are, too."""
 
 
 class NewWorldAtReset(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -60,6 +66,48 @@ def restore_random_state(core: Any, state: Mapping[str, Any] | None) -> None:
         import ale_py
 
         core.ale.restoreState(ale_py.ALEState(base64.b64decode(state[EMULATOR_KEY])))
+
+
+@contextmanager
+def seeded_construction(env_id: str) -> Iterator[None]:
+    """Make what a constructor draws at random, such as a map, the same each time.
+
+    So all environments of a training have the same map, and its resumes, evaluations and replays, too.
+    """
+    seed = zlib.crc32(env_id.encode())
+    states, make_generator = (random.getstate(), np.random.get_state()), seeding.np_random
+
+    def make_seeded(given: int | None = None) -> Any:
+        return make_generator(seed if given is None else given)
+
+    random.seed(seed)
+    np.random.seed(seed)
+    seeding.np_random = make_seeded  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        seeding.np_random = make_generator
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def hash_observation(observation: Any, start: int = 0) -> int:
+    """Return a hash of 32 bits of the exact bytes of an observation, its types and shapes; `start` is one before it."""
+    if isinstance(observation, Mapping):
+        for key in sorted(observation, key=str):
+            start = hash_observation(observation[key], zlib.crc32(str(key).encode(), start))
+        return zlib.crc32(b"}", start)
+    if isinstance(observation, (tuple, list)):
+        for part in observation:
+            start = hash_observation(part, start)
+        return zlib.crc32(b")", start)
+    if isinstance(observation, (str, bytes, int, float, complex)) or observation is None:
+        return zlib.crc32(repr(observation).encode(), start)
+    array = np.asarray(observation)
+    if array.dtype.hasobject:  # its bytes are addresses
+        parts = type(observation).__name__ if array.shape == () else array.tolist()
+        return hash_observation(parts, start)
+    return zlib.crc32(array.tobytes(), zlib.crc32(f"{array.dtype.str}{array.shape}".encode(), start))
 
 
 def random_state_to_json(state: Any) -> Any:

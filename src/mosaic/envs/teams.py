@@ -21,6 +21,7 @@ from mosaic.envs.atari_teams import AtariTeamFrames, rom_settings
 from mosaic.envs.env_settings import check_env_settings
 from mosaic.envs.factory import refused_settings_error
 from mosaic.envs.families import FAMILIES, EnvFamily
+from mosaic.envs.reproducible import seeded_construction
 from mosaic.envs.spaces import describe_space, flat_size, make_flattener
 from mosaic.envs.user_modules import import_user_module
 
@@ -56,7 +57,8 @@ def make_pettingzoo(env_id: str, settings: Mapping[str, Any], render_mode: str =
     make = module.env if family.has_turns else module.parallel_env
     games = rom_settings() if family.name == ATARI else {}
     try:
-        return make(render_mode=render_mode, **games, **settings)
+        with seeded_construction(env_id):
+            return make(render_mode=render_mode, **games, **settings)
     except Exception as error:
         if not settings:
             raise
@@ -74,7 +76,8 @@ def make_team_env(env_id: str, render_mode: str | None = None, **settings: Any) 
         make = getattr(import_user_module(module, "env_id"), name, None)
         if make is None:
             raise BadInput(f"env_id: the module {module!r} has no {name!r} that makes a parallel environment.")
-        env = make(render_mode="rgb_array", **settings)
+        with seeded_construction(env_id):
+            env = make(render_mode="rgb_array", **settings)
     else:
         raise BadInput(
             f"{env_id!r} is not a parallel environment of PettingZoo. Give one such as 'pettingzoo/simple_spread_v3', "

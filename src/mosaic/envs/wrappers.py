@@ -136,6 +136,10 @@ class WrappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def normalizes_observations(self) -> bool:
         return any(isinstance(wrapper, NormalizeObservation) for wrapper in self._normalizers)
 
+    def hashed_part(self, observation: Any) -> Any:
+        """Return what of an observation a replay can compare: a normalized one depends on all that came before."""
+        return self._base.observation if self.normalizes_observations else observation
+
     @property
     def own_observation(self) -> Array:
         """The latest observation of the environment itself, flattened."""

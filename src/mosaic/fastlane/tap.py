@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import SimpleNamespace
@@ -68,6 +69,12 @@ class FrameRenderer:
     def close(self) -> None:
         if self._mujoco is not None:
             self._mujoco.close()
+
+    def hash_frame(self, start: int) -> int:
+        """Return a hash of the frame; `start` is one before it."""
+        frame = self.render_frame()
+        rgb = frame[..., 2::-1] if frame.shape[-1] == 4 else frame
+        return zlib.crc32(rgb.tobytes(), zlib.crc32(str(rgb.shape).encode(), start))
 
     def _render(self) -> tuple[Any, list[Any]]:
         """Return the result of `render`, and the pygame surfaces that it would have converted."""

@@ -32,8 +32,9 @@ class EpisodeStore(Protocol):
         actions: Sequence[Any],
         rewards: Sequence[Any],
         is_terminal: bool,
+        hashes: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Actions and rewards are arrays, one for each part of the episode."""
+        """Actions and rewards are arrays, one for each part of the episode; `hashes` are of observations, by step."""
 
     def flush(self) -> None: ...
 

@@ -17,7 +17,14 @@ ENTRIES = (
         about="Walk over the ice to the goal without falling into a hole.",
         settings=(
             SettingField("is_slippery", "bool", True, "Whether a move may go sideways."),
-            SettingField("map_name", "choice", None, "The map.", {"choices": ("4x4", "8x8")}, is_optional=True),
+            SettingField(
+                "map_name",
+                "choice",
+                None,
+                "The map; null is one that was drawn at random once.",
+                {"choices": ("4x4", "8x8")},
+                is_optional=True,
+            ),
             SettingField("desc", "json", None, "Another map: rows of S, F, H and G.", is_optional=True),
         ),
         actions=("left", "down", "right", "up"),

@@ -203,7 +203,9 @@ class ReplayScreen(QWidget):
             text = f"Differs at step {step.difference.step:,}. {step.difference.describe()}"
             self._show_verdict(text + suffix, "mdi6.alert-outline", "warning")
         elif step.verified_steps >= step.steps:
-            text = "Identical: every reward is the recorded one"
+            has_observations = "observations" in step.compared
+            text = "Identical: rewards and observations are the recorded ones"
+            text = text if has_observations else "Identical rewards and ending; observations were not recorded"
             self._show_verdict(text + suffix, "mdi6.check-all", "good")
         else:
             text = f"Identical so far ({step.verified_steps:,} of {step.steps:,} steps)"
