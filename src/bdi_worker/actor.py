@@ -36,7 +36,7 @@ class BdiActor:
             self._mind.fallback = names.index(fallback)
         self._name = str(choice)
         self._report = seat.report
-        self._fallback_count = 0
+        self._fallback_count = self._decisions = 0
         self._report_warnings(self._mind.warnings)
 
     def start_episode(self, seed: int) -> None:
@@ -47,12 +47,16 @@ class BdiActor:
     def act(self, turn: Turn) -> int:
         self._agent.state = self._perception.state(turn.observation)
         decision = self._mind.decide(turn.observation)
+        self._decisions += 1
         if decision.problem:
             self._fallback_count += 1
             if self._report is not None and self._fallback_count <= MAX_REPORTED:
                 action = self._perception.action_names[decision.action]
                 self._report("actor_fallback", agent=turn.agent, step=turn.step, action=action, reason=decision.problem)
         return decision.action
+
+    def summarize(self) -> dict[str, Any]:
+        return {"decisions": self._decisions, "fallbacks": self._fallback_count}
 
     def close(self) -> None:
         if self._report is not None and self._fallback_count:

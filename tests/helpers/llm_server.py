@@ -50,6 +50,11 @@ def fails(status: int, text: str = "no", **headers: str) -> Answer:
     return Answer(json.dumps({"error": {"message": text}}).encode(), status, named)
 
 
+def lists(*models: str) -> Answer:
+    """A list of models."""
+    return Answer(json.dumps({"object": "list", "data": [{"id": model} for model in models]}).encode())
+
+
 class LlmServer(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -57,6 +62,8 @@ class LlmServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[Answer | Callable[[Sent], Answer]] = []
         """One for each request; the last is repeated."""
+        self.models = fails(404, "no such route")
+        """The answer to GET /models."""
         self.sent: list[Sent] = []
         self.released = threading.Event()
         self._lock = threading.Lock()
@@ -80,6 +87,14 @@ class _Handler(BaseHTTPRequestHandler):
     server: LlmServer
 
     def log_message(self, *_: Any) -> None: ...
+
+    def do_GET(self) -> None:
+        assert self.path == "/v1/models"
+        answer = self.server.models
+        self.send_response(answer.status)
+        self.send_header("Content-Length", str(len(answer.data)))
+        self.end_headers()
+        self.wfile.write(answer.data)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

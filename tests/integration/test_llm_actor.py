@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.llm_server import Answer, LlmServer, Sent, fails, running_llm_server, running_slow_headers, says
 
 from mosaic.arena import llm_actor, llm_client
-from mosaic.arena.actors import Seat, Turn, make_actor
+from mosaic.arena.actors import ActorFailed, Seat, Turn, make_actor
 from mosaic.arena.llm_actor import LlmActor
 from mosaic.arena.llm_client import ChatClient, ModelFailure, SamplingSettings
 from mosaic.arena.play_envs import PlayEnv, make_play_env
@@ -201,8 +202,6 @@ def test_a_lost_connection_is_tried_again(sit: Sit) -> None:
     ("answer", "problem", "words"),
     [
         (fails(500, "boom"), "server", "boom"),
-        (fails(401, f"bad key {KEY}"), "key", "bad key ***. Set OPENAI_API_KEY"),
-        (fails(404, "no such model"), "model", "no such model. Check the name"),
         (fails(418, "teapot"), "refused", "teapot"),
         (fails(302), "refused", "302"),
         (Answer(b"<html>hello</html>"), "malformed", "<html>hello</html>"),
@@ -231,6 +230,24 @@ def test_every_failure_has_a_name_and_the_fallback(
     assert words in turn.detail
     assert KEY not in str(table.events)
     assert table.warnings == [f"llm_{problem}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (fails(401, f"bad key {KEY}"), "bad key ***. Set OPENAI_API_KEY"),
+        (fails(404, "no such model"), "no such model. Check the name"),
+    ],
+)
+def test_a_lasting_failure_is_not_an_action(
+    sit: Sit, monkeypatch: pytest.MonkeyPatch, answer: Answer, words: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    table = sit(answer, RIGHT)
+    with pytest.raises(ActorFailed, match=re.escape(words)):
+        table.act()
+    assert table.act() == "right"
+    assert table.actor.summarize()["decisions"] == 1
 
 
 @pytest.mark.parametrize(
@@ -264,16 +281,19 @@ def test_answers_are_understood_in_many_forms(sit: Sit, answer: Answer) -> None:
 )
 def test_a_budget_that_is_used_up_means_no_more_requests(server: LlmServer, sit: Sit, budget: dict[str, Any]) -> None:
     table = sit(RIGHT, **budget)
-    assert [table.act(), table.act(), table.act()] == ["right", "left", "left"]
-    assert [turn.problem for turn in table.turns] == [None, "budget", "budget"]
+    assert table.act() == "right"
+    for _ in range(2):
+        with pytest.raises(ActorFailed, match="The budget is used up"):
+            table.act()
     assert len(server.sent) == 1
-    assert table.warnings == ["llm_budget"]
-    assert table.actor.summarize()["problems"] == {"budget": 2}
+    assert table.actor.summarize()["fallbacks"] == 0
 
 
 def test_a_budget_ends_even_if_the_server_does_not_count(server: LlmServer, sit: Sit) -> None:
     table = sit(says("ACTION: right", usage=None), max_tokens_total=50)
-    assert [table.act(), table.act()] == ["right", "left"]
+    assert table.act() == "right"
+    with pytest.raises(ActorFailed, match="max_tokens_total=50"):
+        table.act()
     assert table.actor.summarize()["input_tokens"] is None
     assert len(server.sent) == 1
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from mosaic.api.metric_arrays import html_table, make_frame
 from mosaic.common.files import atomic_write
 from mosaic.contracts.printable import make_printable
-from mosaic.statistics.curves import mean_with_interval
+from mosaic.contracts.views import ActorTotals
+from mosaic.statistics.curves import score_with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,7 @@ class DuelEpisode:
 
 @dataclass(frozen=True)
 class MeanEstimate:
-    """A mean over seeds, its standard error and Student's 95 % interval; a single seed has neither."""
+    """A mean over seeds, its standard error and 95 % interval (of a rate Wilson's, else Student's); one seed has neither."""
 
     mean: float
     standard_error: float | None
@@ -81,6 +82,8 @@ class ActorResult:
     difference: MeanEstimate | None
     """To the first actor, seed by seed; None for the first itself, and where one of the two is incomplete."""
     avg_length: float | None
+    totals: ActorTotals | None = None
+    """Fallbacks, tokens, cost and latency, of an actor that counts them."""
     wins: int | None = None
     draws: int | None = None
     losses: int | None = None
@@ -112,7 +115,14 @@ class DuelResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the single episodes."""
-        actors = [{**asdict(actor), "is_complete": actor.is_complete} for actor in self.actors]
+        actors = [
+            {
+                **asdict(actor),
+                "totals": None if actor.totals is None else actor.totals.model_dump(),
+                "is_complete": actor.is_complete,
+            }
+            for actor in self.actors
+        ]
         return {
             "duel": self.name,
             "env_id": self.env_id,
@@ -172,7 +182,7 @@ def _finite(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def estimate_mean(values: Floats) -> MeanEstimate | None:
     """None where a value is not finite."""
-    mean, low, high = mean_with_interval(values)
+    mean, low, high = score_with_interval(values)
     if not math.isfinite(mean):
         return None
     if len(values) < 2:
@@ -199,6 +209,7 @@ class PlayedActor:
     counted_episodes: int
     """Complete episodes; more than `episodes` where a session was killed and its results are lost."""
     problem: str | None
+    totals: ActorTotals | None = None
 
 
 def compare_actors(played: Sequence[PlayedActor], seeds: Sequence[int], sides: int) -> tuple[ActorResult, ...]:
@@ -219,6 +230,7 @@ def _summarize(one: PlayedActor, values: Mapping[str, Floats], expected: int, fi
         episodes=one.counted_episodes,
         expected_episodes=expected,
         problem=one.problem,
+        totals=one.totals,
         returns=None if own is None else estimate_mean(own),
         difference=None if own is None or reference is None else estimate_mean(own - reference),
         avg_length=None if own is None else float(np.mean([episode.length for episode in one.episodes])),

@@ -17,6 +17,7 @@ from mosaic.contracts.duel import DuelActor, DuelConfig
 from mosaic.contracts.errors import BadInput, FieldProblem, NotAllowed
 from mosaic.contracts.model import refuse
 from mosaic.contracts.states import Outcome, Stage
+from mosaic.contracts.views import ActorTotals
 from mosaic.submission.run_payloads import default_group_name
 
 if TYPE_CHECKING:
@@ -187,6 +188,13 @@ def collect_result(trainer: TrainerClient, plan: DuelPlan, views: Sequence[RunVi
         expected = len(config.all_seeds) * len(config.sides)
         if not problems and len(episodes) < expected:
             problems = [f"only {len(episodes)} of {expected} episodes have results"]
+        totals, others = (
+            ActorTotals.add([one for session, view in own for one in _read_totals(trainer, session, view, is_own)])
+            for is_own in (True, False)
+        )
+        for who, found in (("it", totals), ("its opponent", others)):
+            if not problems and found is not None and found.has_only_fallbacks:
+                problems = [f"{who} did not play: {found.describe()} ({', '.join(found.problems) or 'no action'})"]
         played.append(
             PlayedActor(
                 label=actor.name,
@@ -195,6 +203,7 @@ def collect_result(trainer: TrainerClient, plan: DuelPlan, views: Sequence[RunVi
                 episodes=tuple(episodes),
                 counted_episodes=max(len(episodes), sum(view.episodes for _, view in own)),
                 problem="; ".join(dict.fromkeys(problems)) or None,
+                totals=totals,
             )
         )
     return DuelResult(
@@ -205,6 +214,14 @@ def collect_result(trainer: TrainerClient, plan: DuelPlan, views: Sequence[RunVi
         actors=compare_actors(played, config.all_seeds, len(config.sides)),
         episodes=tuple(episode for one in played for episode in one.episodes),
     )
+
+
+def _read_totals(trainer: TrainerClient, session: DuelSession, view: RunView, is_own: bool) -> list[ActorTotals]:
+    """Return what the actor counted, or what the others did."""
+    summary = trainer.play_summary(view.run_id)
+    agents = [] if summary is None else list(summary.agents.values())
+    wanted = [agent for side, agent in enumerate(agents, 1) if (side == session.side) == is_own]
+    return [totals for agent in wanted for totals in agent.totals.values()]
 
 
 def _read_episodes(trainer: TrainerClient, session: DuelSession, view: RunView) -> list[DuelEpisode]:

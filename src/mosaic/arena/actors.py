@@ -57,6 +57,10 @@ class Seat:
     """Writes a line of the session's journal: its kind, and fields."""
 
 
+class ActorFailed(MosaicError):
+    """An actor has no action now and would have none at the next step either, until someone changes something."""
+
+
 class Actor(Protocol):
     def start_episode(self, seed: int) -> None:
         """Called after each reset."""

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from mosaic.arena.evaluate import Episode
-from mosaic.statistics.curves import mean_with_interval
+from mosaic.statistics.curves import score_with_interval
 from mosaic.statistics.scores import iqm
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Return a summary as JSON. `iqm` is the interquartile mean, `ci95` Student's 95 % interval of the mean.
+    """Return a summary as JSON. `iqm` is the interquartile mean, `ci95` the 95 % interval of the mean, Wilson's of a
+    rate where each return is 0 or 1, else Student's.
 
     A single episode has no interval; values that are not finite are null.
     """
@@ -37,7 +38,7 @@ def summarize_values(seeds: Sequence[int], returns: Sequence[float], lengths: Se
     if not returns:
         return {"episodes": 0, "seeds": [], "returns": [], "lengths": []}
     values = np.array(returns, np.float64)
-    interval = list(mean_with_interval(values)[1:])
+    interval = list(score_with_interval(values)[1:])
     figures = {
         "avg_return": values.mean(),
         "median_return": np.median(values),

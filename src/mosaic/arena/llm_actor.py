@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mosaic.arena.actors import Seat, Turn
+from mosaic.arena.actors import ActorFailed, Seat, Turn
 from mosaic.arena.llm_client import (
+    LASTING,
     ChatClient,
     Message,
     ModelFailure,
@@ -116,6 +117,11 @@ class LlmActor:
         """Why the last decision was the fallback."""
         self._decisions = 0
         self._latency_s = 0.0
+        try:
+            self._client.check()
+        except BadInput:
+            self._client.close()
+            raise
         if key and url.startswith("http:") and not is_loopback(url):
             self._warn("llm_key_unencrypted", f"The key is sent to {url} without encryption. Use https where you can.")
 
@@ -136,6 +142,9 @@ class LlmActor:
                 return None
             decision = Decision(problem="timeout", detail="The request hangs and was given up.", attempts=1)
         self._give_up()
+        if decision.problem in LASTING:
+            self.problem = self._client.mask(decision.detail)
+            raise ActorFailed(f"{self._model}: {self.problem}")
         return self._apply(request, decision, turn)
 
     def close(self) -> None:
@@ -248,15 +257,17 @@ class LlmActor:
         except ModelFailure as failure:
             answer: Message = {"role": "assistant", "content": reply.answer or "(no answer)"}
             repair: Message = {"role": "user", "content": format_repair(failure, request.legal)}
-            reply = self._complete(request, [*request.messages, answer, repair], decision)
+            reply = self._complete(request, [*request.messages, answer, repair], decision, failure.problem == "cut_off")
         return parse_action(reply, self._names, request.legal)
 
-    def _complete(self, request: Request, messages: Sequence[Message], decision: Decision) -> Reply:
+    def _complete(
+        self, request: Request, messages: Sequence[Message], decision: Decision, has_more_tokens: bool = False
+    ) -> Reply:
         def start_call() -> None:
             self._ledger.start_call()
             decision.attempts += 1
 
-        reply = self._client.complete(messages, request.deadline, request.canceled, start_call)
+        reply = self._client.complete(messages, request.deadline, request.canceled, start_call, has_more_tokens)
         self._ledger.add_reply(messages, reply)
         decision.replies.append(reply)
         return reply

@@ -6,6 +6,7 @@ Every way in which a call can fail has a name (`Problem`), so that callers decid
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -18,7 +19,7 @@ from itertools import count
 from typing import Any, Literal, TypedDict
 from urllib.parse import urlsplit
 
-from mosaic.contracts.errors import BadInput, MissingExtra
+from mosaic.contracts.errors import BadInput, MissingExtra, unknown_name_error
 from mosaic.envs.family import DISTRIBUTION
 
 MAX_REPLY_BYTES = 1_000_000
@@ -28,15 +29,22 @@ BACKOFF_S = 0.25
 """Before the second attempt; twice as long before each further one."""
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 Problem = Literal[
-    "timeout", "connection", "busy", "server", "key", "model", "refused", "malformed", "too_long", "budget", "canceled",
+    "timeout", "connection", "unreachable", "busy", "server", "key", "model", "refused", "malformed", "too_long", "budget", "canceled",
     "cut_off", "empty", "no_action", "illegal_action", "failed",
 ]  # fmt: skip
 _STATUS_PROBLEMS: dict[int, Problem] = {401: "key", 403: "key", 404: "model", 408: "timeout", 429: "busy"}
-_RETRIED: tuple[Problem, ...] = ("busy", "server", "connection")
+_RETRIED: tuple[Problem, ...] = ("busy", "server", "connection", "unreachable")
+LASTING: tuple[Problem, ...] = ("key", "model", "unreachable", "budget")
+"""Problems that the next request would have, too."""
+CHECK_TIMEOUT_S = 5.0
+MORE_TOKENS = 4
+"""A model whose answer was cut off may write this many times as much."""
+_EVENT = re.compile(rb"^data:(.*)$", re.MULTILINE)
 _HINTS: dict[Problem, str] = {
     "key": "Set OPENAI_API_KEY in the environment in which the daemon starts.",
     "model": "Check the name of the model, and base_url, which usually ends in /v1.",
     "connection": "Is the server running? Check base_url.",
+    "unreachable": "Is the server running? Check base_url.",
     "timeout": "Raise timeout_s, or use a faster model.",
 }
 
@@ -150,6 +158,9 @@ class ChatClient:
             raise BadInput("OPENAI_API_KEY is not a valid key: it has characters that a header cannot contain.")
         self._httpx = httpx
         self._url = f"{base_url}/chat/completions"
+        self._models_url = f"{base_url}/models"
+        self._takes_system = True
+        """Whether the model has a role `system`; else that text precedes the user's first one."""
         self._model = model
         self._key = key
         self._parameters = {name: value for name, value in vars(sampling).items() if value is not None}
@@ -166,8 +177,30 @@ class ChatClient:
         """Return the text without the key: servers repeat it in their replies and errors."""
         return text.replace(self._key, "***") if self._key else text
 
+    def check(self) -> None:
+        """Raise BadInput if the server cannot be reached, refuses the key, or lists other models.
+
+        Not every server has a list, and one that has a single model often takes any name for it.
+        """
+        try:
+            found = json.loads(self._send("GET", self._models_url, None, time.monotonic() + CHECK_TIMEOUT_S))["data"]
+            names = [str(model["id"]) for model in found]
+        except ModelFailure as failure:
+            if failure.problem in ("key", "unreachable"):
+                raise BadInput(str(failure)) from None
+            return
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
+        if len(names) > 1 and self._model not in {*names, *(name.removesuffix(":latest") for name in names)}:
+            raise unknown_name_error("model", self._model, names, self._models_url)
+
     def complete(
-        self, messages: Sequence[Message], deadline: float, canceled: threading.Event, before_call: Callable[[], None]
+        self,
+        messages: Sequence[Message],
+        deadline: float,
+        canceled: threading.Event,
+        before_call: Callable[[], None],
+        has_more_tokens: bool = False,
     ) -> Reply:
         """Return the model's reply. Where the server is busy, fails or hangs up, try again until the deadline.
 
@@ -177,7 +210,7 @@ class ChatClient:
         for attempt in count(1):
             before_call()
             try:
-                return self._post(messages, deadline)
+                return self._post(messages, deadline, has_more_tokens)
             except ModelFailure as failure:
                 if failure.retry_after_s is not None:
                     self._retry_at = time.monotonic() + failure.retry_after_s
@@ -202,6 +235,14 @@ class ChatClient:
         if failure.problem != "refused":
             return False
         text = str(failure)
+        if self._takes_system and re.search(
+            r"\bsystem\b.*(role|support|message)|role.*\bsystem\b", text, re.IGNORECASE
+        ):
+            self._takes_system = False
+            return True
+        if "stream" in text.lower() and "stream" not in self._parameters:
+            self._parameters["stream"] = True
+            return True
         if "max_tokens" in text and "max_tokens" in self._parameters:
             self._parameters["max_completion_tokens"] = self._parameters.pop("max_tokens")
             return True
@@ -211,7 +252,18 @@ class ChatClient:
             self._parameters.pop(name, None)  # another thread may have done so
         return bool(sent)
 
-    def _post(self, messages: Sequence[Message], deadline: float) -> Reply:
+    def _post(self, messages: Sequence[Message], deadline: float, has_more_tokens: bool) -> Reply:
+        parameters = dict(self._parameters)
+        for name in ("max_tokens", "max_completion_tokens") if has_more_tokens else ():
+            if name in parameters:
+                parameters[name] *= MORE_TOKENS
+        sent = list(messages)
+        if not self._takes_system and sent[0]["role"] == "system":
+            sent[:2] = [{"role": "user", "content": f"{sent[0]['content']}\n\n{sent[1]['content']}"}]
+        body = json.dumps({"model": self._model, "messages": sent, **parameters})
+        return self._decode(self._send("POST", self._url, body, deadline))
+
+    def _send(self, method: str, url: str, body: str | None, deadline: float) -> bytes:
         httpx = self._httpx
         left = deadline - time.monotonic()
         if left <= 0:
@@ -219,12 +271,11 @@ class ChatClient:
         headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        body = json.dumps({"model": self._model, "messages": list(messages), **self._parameters})
         data = bytearray()
         cutter = _ConnectionCutter(left)
         try:
             request = self._client.build_request(
-                "POST", self._url, content=body, headers=headers, timeout=left, extensions={"trace": cutter.trace}
+                method, url, content=body, headers=headers, timeout=left, extensions={"trace": cutter.trace}
             )
             with cutter, closing(self._client.send(request, stream=True)) as response:
                 for part in response.iter_raw():
@@ -236,12 +287,13 @@ class ChatClient:
         except httpx.TransportError as error:
             if not cutter.is_cut:
                 text = self.mask(str(error) or type(error).__name__)
-                raise ModelFailure("connection", f"The connection to {self._url} failed: {text}.") from None
+                problem: Problem = "unreachable" if isinstance(error, httpx.ConnectError) else "connection"
+                raise ModelFailure(problem, f"The connection to {url} failed: {text}.") from None
         if cutter.is_cut:
             raise ModelFailure("timeout", "The reply was not complete in time.")
         if response.status_code != 200:
             raise self._status_error(response.status_code, bytes(data), response.headers.get("retry-after"))
-        return self._decode(bytes(data))
+        return bytes(data)
 
     def _status_error(self, status: int, data: bytes, retry_after: str | None) -> ModelFailure:
         problem = _STATUS_PROBLEMS.get(status, "server" if status >= 500 else "refused")
@@ -252,7 +304,7 @@ class ChatClient:
 
     def _decode(self, data: bytes) -> Reply:
         try:
-            body = json.loads(data)
+            body = _join_events(data) if data.lstrip()[:5] in (b"data:", b"event") else json.loads(data)
             choice = body["choices"][0]
             message = choice["message"]
             calls = message.get("tool_calls") or []
@@ -280,6 +332,26 @@ class ChatClient:
         except (ValueError, AttributeError, RecursionError):
             pass
         return " ".join(self.mask(text).split())[:MAX_ERROR_LENGTH].rstrip(".") or "an empty body"
+
+
+def _join_events(data: bytes) -> dict[str, Any]:
+    """Return the parts of a reply that was streamed as the one that it would have been."""
+    message: dict[str, Any] = {}
+    joined: dict[str, Any] = {"choices": [{"message": message}]}
+    for event in _EVENT.findall(data):
+        if event.strip() == b"[DONE]":
+            break
+        part = json.loads(event)
+        joined["usage"] = part.get("usage") or joined.get("usage")
+        for choice in part.get("choices", ())[:1]:
+            joined["choices"][0]["finish_reason"] = choice.get("finish_reason")
+            delta = choice.get("delta") or choice.get("message") or {}
+            for name in ("content", "reasoning_content", "reasoning"):
+                message[name] = message.get(name, "") + _text(delta.get(name))
+            for call in delta.get("tool_calls") or ():
+                function = message.setdefault("tool_calls", [{"function": {"arguments": ""}}])[0]["function"]
+                function["arguments"] += _text((call.get("function") or {}).get("arguments"))
+    return joined
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mosaic.arena.actors import Turn
+from mosaic.arena.actors import ActorFailed, Turn
 from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.play_envs import PlayEnv, StepResult
 from mosaic.arena.played_seat import PlayedSeat
@@ -52,6 +52,8 @@ class PlaySession:
         self._tap = tap
         self._watch = FileWatch(run.folder.inbox)
         self._is_paused = False
+        self._failure = ""
+        """Why it has paused by itself."""
         self._single_steps = 0
         self._next_seed: int | None = None
         self._is_reset_requested = False
@@ -89,7 +91,7 @@ class PlaySession:
                     if seat.switch(to_human=isinstance(command, play_commands.TakeOver)):
                         self._recorder.change_actor(seat.agent, seat.actor_name)
             case play_commands.Step():
-                self._single_steps += 1
+                self._single_steps, self._failure = self._single_steps + 1, ""
             case play_commands.Reset():
                 self._next_seed, self._is_reset_requested = command.seed, True
                 self._single_steps = 0
@@ -105,6 +107,7 @@ class PlaySession:
     def _set_paused(self, is_paused: bool) -> None:
         if is_paused != self._is_paused:
             self._is_paused = is_paused
+            self._failure = self._failure if is_paused else ""
             self._run.event("paused" if is_paused else "resumed", global_step=self._global_step)
             self._state.has_changed = True
 
@@ -179,6 +182,8 @@ class PlaySession:
         row = env.to_row(actions)
         result = env.step(actions)
         self._global_step += 1
+        for agent in actions:
+            self._seats[agent].count_step()
         ending = result.ending
         if ending == "running" and self._config.max_steps is not None and env.steps >= self._config.max_steps:
             ending = "truncated"
@@ -218,7 +223,14 @@ class PlaySession:
     def _ask(self, turn: Turn) -> Any:
         seat = self._seats[turn.agent]
         problem = seat.problem
-        action = seat.act(turn)
+        try:
+            action = seat.act(turn)
+        except ActorFailed as failure:
+            if not self._config.pauses_on_failure:
+                raise
+            self._failure, self._single_steps, action = str(failure), 0, None
+            self._set_paused(True)
+            self._state.has_changed = True
         if seat.problem != problem:
             self._state.has_changed = True
         return action
@@ -250,7 +262,9 @@ class PlaySession:
             self._write_state()
 
     def _write_state(self) -> None:
-        self._state.write(self._seats, self._returns, is_paused=self._is_paused, rate_hz=self._rate_hz)
+        self._state.write(
+            self._seats, self._returns, is_paused=self._is_paused, rate_hz=self._rate_hz, failure=self._failure
+        )
 
     def close(self) -> None:
         self._write_state()

@@ -17,6 +17,7 @@ def summarize_session(
 ) -> dict[str, Any]:
     """Return the summary as JSON: statistics by agent, totals of actors that have some, every complete episode."""
     totals = {seat.agent: seat.summarize() for seat in seats}
+    steps = {seat.agent: seat.steps for seat in seats}
     seeds = [episode.seed for episode in episodes]
     lengths = [episode.length for episode in episodes]
     return {
@@ -26,6 +27,7 @@ def summarize_session(
             agent: {
                 "actor": str(choice),
                 **summarize_values(seeds, [episode.returns[agent] for episode in episodes], lengths),
+                "steps_by_actor": steps[agent],
                 **({"totals": totals[agent]} if totals[agent] else {}),
             }
             for agent, choice in config.assign_actors(list(totals)).items()

@@ -25,6 +25,8 @@ class PlayedSeat:
         self.agent = agent
         self._actors = [first] if standby is None else [first, standby]
         self._current = first
+        self.steps = dict.fromkeys((one.name for one in self._actors), 0)
+        """By actor: in how many steps it acted."""
 
     @property
     def actor_name(self) -> str:
@@ -77,6 +79,9 @@ class PlayedSeat:
     def act(self, turn: Turn) -> Any:
         """Return an action, or None if there is none yet."""
         return self._current.actor.act(turn)
+
+    def count_step(self) -> None:
+        self.steps[self.actor_name] += 1
 
     def summarize(self) -> dict[str, Mapping[str, Any]]:
         """Return the totals of the actors that have some, by name."""

@@ -17,7 +17,7 @@ from mosaic.common.files import write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.contracts.views import PlayedEpisode, SeatState, SessionState
+from mosaic.contracts.views import ActorTotals, PlayedEpisode, SeatState, SessionState
 from mosaic.envs.families import EnvEntry
 
 RATE_HZ = 60.0
@@ -81,7 +81,13 @@ class StateWriter:
         return self.has_changed and time.monotonic() >= self._next_at
 
     def write(
-        self, seats: Mapping[str, PlayedSeat], returns: Mapping[str, float], *, is_paused: bool, rate_hz: float | None
+        self,
+        seats: Mapping[str, PlayedSeat],
+        returns: Mapping[str, float],
+        *,
+        is_paused: bool,
+        rate_hz: float | None,
+        failure: str,
     ) -> None:
         self.has_changed = False
         self._next_at = time.monotonic() + 1 / RATE_HZ
@@ -93,6 +99,7 @@ class StateWriter:
             seed=self.seed,
             ending=self._ending,
             is_paused=is_paused,
+            failure=failure,
             rate_hz=rate_hz,
             own_rate_hz=self._own_rate_hz,
             action_names=self._names,
@@ -111,6 +118,7 @@ class StateWriter:
                     problem=seat.problem,
                     mean_return=self._mean_return(agent),
                     wins=self._wins[agent],
+                    totals=tuple(map(ActorTotals.model_validate, seat.summarize().values())),
                 )
                 for agent, seat in seats.items()
             ),

@@ -98,6 +98,8 @@ def print_result(result: DuelResult) -> None:
         )
     output.console().print(table)
     for actor in result.actors:
+        if actor.totals is not None:
+            output.echo(f"{actor.label}: {actor.totals.describe()}")
         if actor.problem is not None:
             output.print_message(f"{actor.label} is incomplete: {actor.problem}")
     output.echo(f"\nIts runs: mosaic runs --group {result.name}")

@@ -20,6 +20,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ANY_AGENT
 
 if TYPE_CHECKING:
+    from mosaic.contracts.play_results import PlaySummary
     from mosaic.contracts.replays import ReplayReport
     from mosaic.contracts.views import RunView
 
@@ -85,13 +86,12 @@ def play(
     first = ActorRequest(actor, parse_actor_options(actor_options))
     payload = build_match_payload(context.trainer(), env_id, first, others, given)
     view = submit_and_follow(context, payload, settings["episodes"], is_trusted=is_trusted)
-    played = context.trainer().play_summary(view.run_id) if view.outcome == "succeeded" else None
-    summary = None if played is None else played.model_dump(mode="json", exclude_unset=True)
+    summary = context.trainer().play_summary(view.run_id) if view.outcome == "succeeded" else None
     if summary is None:
         report_end(context, view)
         return exit_code(view)
     if context.is_json:
-        output.print_json({**summary, "run_id": view.run_id})
+        output.print_json({**summary.model_dump(mode="json", exclude_unset=True), "run_id": view.run_id})
     else:
         print_play_summary(view, summary)
     return 0
@@ -109,31 +109,25 @@ def parse_actor_options(texts: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def print_play_summary(view: RunView, summary: dict[str, Any]) -> None:
+def print_play_summary(view: RunView, summary: PlaySummary) -> None:
     number = formatting.format_number
     table = output.create_table("AGENT", "ACTOR", "EPISODES", "MEAN RETURN", "95 % INTERVAL", "STEPS",
                                 right_aligned=("EPISODES", "MEAN RETURN", "STEPS"))  # fmt: skip
-    for agent, row in summary["agents"].items():
-        interval = row.get("ci95")
+    for agent, row in summary.agents.items():
+        interval = row.ci95
         table.add_row(
             "" if agent == ANY_AGENT else agent,
-            row["actor"],
-            number(row["episodes"]),
-            number(row.get("avg_return")),
+            row.who_acted,
+            number(row.episodes),
+            number(row.avg_return),
             "" if interval is None else f"{number(interval[0])} to {number(interval[1])}",
-            number(row.get("avg_length")),
+            number(row.avg_length),
         )
-    screen = output.console()
-    screen.print(table)
-    for row in summary["agents"].values():
-        for actor, totals in row.get("totals", {}).items():
-            parts = [f"{name.replace('_', ' ')} {number(value)}" for name, value in totals.items() if is_number(value)]
-            output.echo(f"{actor}: {', '.join(parts)}")
+    output.console().print(table)
+    for row in summary.agents.values():
+        for actor, totals in row.totals.items():
+            output.echo(f"{actor}: {totals.describe()}")
     output.echo(f"\nReplay it: mosaic replay {formatting.short_id(view.run_id)}")
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @command("replay")

@@ -82,6 +82,8 @@ class PlayConfig(Contract):
     record: bool = True
     compare_frames: bool = False
     """Whether a hash of the rendered frame is recorded with that of the observation, for a replay to compare."""
+    pauses_on_failure: bool = False
+    """Whether an actor that lastingly fails, as without a server, pauses the session instead of ending it as failed."""
     is_paused: bool = False
     """Whether it waits for `resume` or `step` before the first step."""
     run_id: RunId | None = None

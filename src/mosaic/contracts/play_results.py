@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from mosaic.contracts.views import PlayedEpisode, ReturnStatistics, View
+from mosaic.contracts.views import ActorTotals, PlayedEpisode, ReturnStatistics, View
 
 
 class AgentSummary(ReturnStatistics):
@@ -12,8 +10,16 @@ class AgentSummary(ReturnStatistics):
 
     actor: str
     """Who acted, such as `policy:RUN`."""
-    totals: dict[str, dict[str, Any]] = {}
-    """By actor, what it counted, such as tokens."""
+    steps_by_actor: dict[str, int] = {}
+    """In how many steps each acted, where a human or a standby took turns with it."""
+    totals: dict[str, ActorTotals] = {}
+    """By actor, what it counted, such as fallbacks and tokens."""
+
+    @property
+    def who_acted(self) -> str:
+        """`policy:RUN`, or of several: `human 301 steps, policy:RUN 569 steps`."""
+        shares = [f"{actor} {steps:,} steps" for actor, steps in self.steps_by_actor.items() if steps]
+        return ", ".join(shares) if len(shares) > 1 else self.actor
 
 
 class PlaySummary(View):

@@ -6,6 +6,7 @@ Unknown keys are ignored, so that a client can talk to a newer daemon.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -334,7 +335,7 @@ class ReturnStatistics(View):
     iqm: float | None = None
     """Mean of the middle half."""
     ci95: tuple[float, float] | None = None
-    """Student's 95 % confidence interval of the mean; null for a single episode."""
+    """95 % interval of the mean, Wilson's of a rate where each return is 0 or 1, else Student's; null for one episode."""
     avg_length: float | None = None
     returns: tuple[float | None, ...] = ()
 
@@ -473,6 +474,55 @@ class SymbolGrid(View):
     caption: str = ""
 
 
+class ActorTotals(View):
+    """What an actor did besides its score. Actors of plug-ins may count more."""
+
+    model_config = ConfigDict(extra="allow")
+    decisions: int = 0
+    fallbacks: int = 0
+    """Decisions that were not its own: it gave no action, and a stated one was taken."""
+    problems: dict[str, int] = {}
+    """Why, and how often."""
+    calls: int = 0
+    """Requests to a model."""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+    mean_latency_s: float | None = None
+
+    @classmethod
+    def add(cls, parts: Sequence[ActorTotals]) -> ActorTotals | None:
+        """Return the totals of several sessions; None of none. What one of them does not know, the sum does not."""
+        if not parts:
+            return None
+        counts = ("decisions", "fallbacks", "calls", "input_tokens", "output_tokens", "cost")
+        values: dict[str, list[Any]] = {name: [getattr(part, name) for part in parts] for name in counts}
+        sums: dict[str, Any] = {name: None if None in found else sum(found) for name, found in values.items()}
+        spent_s = [part.mean_latency_s * part.decisions for part in parts if part.mean_latency_s is not None]
+        return cls(
+            **sums,
+            problems=dict(sum((Counter(part.problems) for part in parts), Counter())),
+            mean_latency_s=sum(spent_s) / sums["decisions"]
+            if len(spent_s) == len(parts) and sums["decisions"]
+            else None,
+        )
+
+    def describe(self) -> str:
+        """`3 of 25 actions were the fallback, 1,200 tokens, cost 0.02, 0.8 s each`."""
+        counted = [] if None in (self.input_tokens, self.output_tokens) else [self.input_tokens, self.output_tokens]
+        parts = [
+            f"{self.fallbacks:,} of {self.decisions:,} actions were the fallback",
+            f"{sum(filter(None, counted)):,} tokens" if counted else "",
+            "" if self.cost is None else f"cost {self.cost:.4g}",
+            "" if self.mean_latency_s is None else f"{self.mean_latency_s:.2g} s each",
+        ]
+        return ", ".join(filter(None, parts))
+
+    @property
+    def has_only_fallbacks(self) -> bool:
+        return 0 < self.decisions == self.fallbacks
+
+
 class SeatState(RewardView):
     """One agent of a session."""
 
@@ -492,6 +542,8 @@ class SeatState(RewardView):
     """Of the complete episodes; null before the first."""
     wins: Int64 = 0
     """Complete episodes in which its return was higher than that of all others."""
+    totals: tuple[ActorTotals, ...] = ()
+    """Of its actors that count something."""
 
 
 class SessionState(RewardView):
@@ -503,6 +555,8 @@ class SessionState(RewardView):
     """None in a replay of an episode that was started from a random state."""
     ending: str
     is_paused: bool
+    failure: str = ""
+    """Why it has paused by itself: an actor cannot act. Resuming tries again."""
     rate_hz: float | None
     own_rate_hz: float | None = None
     """Steps per second of the environment in real time; null where it waits for a human."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -141,6 +143,17 @@ def mean_with_band(samples: Floats) -> ConfidenceBand:
         error = np.sqrt(squares / (count - 1) / divisor)
     half = np.where(count > 1, error * t_975(np.maximum(count - 1, 1)), np.nan)
     return ConfidenceBand(mean, mean - half, mean + half, count)
+
+
+def score_with_interval(values: Floats) -> ConfidenceInterval:
+    """Return the mean of episodes and its 95 % interval: Wilson's of a rate where each is 0 or 1, else Student's."""
+    count = len(values)
+    if count < 2 or not np.isin(values, (0.0, 1.0)).all():
+        return mean_with_interval(values)
+    mean, z2 = float(values.mean()), _Z_975**2
+    center = (mean + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z_975 / (1 + z2 / count) * math.sqrt(mean * (1 - mean) / count + z2 / (4 * count**2))
+    return ConfidenceInterval(mean, max(0.0, center - half), min(1.0, center + half))
 
 
 def mean_with_interval(values: Floats) -> ConfidenceInterval:

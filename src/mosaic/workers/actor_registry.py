@@ -64,7 +64,14 @@ LLM_OPTIONS = (
         "base_url", "str", None, "The address of the server; unset: OPENAI_BASE_URL, else Ollama's.", is_optional=True
     ),
     SettingField("temperature", "float", None, "Unset: the server's default.", {"ge": 0, "le": 2}, is_optional=True),
-    SettingField("max_tokens", "int", 1024, "Of one answer, thoughts included.", {"ge": 1}, is_optional=True),
+    SettingField(
+        "max_tokens",
+        "int",
+        4096,
+        "Of one answer, thoughts included; four times as many after one that was cut off.",
+        {"ge": 1},
+        is_optional=True,
+    ),
     # Not optional: `none` is a value that servers know.
     SettingField("reasoning_effort", "str", "", "Such as none, low or high; empty: the server's default."),
     SettingField("timeout_s", "float", 60.0, "For one decision, with all attempts.", {"gt": 0, "le": 3600}),

@@ -17,7 +17,7 @@ from mosaic.client.submission import new_submission_key
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import HUMAN
-from mosaic.contracts.play_commands import SessionCommand
+from mosaic.contracts.play_commands import SessionCommand, Step
 from mosaic.contracts.views import RunView, SessionState
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.play_request import PlayRequest
@@ -104,7 +104,9 @@ class PlaySession(QObject):
 
     def start(self, request: PlayRequest, **settings: Any) -> None:
         """Start a session; `settings` are added to those of the request."""
-        requested = self.request = replace(request, settings={**request.settings, **settings})
+        requested = self.request = replace(
+            request, settings={"pauses_on_failure": True, **request.settings, **settings}
+        )
         self._forget()
         self._is_starting = True
         self.changed.emit()
@@ -155,6 +157,13 @@ class PlaySession(QObject):
             run_id = self.run_id
             self._bridge.ask(lambda trainer: trainer.cancel(run_id), None, self._on_call_failed, self)
         self.changed.emit()
+
+    def retry(self) -> None:
+        """Let an actor that has failed try again."""
+        if self.request is not None and self.request.settings.get("is_paused"):
+            self.send(Step())  # it is stepped: resumed, it would not stop after this step
+        else:
+            self.set_paused(False)
 
     def set_paused(self, is_paused: bool) -> None:
         run_id = self.run_id

@@ -67,6 +67,7 @@ class SessionView(QWidget):
         self._log = ui.selectable_label(f"{name}.log")
         ui.set_properties(self._log, monospace=True)
         self._open_log = ui.button("Show the log", f"{name}.open_log", self._show_log)
+        self._retry = ui.button("Retry", f"{name}.retry", session.retry)
         self._score = ui.with_object_name(ui.ElidedLabel(), f"{name}.score")
         self._turn = ui.with_object_name(ui.ElidedLabel(), f"{name}.turn")
         self.action_buttons = ui.with_object_name(ActionButtons(), f"{name}.actions")
@@ -81,6 +82,7 @@ class SessionView(QWidget):
             self._problem,
             self._log,
             (self._open_log, Qt.AlignmentFlag.AlignLeft),
+            (self._retry, Qt.AlignmentFlag.AlignLeft),
             (self.tabs, 1),
             self._score,
             self._turn,
@@ -115,8 +117,6 @@ class SessionView(QWidget):
 
     def _show_session(self) -> None:
         session = self._session
-        self._problem.setText(session.problem)
-        self._problem.setVisible(bool(session.problem))
         self._log.setText(session.log_tail)
         self._log.setVisible(bool(session.log_tail))
         self._open_log.setVisible(bool(session.log_tail))
@@ -130,6 +130,10 @@ class SessionView(QWidget):
 
     def _show_state(self) -> None:
         session, state = self._session, self._session.state
+        failure = state.failure if state is not None and session.is_playing else ""
+        self._problem.setText(session.problem or failure)
+        self._problem.setVisible(bool(session.problem or failure))
+        self._retry.setVisible(bool(failure))
         is_human = session.is_playing and session.has_human
         self.keys.set_active(is_human and self.current_tab != REPLAY)
         if state is None:
@@ -212,6 +216,8 @@ def format_score(state: SessionState) -> str:
         for seat in state.seats:
             won = f", {seat.wins} won" if state.complete_episodes else ""
             parts.append(f"{seat.agent} ({seat.actor}): {format_si_number(seat.episodic_return)}{won}")
+    for seat in state.seats:
+        parts += [f"{seat.agent + ': ' if seat.agent else ''}{totals.describe()}" for totals in seat.totals]
     parts.append(f"seed {state.seed}")
     return SEPARATOR.join(parts)
 
