@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.states import RunRecord
 from mosaic.trainer.gpus import GpuPool
 from mosaic.trainer.scheduler import Slots, choose, describe_busy, start_order
@@ -169,3 +170,20 @@ def test_attached_runs_start_at_once_and_hold_no_slot() -> None:
     attached = run("A", is_attached=True)
     assert choose([attached, run("B")], [run("X"), run("Y")], SLOTS) == ["A"]
     assert choose([run("B")], [attached, run("X")], SLOTS) == ["B"]
+
+
+def test_games_evaluations_and_trainings_do_not_wait_for_each_other() -> None:
+    busy = [run(name) for name in "XY"]
+    games = [run(f"P{number}", kind="play") for number in range(3)]
+    evaluations = [run(f"E{number}", kind="policy_eval") for number in range(3)]
+    assert choose([*games, *evaluations, run("A")], busy, SLOTS) == ["E0", "E1", "P0", "P1", "P2"]
+    assert choose([run("A"), run("B")], [*games, *evaluations], SLOTS) == ["A", "B"]
+    assert describe_busy([*busy, *games], SLOTS, has_waiting=True) == "2 of 2 slots busy"
+    assert describe_busy([*busy, *games], SLOTS, True, RunKind.POLICY_EVAL).startswith("0 of 4 CPUs busy")
+    many = [run(f"P{number:02}", kind="play") for number in range(20)]
+    assert len(choose(many, [], SLOTS)) == 16
+    assert choose(many[16:], many[:16], SLOTS) == []
+
+
+def test_a_gpu_is_shared_by_no_two_kinds() -> None:
+    assert choose([run("E", kind="policy_eval", gpus=1)], [run("X", gpus=1)], SLOTS) == []

@@ -29,8 +29,8 @@ BACKOFF_S = 0.25
 """Before the second attempt; twice as long before each further one."""
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 Problem = Literal[
-    "timeout", "connection", "unreachable", "busy", "server", "key", "model", "refused", "malformed", "too_long", "budget", "canceled",
-    "cut_off", "empty", "no_action", "illegal_action", "failed",
+    "timeout", "connection", "unreachable", "busy", "server", "key", "model", "refused", "malformed", "too_long",
+    "budget", "canceled", "cut_off", "empty", "no_action", "illegal_action", "failed",
 ]  # fmt: skip
 _STATUS_PROBLEMS: dict[int, Problem] = {401: "key", 403: "key", 404: "model", 408: "timeout", 429: "busy"}
 _RETRIED: tuple[Problem, ...] = ("busy", "server", "connection", "unreachable")

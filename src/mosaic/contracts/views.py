@@ -335,7 +335,7 @@ class ReturnStatistics(View):
     iqm: float | None = None
     """Mean of the middle half."""
     ci95: tuple[float, float] | None = None
-    """95 % interval of the mean, Wilson's of a rate where each return is 0 or 1, else Student's; null for one episode."""
+    """95 % interval of the mean, Wilson's where each return is 0 or 1, else Student's; null for a single episode."""
     avg_length: float | None = None
     returns: tuple[float | None, ...] = ()
 

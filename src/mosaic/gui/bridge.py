@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
@@ -129,6 +130,11 @@ class Bridge(QObject):
         """
         make = self._call_repeatedly if is_repeatable else self._call_once
         self.run_in_background(lambda: make(call), then, failed, owner)
+
+    def call_now(self, call: Callable[[TrainerClient], Any]) -> None:
+        """Calls it at once and waits: what must be done before the window closes. Without a daemon, nothing."""
+        with suppress(MosaicError):
+            self._call_once(call)
 
     def _call_once(self, call: Callable[[TrainerClient], Any]) -> Any:
         return call(self._get_connection())

@@ -30,7 +30,7 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.daemon_port import PORT
 from mosaic.contracts.errors import BadInput, NotAllowed, ReadOnlyWorkspace
 from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
-from mosaic.contracts.options import LOCAL_EXECUTOR
+from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
@@ -298,7 +298,8 @@ class Daemon:
     def status(self) -> DaemonStatus:
         active = list(self._records.active.values())
         # Runs on a cluster hold nothing of this machine.
-        holding = [record for record in active if record.holds_slot and not record.is_attached and record.is_local]
+        held = [record for record in active if record.holds_slot and not record.is_attached and record.is_local]
+        holding = [record for record in held if record.kind is RunKind.TRAIN or record.gpus]
         return DaemonStatus(
             pid=os.getpid(),
             address=self._address,
@@ -310,7 +311,7 @@ class Daemon:
             runs=self._records.index.count_by_status(),
             slots=SlotUsage(
                 runs=self._slots.runs,
-                busy=len(holding),
+                busy=sum(record.kind is RunKind.TRAIN for record in holding),
                 queued=sum(not record.holds_slot for record in active),
                 cpus=self._slots.cpus,
                 gpus=self._slots.gpus,

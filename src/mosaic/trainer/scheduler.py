@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.states import Outcome, RunRecord
 from mosaic.formatting import short_id
 from mosaic.trainer.gpus import GpuCount, GpuPool
@@ -15,6 +16,8 @@ from mosaic.trainer.gpus import GpuCount, GpuPool
 FAST_FAILURE_S = 10.0
 """A run that fails within this time of its start is a fast failure."""
 MAX_FAST_FAILURES = 3
+PLAY_SLOTS = 16
+"""Play sessions of an executor at a time: most of them wait for someone."""
 
 
 @dataclass
@@ -22,13 +25,17 @@ class Slots:
     """The capacity of an executor; it may change while runs are active."""
 
     runs: int
-    """How many runs may hold a slot at a time."""
+    """How many trainings, and how many evaluations, may hold a slot at a time."""
     cpus: int
     gpus: int
     gpu_names: tuple[str, ...] = ()
     """By index."""
     are_gpus_numbered: bool = True
     """Whether runs are given GPUs by index; else whoever runs them chooses, and they are only counted here."""
+
+    def limit(self, kind: RunKind) -> int:
+        """Return how many runs of a kind may be active: a game never waits for a training, nor the reverse."""
+        return PLAY_SLOTS if kind is RunKind.PLAY else self.runs
 
     def gpu_pool(self, running: Iterable[RunRecord]) -> GpuPool | GpuCount:
         return GpuPool(self.gpus, running) if self.are_gpus_numbered else GpuCount(self.gpus, running)
@@ -67,31 +74,33 @@ def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slo
     Attached runs take nothing, as their process runs already.
     """
     running = [record for record in running if not record.is_attached]
-    free_runs = slots.runs - len(running)
-    free_cpus = slots.cpus - sum(record.cpus for record in running)
     pool = slots.gpu_pool(running)
     chosen = [record.run_id for record in queued if record.is_attached]
-    waiting = [record for record in queued if not record.is_attached]
-    for record in start_order(waiting, running) if free_runs > 0 else ():
-        cpus = min(record.cpus, slots.cpus)
-        if free_runs == 0 or cpus > free_cpus:
-            break
-        if pool.take(record) is None:
-            pool.reserve(record)
-            continue
-        free_runs, free_cpus = free_runs - 1, free_cpus - cpus
-        chosen.append(record.run_id)
+    for kind in RunKind:
+        own = [record for record in running if record.kind is kind]
+        waiting = [record for record in queued if record.kind is kind and not record.is_attached]
+        free_runs = slots.limit(kind) - len(own)
+        free_cpus = slots.cpus - sum(record.cpus for record in own) if kind is not RunKind.PLAY else PLAY_SLOTS
+        for record in start_order(waiting, own) if free_runs > 0 else ():
+            cpus = min(record.cpus, slots.cpus)
+            if free_runs == 0 or cpus > free_cpus:
+                break
+            if pool.take(record) is None:
+                pool.reserve(record)
+                continue
+            free_runs, free_cpus = free_runs - 1, free_cpus - cpus
+            chosen.append(record.run_id)
     return chosen
 
 
-def describe_busy(running: Sequence[RunRecord], slots: Slots, has_waiting: bool) -> str:
-    """Return what a queued run waits for: `2 of 2 slots busy`; empty where it need not wait."""
-    running = [record for record in running if not record.is_attached]
-    if len(running) >= slots.runs:
-        return f"{len(running)} of {slots.runs} slots busy"
+def describe_busy(running: Sequence[RunRecord], slots: Slots, has_waiting: bool, kind: RunKind = RunKind.TRAIN) -> str:
+    """Return what a queued run of a kind waits for: `2 of 2 slots busy`; empty where it need not wait."""
+    own = [record for record in running if record.kind is kind and not record.is_attached]
+    if len(own) >= slots.limit(kind):
+        return f"{len(own)} of {slots.limit(kind)} slots busy"
     if not has_waiting:
         return ""
-    busy = {"CPUs": (sum(record.cpus for record in running), slots.cpus)}
+    busy = {"CPUs": (sum(record.cpus for record in own), slots.cpus)}
     if slots.gpus:
         busy["GPUs"] = (slots.gpu_pool(running).busy_count, slots.gpus)
     exhausted = {name: (used, total) for name, (used, total) in busy.items() if used >= total}

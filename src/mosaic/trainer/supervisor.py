@@ -39,6 +39,7 @@ from mosaic.contracts.events import (
     WorkerStarted,
 )
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
@@ -343,8 +344,11 @@ class Supervisor:
         queued = [record for record in queued if record.run_id not in waits]
         chosen = choose(queued, running, slots)
         running += [record for record in queued if record.run_id in chosen]
-        busy = describe_busy(running, slots, has_waiting=len(chosen) < len(queued))
-        self._records.queue_notes[name] = reason or busy
+        left = [record for record in queued if record.run_id not in chosen]
+        busy = {kind: describe_busy(running, slots, any(one.kind is kind for one in left), kind) for kind in RunKind}
+        self._records.queue_notes[name] = reason or busy[RunKind.TRAIN]
+        others = {} if reason else {one.run_id: busy[one.kind] for one in left if one.kind is not RunKind.TRAIN}
+        self._records.wait_reasons[name] = {**others, **waits}
         return chosen
 
     def _is_queue_held(self, queued: list[RunRecord]) -> bool:

@@ -31,6 +31,7 @@ class PlayMatch(QObject):
 
     def __init__(self, bridge: Bridge, runs: RunsModel, is_remote: bool = False, parent: QObject | None = None) -> None:
         super().__init__(parent)
+        self._bridge = bridge
         self.first, self.second = (PlaySession(bridge, runs, is_remote, self) for _ in range(2))
         self.is_compared = False
         """Whether there are two sessions."""
@@ -112,9 +113,11 @@ class PlayMatch(QObject):
             session.stop()
 
     def close(self) -> None:
-        """Stop following what is played; it continues."""
+        """Stop following what is played; it continues, but for a comparison, which only this window steps."""
         self._timer.stop()
         for session in (self.first, self.second):
+            if self.is_compared and session.is_active and (run_id := session.run_id) is not None:
+                self._bridge.call_now(lambda trainer, run_id=run_id: trainer.cancel(run_id))
             session.close()
         self.changed.emit()
 
