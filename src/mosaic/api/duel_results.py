@@ -59,7 +59,7 @@ class DuelEpisode:
 
 @dataclass(frozen=True)
 class MeanEstimate:
-    """A mean over seeds, its standard error and 95 % interval: of a rate Wilson's, else Student's; one seed has none."""
+    """A mean over seeds, its error and 95 % interval: of a rate Wilson's, else Student's; one seed has no interval."""
 
     mean: float
     standard_error: float | None

@@ -14,9 +14,10 @@ import numpy as np
 
 from mosaic.arena.evaluate import make_action_clipper
 from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
-from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
+from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, unknown_name_error
 from mosaic.contracts.play import ActorChoice
 from mosaic.envs.families import EnvEntry
+from mosaic.envs.teams import PETTINGZOO_PREFIX
 from mosaic.envs.wrappers import WrappedEnv
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
 
@@ -130,7 +131,17 @@ class PolicyActor:
     def _load(self, choice: ActorChoice, path: Path, seat: Seat) -> None:
         from mosaic.api.policy import load_policy_file
 
-        self._policy = load_policy_file(path, env_id=seat.env_id).for_agent(seat.agent)
+        if seat.env_id.startswith(PETTINGZOO_PREFIX) and hasattr(seat.env, "agent_iter"):
+            raise BadInput(
+                f"{choice}: no policy acts in {seat.env_id}, whose agents act by turns. Choose another actor."
+            )
+        algo = choice.options["algo"]
+        try:
+            self._policy = load_policy_file(path, algo, seat.env_id).for_agent(seat.agent)
+        except BadInput as error:
+            if algo is None and "--algo" in str(error):
+                error.args = (str(error).replace("--algo", "the option algo of the actor, such as algo=ppo"),)
+            raise
         self._share_statistics(choice, seat)
         self._clip = make_action_clipper(seat.action_space)
         expected = getattr(seat.observation_space, "shape", None)
@@ -194,5 +205,10 @@ def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
     if description.is_discrete_only and action_count(seat.action_space) is None:
         kind = "continuous" if hasattr(seat.action_space, "low") else seat.action_space
         raise BadInput(f"The actor {choice.kind!r} needs numbered actions; those of {seat.env_id} are {kind}.")
+    if description.install_hint:
+        packages = ", ".join(description.packages)
+        raise MissingExtra(
+            f"The actor {choice.kind!r} needs {packages}, not installed here: {description.install_hint}"
+        )
     make: Callable[[ActorChoice, Seat], Actor] = resolve_name(description.make)
     return make(choice.model_copy(update={"options": read_options(description, choice)}), seat)

@@ -30,12 +30,19 @@ def list_play_environments(family: str | None) -> list[EnvListing]:
     listings = [] if family in games else list_environments(family)
     for name, row in games.items():
         if family in (None, name):
-            listings += [
-                EnvListing(
-                    id=env_id, family=name, is_installed=row.is_installed, extra=row.extra, max_episode_steps=None
+            for env_id in row.known_ids:
+                package = row.missing_package(env_id) if row.is_installed else ""
+                is_installed = row.is_installed and not package
+                listings.append(
+                    EnvListing(
+                        id=env_id,
+                        family=name,
+                        is_installed=is_installed,
+                        extra=row.extra,
+                        max_episode_steps=None,
+                        package=package,
+                    )
                 )
-                for env_id in row.known_ids
-            ]
     return listings
 
 
@@ -47,12 +54,15 @@ def describe_environment(question: EnvironmentQuestion) -> EnvironmentDetails:
     if env_id.startswith(PETTINGZOO_PREFIX) and env_id not in games:
         raise unknown_name_error("environment", env_id, games)
     entry = None if family is None else family.find_entry(env_id)
+    package = "" if family is None or not family.is_installed else family.missing_package(env_id)
     details = EnvironmentDetails(
         id=env_id,
         family="other" if family is None else family.name,
         family_title="Other environments" if family is None else family.title,
         about=entry.about if entry is not None else "" if family is None else family.about,
-        install_hint="" if family is None or family.is_installed else family.install_command,
+        install_hint=f"pip install {package}"
+        if package
+        else ("" if family is None or family.is_installed else family.install_command),
         settings=() if entry is None else entry.settings,
         has_settings_list=entry is not None,
         action_names=() if entry is None else entry.actions,

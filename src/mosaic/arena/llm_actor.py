@@ -29,17 +29,16 @@ from mosaic.arena.llm_client import (
 )
 from mosaic.arena.llm_options import Ledger, LlmOptions, sum_counts
 from mosaic.arena.llm_prompts import (
-    NOTES,
     PromptTemplate,
     format_actions,
     format_repair,
+    list_actions,
     parse_action,
     read_template,
 )
-from mosaic.arena.state_text import describe_state
+from mosaic.arena.state_text import describe_rules, describe_state, find_missing_words, name_actions
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, LLM_KEY_NAME, ActorChoice
-from mosaic.envs.factory import find_family
 from mosaic.secrets import find_secret
 
 DEFAULT_BASE_URL = "http://127.0.0.1:11434/v1"
@@ -80,6 +79,8 @@ class Request:
 
     step: int
     messages: list[Message]
+    names: Sequence[str]
+    """Of all actions at this turn."""
     legal: list[str]
     started_at: float
     deadline: float
@@ -97,6 +98,11 @@ class LlmActor:
         self._names = seat.action_names or tuple(str(index) for index in range(int(seat.action_space.n)))
         if options.fallback is not None and options.fallback not in self._names:
             raise unknown_name_error("action", options.fallback, self._names, seat.env_id)
+        missing = find_missing_words(seat.env.unwrapped, seat.entry, seat.observation_space)
+        if missing and options.template is None:
+            raise BadInput(
+                f"{choice} cannot play {seat.env_id}: {missing}. A prompt that explains them: template=FILE."
+            )
         self._template = read_template(Path(options.template)) if options.template else PromptTemplate()
         key = find_secret(LLM_KEY_NAME)
         sampling = SamplingSettings(options.temperature, options.max_tokens, options.reasoning_effort or None)
@@ -176,14 +182,15 @@ class LlmActor:
             self._request = None
 
     def _start_request(self, turn: Turn) -> Request:
-        legal = [self._names[index] for index in self._legal_indices(turn)]
+        names = name_actions(self._seat.env.unwrapped, turn, self._names)
+        legal = [names[index] for index in turn.legal_actions or range(len(names))]
         messages: list[Message] = [{"role": "system", "content": self._system}]
         for earlier, action in self._history:
             messages.append({"role": "user", "content": earlier})
             messages.append({"role": "assistant", "content": f"ACTION: {action}"})
         messages.append({"role": "user", "content": self._format_turn(turn, legal)})
         now = time.monotonic()
-        request = Request(turn.step, messages, legal, now, now + self._options.timeout_s)
+        request = Request(turn.step, messages, names, legal, now, now + self._options.timeout_s)
         with self._lock:
             if self._running >= MAX_RUNNING:  # only where even a connection takes longer than its deadline
                 text = f"{self._running} earlier requests still hang."
@@ -192,9 +199,6 @@ class LlmActor:
             self._running += 1
         threading.Thread(target=self._decide, args=(request,), name="llm-request", daemon=True).start()
         return request
-
-    def _legal_indices(self, turn: Turn) -> Sequence[int]:
-        return turn.legal_actions or range(len(self._names))
 
     def _apply(self, request: Request, decision: Decision, turn: Turn) -> int:
         """Return the action of a decision, and write it to the journal."""
@@ -227,7 +231,7 @@ class LlmActor:
             latency_s=round(latency_s, 4),
             attempts=decision.attempts,
         )
-        return self._names.index(action)
+        return request.names.index(action)
 
     def _fallback(self, legal: Sequence[str]) -> str:
         idle = None if self._seat.entry is None else self._seat.entry.idle_action
@@ -253,12 +257,12 @@ class LlmActor:
     def _ask(self, request: Request, decision: Decision) -> str:
         reply = self._complete(request, request.messages, decision)
         try:
-            return parse_action(reply, self._names, request.legal)
+            return parse_action(reply, request.names, request.legal)
         except ModelFailure as failure:
             answer: Message = {"role": "assistant", "content": reply.answer or "(no answer)"}
             repair: Message = {"role": "user", "content": format_repair(failure, request.legal)}
             reply = self._complete(request, [*request.messages, answer, repair], decision, failure.problem == "cut_off")
-        return parse_action(reply, self._names, request.legal)
+        return parse_action(reply, request.names, request.legal)
 
     def _complete(
         self, request: Request, messages: Sequence[Message], decision: Decision, has_more_tokens: bool = False
@@ -276,14 +280,13 @@ class LlmActor:
 
     def _describe_env(self) -> dict[str, str]:
         seat = self._seat
-        family = find_family(seat.env_id)
         about = seat.entry.about if seat.entry is not None else ""
         return {
             "env_id": seat.env_id,
             "agent": "" if seat.agent == ANY_AGENT else f" as {seat.agent}",
             "about": about,
-            "notes": "" if family is None else NOTES.get(family.name, ""),
-            "actions": format_actions(self._names),
+            "notes": describe_rules(seat.env, seat.entry),
+            "actions": list_actions(self._names),
         }
 
     def _format_turn(self, turn: Turn, legal: Sequence[str]) -> str:

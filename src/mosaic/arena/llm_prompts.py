@@ -26,19 +26,8 @@ _TURN = """Step $step. Reward since your last turn: $reward.
 $state
 Legal actions: $legal_actions
 End with: ACTION: name"""
-NOTES = {
-    "toy_text": "Rows count from the top and columns from the left, from 0. Reaching the goal ends the episode.",
-    "classic_control": "Positions and angles are in meters and radians; the state is what the sensors measure now.",
-    "box2d": "The state is what the sensors measure now; 0 is the place to land.",
-    "minigrid": "`left` and `right` turn the agent on the spot; `forward` moves it to the cell that it faces, if that "
-    "is free. `pickup`, `drop` and `toggle` act on the cell that it faces.",
-    "atari": "You see numbers of the screen or the memory only. `noop` does nothing.",
-    "pettingzoo_classic": "A board game by turns. Crosses or red pieces belong to the first player, circles or yellow "
-    "pieces to the second. An illegal move loses the game.",
-    "pettingzoo_butterfly": "All agents act at the same time.",
-}
-"""By family: how to read its states and actions."""
 _MAX_LISTED_ACTIONS = 400
+_MAX_NUMBERED_ACTIONS = 50
 _THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _ANSWER = re.compile(r"\bACTION\W*[:=]\W*([^\n]*)", re.IGNORECASE)
 
@@ -77,8 +66,24 @@ def read_template(path: Path) -> PromptTemplate:
 
 
 def format_actions(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:_MAX_LISTED_ACTIONS])
-    return listed if len(names) <= _MAX_LISTED_ACTIONS else f"{listed}, … ({len(names)} in all)"
+    return ", ".join(names)
+
+
+def number_actions(names: Sequence[str]) -> dict[str, str]:
+    """Return the names by the numbers that a model may give instead: their own, as in `column_3`, else their places."""
+    if len(names) > _MAX_NUMBERED_ACTIONS:
+        return {}
+    own = [re.fullmatch(r"\D*(\d+)", name) for name in names]
+    return {str(place) if match is None or None in own else match[1]: name
+            for place, (name, match) in enumerate(zip(names, own, strict=True))}  # fmt: skip
+
+
+def list_actions(names: Sequence[str]) -> str:
+    """Return all actions, with their numbers unless the names have them."""
+    numbers = number_actions(names)
+    if not numbers or all(number in name for number, name in numbers.items()):
+        return format_actions(names) if len(names) <= _MAX_LISTED_ACTIONS else "those that are legal, at each turn"
+    return ", ".join(f"{name} ({number})" for number, name in numbers.items())
 
 
 def format_repair(failure: ModelFailure, legal: Sequence[str]) -> str:
@@ -131,6 +136,11 @@ def _mentioned_names(text: str, names: Sequence[str], is_first_enough: bool) -> 
     longest_first = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
     pattern = re.compile(rf"(?<!\w)({longest_first})(?!\w)")
     plain = _plain(text)
+    numbers = number_actions(names)
+    number = re.match(r"\(?#?(\d+)\b", plain)
+    is_number = number is not None and (is_first_enough or number.end() == len(plain.rstrip(")")))
+    if number is not None and is_number and number[1] in numbers and not pattern.match(plain):
+        return [numbers[number[1]]]
     if is_first_enough and (first := pattern.match(plain)):
         return [known[first[1]]]
     return list(dict.fromkeys(known[match] for match in pattern.findall(plain)))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete
 
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.run.torchreader import read_weights
@@ -85,6 +86,11 @@ class Sb3Policy:
     ) -> None:
         self.path = path
         self._space = action_space
+        self._state_count: int | None = None
+        """Of numbered observations, which the policy gets as one-hot vectors."""
+        if isinstance(observation_space, Discrete):
+            self._state_count, self._first_state = int(observation_space.n), int(observation_space.start)
+            observation_space = Box(0, 1, (self._state_count,), np.float32)
         self._statistics = statistics
         data, weights = _read_zip(path)
         self._weights = weights
@@ -99,7 +105,7 @@ class Sb3Policy:
         self._refuse_unknown_parts(data, observation_space)
         try:
             self._check_shapes(observation_space, class_name)
-            self.act(np.zeros(observation_space.shape, observation_space.dtype))
+            self._choose(np.zeros(observation_space.shape, observation_space.dtype))
         except (ValueError, IndexError, KeyError) as error:
             raise BadInput(f"{path}: the weights do not fit together: {error}.") from None
 
@@ -165,6 +171,11 @@ class Sb3Policy:
             raise BadInput(f"{self.path}: it chooses among {outputs} actions; here are {needed}.")
 
     def act(self, observation: Any) -> Any:
+        if self._state_count is not None:
+            return self._choose(np.arange(self._state_count) == int(observation) - self._first_state)
+        return self._choose(observation)
+
+    def _choose(self, observation: Any) -> Any:
         values = np.asarray(observation)
         if self._statistics is not None:
             values = self._statistics.normalize(values)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box, Dict, MultiBinary, MultiDiscrete
 
 from mosaic.arena.actors import Turn
 from mosaic.contracts.views import SymbolGrid
 from mosaic.envs.families import EnvEntry
+from mosaic.envs.spaces import describe_space
 
 MAX_TEXT = 4000
 MAX_SHOWN_VALUES = 64
+_ARRAYS = Box | MultiBinary | MultiDiscrete
 _COLORED = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0?m", re.DOTALL)
 
 
@@ -66,12 +70,61 @@ def describe_value(value: Any) -> str:
     return str(value)[:MAX_TEXT]
 
 
+def describe_rules(env: Any, entry: EnvEntry | None) -> str:
+    """Return what the catalog says about an environment with these settings, and its limit of steps."""
+    spec = getattr(env, "spec", None)
+    parameters = inspect.signature(type(env.unwrapped)).parameters.values()
+    settings = {parameter.name: parameter.default for parameter in parameters} | dict(getattr(spec, "kwargs", {}))
+    lines = []
+    for rule in () if entry is None else entry.rules:
+        name, value, text = (None, None, rule) if isinstance(rule, str) else rule
+        if name is None or settings.get(name) == value:
+            lines.append(text.format_map(settings))
+    if limit := getattr(spec, "max_episode_steps", None):
+        lines.append(f"An episode ends after {limit:,} steps at the latest.")
+    return "\n".join(lines)
+
+
+def name_actions(core: Any, turn: Turn, names: Sequence[str]) -> Sequence[str]:
+    """Return the names of all actions at this turn: in chess, those of legal moves are the moves."""
+    if not type(core).__module__.startswith("pettingzoo.classic.chess"):
+        return names
+    moves = importlib.import_module("pettingzoo.classic.chess.chess_utils")
+    player, named = core.possible_agents.index(turn.agent), list(names)
+    for action in turn.legal_actions or ():
+        named[action] = str(moves.action_to_move(core.board, action, player))
+    return named
+
+
+def find_missing_words(core: Any, entry: EnvEntry | None, space: Any) -> str:
+    """Return why the state cannot be told in words; empty where it can."""
+    has_text = "ansi" in ((getattr(core, "metadata", None) or {}).get("render_modes") or ())
+    has_names = entry is not None and bool(entry.symbols or entry.observation_names)
+    if has_text or has_names or _read_hand(core, None) is not None or not isinstance(space, _ARRAYS | Dict):
+        return ""
+    if isinstance(space, Dict) and not all(isinstance(part, _ARRAYS) for part in space.spaces.values()):
+        return ""
+    return f"it would be told nothing but numbers without names, of {describe_space(space)}"
+
+
+def _read_hand(core: Any, agent: str | None) -> dict[str, Any] | None:
+    """Return what an agent knows in a card game of RLCard; None in other games."""
+    get_state = getattr(getattr(core, "env", None), "get_state", None)
+    if get_state is None or not hasattr(core, "_name_to_int"):
+        return None
+    known = get_state(0 if agent is None else core._name_to_int(agent))["raw_obs"]
+    shown = ("hand", "public_card", "public_cards", "my_chips", "all_chips", "pot")
+    return {name: known[name] for name in shown if name in known}
+
+
 def describe_state(core: Any, entry: EnvEntry | None, turn: Turn) -> str:
     """Return the state in words: a grid by its rows, the environment's own text, or the observation with names."""
     if (grid := read_symbols(core, entry, (turn,))) is not None:
-        return _describe_grid(grid)
+        return _describe_grid(grid, "empty" if type(core).__module__.startswith("pettingzoo") else "floor")
     if text := _COLORED.sub(r"[\1]", read_text(core)).strip():
         return text
+    if (hand := _read_hand(core, turn.agent)) is not None:
+        return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in hand.items())
     names = () if entry is None else entry.observation_names
     values = np.ravel(turn.observation) if names else np.empty(0)
     if names and len(names) == len(values):
@@ -79,10 +132,10 @@ def describe_state(core: Any, entry: EnvEntry | None, turn: Turn) -> str:
     return f"Observation: {describe_value(turn.observation)}"
 
 
-def _describe_grid(grid: SymbolGrid) -> str:
+def _describe_grid(grid: SymbolGrid, blank: str) -> str:
     lines = [grid.caption] if grid.caption else []
     for number, row in enumerate(grid.rows):
-        cells = [name.replace("_", " ").replace("+", " with ") for name in row]
+        cells = [blank if name == "floor" else name.replace("_", " ").replace("+", " with ") for name in row]
         lines.append(f"row {number}: {' | '.join(cells)}")
     if grid.walls:
         walls = [f"({row}, {column}) and ({row}, {column + 1})" for row, column in grid.walls]

@@ -221,10 +221,14 @@ class EnvironmentListing(View):
     extra: str | None = None
     """The extra of `mosaic-rl` that installs it; null where none does."""
     max_episode_steps: Int64 | None = None
+    package: str = ""
+    """What pip installs it by, where no extra does."""
 
     @property
     def install_hint(self) -> str:
-        """The command that installs it; empty if no extra does."""
+        """The command that installs it; empty if there is none."""
+        if self.package:
+            return f"pip install {self.package}"
         return f"pip install 'mosaic-rl[{self.extra}]'" if self.extra else ""
 
 

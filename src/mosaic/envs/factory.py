@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from mosaic.contracts.errors import BadInput, FieldProblem, MissingExtra, UnknownName, unknown_name_error
 from mosaic.envs.env_settings import check_env_settings
@@ -37,6 +37,8 @@ class EnvListing(TypedDict):
     is_installed: bool
     extra: str | None
     max_episode_steps: int | None
+    package: NotRequired[str]
+    """What pip installs it by, where no extra does."""
 
 
 def make(
@@ -196,8 +198,8 @@ def _load_family(family: EnvFamily, env_id: str, needs_rendering: bool = False) 
     if family.is_unsupported:
         raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC does not support yet.")
     if family.has_several_agents:
-        training = "but not trained on" if family.has_turns else "or trained on by ppo_pettingzoo"
-        raise BadInput(f"{env_id!r} has several agents: it can be played (mosaic play {env_id}), {training}.")
+        training = "nothing is trained on it" if family.has_turns else "ppo_pettingzoo trains on it"
+        raise BadInput(f"{env_id!r} has several agents: actors play it (mosaic play {env_id}), and {training}.")
     if not family.is_installed:
         raise _missing_extra_error(env_id, family)
     for variable, value in family.environment_variables.items():

@@ -35,6 +35,8 @@ class EnvEntry:
     """What happens while no key is held, in real time; None: the environment waits for a key."""
     rate_hz: float | None = None
     """Steps per second for a human, in real time; None: the environment's own rate."""
+    rules: tuple[str | tuple[str, object, str], ...] = ()
+    """What someone must be told who sees no picture; with a setting and its value, where it has that value."""
     symbols: str | None = None
     """`module:function` that returns their state as a grid of symbols."""
 
@@ -71,6 +73,8 @@ class EnvFamily:
     """Called after its packages are imported."""
     no_rendering_variables: Mapping[str, str] = field(default_factory=dict)
     """Set when its graphics cannot be loaded and rendering is not requested: it can still be trained."""
+    game_packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """What single environments need besides, by a part of their id: a module, and how pip names what has it."""
     is_unsupported: bool = False
     """Recognized, but not supported by this version."""
     entries: tuple[EnvEntry, ...] = ()
@@ -90,6 +94,11 @@ class EnvFamily:
     def install_command(self) -> str:
         """The command that installs it."""
         return f"pip install '{DISTRIBUTION}[{self.extra}]'" if self.extra else f"pip install {' '.join(self.packages)}"
+
+    def missing_package(self, env_id: str) -> str:
+        """Return what is to be installed for this environment besides the family; empty where nothing is."""
+        found = (needed for part, needed in self.game_packages.items() if part in env_id)
+        return next((package for module, package in found if find_spec(module) is None), "")
 
     def find_entry(self, env_id: str) -> EnvEntry | None:
         name = env_id.rpartition("/")[2]

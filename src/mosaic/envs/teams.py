@@ -42,6 +42,8 @@ def load_pettingzoo_module(env_id: str) -> tuple[Any, EnvFamily]:
     family = next((family for family in families if env_id in family.known_ids), None)
     if family is None:
         raise unknown_name_error("environment", env_id, [known for family in families for known in family.known_ids])
+    if family.is_installed and (package := family.missing_package(env_id)):
+        raise MissingExtra(f"{env_id!r} needs another package: pip install {package}.")
     for variable, value in family.environment_variables.items():
         os.environ.setdefault(variable, value)
     try:

@@ -111,6 +111,7 @@ _OWN = (
         "mosaic.arena.actors:PolicyActor",
         options=(
             SettingField("stochastic", "bool", False, "Whether actions are sampled."),
+            SettingField("algo", "str", None, "The algorithm, where the file does not state it.", is_optional=True),
             SettingField("vecnormalize", "str", None, "Stable-Baselines3's file of that name.", is_optional=True),
         ),
         file_filter="Policies (*.cleanrl_model *.zip)",

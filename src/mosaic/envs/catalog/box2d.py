@@ -46,6 +46,13 @@ ENTRIES = (
             KeyBinding(("Right",), "right_engine"),
             *_THROTTLES,
         ),
+        rules=(
+            "You are above the place to land, which is at position 0 and height 0. Angles are positive to the left. "
+            "`main_engine` pushes up; `left_engine` pushes and turns to the left, `right_engine` to the right.",
+            "Coming closer, slower and upright gives points, a leg on the ground 10, a landing 100, a crash -100; each "
+            "use of the main engine costs 0.3, of another 0.03.",
+            ("enable_wind", True, "There is wind, which changes."),
+        ),
         idle_action="idle",
         rate_hz=40,
     ),

@@ -14,6 +14,11 @@ ENTRIES = (
         settings=(SettingField("sutton_barto_reward", "bool", False, "Reward only the fall, with -1."),),
         actions=("left", "right"),
         keys=_SIDES,
+        rules=(
+            "Positions are in meters, angles in radians; positive is to the right. An action pushes the cart that way.",
+            "The episode ends beyond 2.4 m, or when the pole leans more than 0.21 (12 degrees).",
+            ("sutton_barto_reward", False, "Each step gives 1."),
+        ),
         rate_hz=20,
     ),
     EnvEntry(
@@ -22,6 +27,10 @@ ENTRIES = (
         observation_names=("position", "velocity"),
         actions=("left", "idle", "right"),
         keys=_SIDES,
+        rules=(
+            "The valley is at -0.5, the top at 0.5, where the episode ends. The engine is too weak to climb directly.",
+            "Each step costs 1. An action accelerates that way.",
+        ),
         idle_action="idle",
         rate_hz=30,
     ),
@@ -44,6 +53,9 @@ ENTRIES = (
             "sine of the second angle",
             "first angular velocity",
             "second angular velocity",
+        ),
+        rules=(
+            "The first joint is fixed, the torque acts on the second. A step costs 1 until the tip is above the line.",
         ),
         actions=("torque_left", "idle", "torque_right"),
         keys=(KeyBinding(("Left",), "torque_left"), KeyBinding(("Right",), "torque_right")),

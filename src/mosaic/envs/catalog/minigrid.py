@@ -8,7 +8,7 @@ from mosaic.envs.family import HEADLESS_VARIABLES, EnvEntry, EnvFamily, KeyBindi
 ENTRIES = (
     EnvEntry(
         pattern="",
-        about="A grid world that is seen in part; the mission is a sentence.",
+        about="A grid world with keys, doors and objects; the mission is a sentence.",
         settings=(
             SettingField("max_steps", "int", None, "Steps of an episode.", {"ge": 1}, is_optional=True),
             SettingField("see_through_walls", "bool", None, "Whether walls hide what is behind.", is_optional=True),
@@ -23,6 +23,11 @@ ENTRIES = (
             KeyBinding(("D",), "drop"),
             KeyBinding(("Space",), "toggle"),
             KeyBinding(("Return",), "done"),
+        ),
+        rules=(
+            "`left` and `right` turn the agent on the spot; `forward` moves it to its cell ahead, if it is free. "
+            "`pickup`, `drop` and `toggle` (opens doors and boxes) act on the cell that it faces.",
+            "Fulfilling the mission ends the episode with a reward below 1 that falls with each step.",
         ),
         symbols="mosaic.envs.symbols:minigrid",
     ),

@@ -24,12 +24,19 @@ _NUMBER_KEYS = tuple(KeyBinding((str(number),), f"column_{number}") for number i
 _CELLS = tuple(f"{row}_{column}" for column in ("left", "center", "right") for row in ("top", "middle", "bottom"))
 _CELL_KEYS = tuple(KeyBinding((key,), cell) for key, cell in zip("741852963", _CELLS, strict=True))
 """As on a number pad."""
+_CARDS = (
+    "Cards are a suit (S, H, D, C) and a rank. `my chips` are what you have bet, `all chips` what each has; the winner "
+    "gets them all.",
+)
 _CLASSIC_ENTRIES = (
     EnvEntry(
         pattern="tictactoe",
-        about="Three in a row. The keys are those of a number pad: 7 is the upper left cell.",
+        about="Three in a row, on a board of 3 by 3.",
         actions=_CELLS,
         keys=_CELL_KEYS,
+        rules=(
+            "The first player sets crosses, the second circles. Winning gives 1, losing -1, an illegal move loses.",
+        ),
         symbols="mosaic.envs.symbols:tictactoe",
     ),
     EnvEntry(
@@ -37,6 +44,9 @@ _CLASSIC_ENTRIES = (
         about="Four in a row; a piece falls down its column.",
         actions=tuple(f"column_{number}" for number in range(1, 8)),
         keys=_NUMBER_KEYS,
+        rules=(
+            "Column 1 is the left one, row 0 the top. The first player has red pieces. Winning gives 1, losing -1.",
+        ),
         symbols="mosaic.envs.symbols:connect_four",
     ),
     EnvEntry(
@@ -44,7 +54,34 @@ _CLASSIC_ENTRIES = (
         about="Rock, paper, scissors; both choose before either is shown.",
         settings=(SettingField("max_cycles", "int", 15, "Rounds.", {"ge": 1}),),
         actions=("rock", "paper", "scissors"),
+        rules=("The observation is the other's last choice: 0 rock, 1 paper, 2 scissors, 3 none. Winning gives 1.",),
         keys=(KeyBinding(("R",), "rock"), KeyBinding(("P",), "paper"), KeyBinding(("S",), "scissors")),
+    ),
+    EnvEntry(
+        pattern="chess",
+        about="Chess.",
+        rules=(
+            "Capital letters are the white pieces, of player_0; white is at the bottom. Moves are in UCI notation, "
+            "such as e2e4 or e7e8q. Winning gives 1, losing -1.",
+        ),
+    ),
+    EnvEntry(
+        pattern="texas_holdem_no_limit",
+        about="Poker: Texas hold'em without limit, for two.",
+        actions=("fold", "check_call", "raise_half_pot", "raise_full_pot", "all_in"),
+        rules=_CARDS,
+    ),
+    EnvEntry(
+        pattern="texas_holdem",
+        about="Poker: Texas hold'em with fixed raises, for two.",
+        actions=("call", "raise", "fold", "check"),
+        rules=_CARDS,
+    ),
+    EnvEntry(
+        pattern="leduc_holdem",
+        about="Poker with six cards (two each of jack, queen and king), one each and one that both see.",
+        actions=("call", "raise", "fold", "check"),
+        rules=(*_CARDS, "A pair with the card that both see wins, else the higher card."),
     ),
     EnvEntry(pattern="", about="A board or card game; actions are numbered."),
 )
@@ -85,6 +122,11 @@ CLASSIC = EnvFamily(
     pattern=rf"pettingzoo[/:.](classic[/:.])?({'|'.join(_CLASSIC)})$",
     known_ids=tuple(f"pettingzoo/{name}" for name in _CLASSIC),
     environment_variables=HEADLESS_VARIABLES,
+    game_packages={
+        "chess": ("chess", "chess"),
+        "hanabi": ("pyspiel", "'shimmy[openspiel]'"),
+        "holdem": ("rlcard", "rlcard"),
+    },
     entries=_CLASSIC_ENTRIES,
     has_several_agents=True,
     has_turns=True,
@@ -125,6 +167,7 @@ BUTTERFLY = EnvFamily(
     pattern=r"pettingzoo[/:.]",
     known_ids=tuple(f"pettingzoo/{name}" for name in _BUTTERFLY),
     environment_variables=HEADLESS_VARIABLES,
+    game_packages={"pistonball": ("pymunk", "pymunk")},
     entries=_BUTTERFLY_ENTRIES,
     has_several_agents=True,
 )

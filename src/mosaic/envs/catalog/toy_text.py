@@ -29,6 +29,17 @@ ENTRIES = (
         ),
         actions=("left", "down", "right", "up"),
         keys=ARROWS,
+        rules=(
+            "Rows count from the top, columns from the left, both from 0. A move into the border stays where it is.",
+            "The goal gives 1 and ends the episode; a hole ends it with 0. No other step gives anything.",
+            (
+                "is_slippery",
+                True,
+                "The ice is slippery: a move goes where you want with probability {success_rate:.3g}, else to the left "
+                "or the right of that direction, equally often.",
+            ),
+            ("is_slippery", False, "The ice is not slippery: a move goes where you want."),
+        ),
         symbols="mosaic.envs.symbols:frozen_lake",
     ),
     EnvEntry(
@@ -37,11 +48,21 @@ ENTRIES = (
         settings=(SettingField("is_slippery", "bool", False, "Whether a move may go sideways."),),
         actions=("up", "right", "down", "left"),
         keys=ARROWS,
+        rules=(
+            "Rows count from the top, columns from the left, both from 0.",
+            "A step costs 1, one into the cliff 100 and puts you back to the start. The goal ends the episode.",
+            (
+                "is_slippery",
+                True,
+                "The ground is slippery: a move goes where you want with probability 1/3, and to either side of that "
+                "direction with 1/3 each.",
+            ),
+        ),
         symbols="mosaic.envs.symbols:cliff_walking",
     ),
     EnvEntry(
         pattern="Taxi",
-        about="Take the passenger to the hotel.",
+        about="Pick up the passenger and drop them off at the destination.",
         settings=(
             SettingField("is_rainy", "bool", False, "Whether a move may go sideways."),
             SettingField("fickle_passenger", "bool", False, "Whether the passenger may change the destination."),
@@ -55,6 +76,21 @@ ENTRIES = (
             KeyBinding(("P",), "pickup"),
             KeyBinding(("D",), "dropoff"),
         ),
+        rules=(
+            "Rows count from the top, columns from the left, both from 0.",
+            "A step costs 1; pickup or dropoff where that is not possible costs 10. Dropping off the passenger at the "
+            "destination gives 20 and ends the episode.",
+            (
+                "is_rainy",
+                True,
+                "It rains: a move goes where you want with probability 0.8, to either side with 0.1 each.",
+            ),
+            (
+                "fickle_passenger",
+                True,
+                "The passenger may change the destination once, after the first move with them.",
+            ),
+        ),
         symbols="mosaic.envs.symbols:taxi",
     ),
     EnvEntry(
@@ -67,6 +103,11 @@ ENTRIES = (
         ),
         actions=("stick", "hit"),
         keys=(KeyBinding(("S",), "stick"), KeyBinding(("H",), "hit")),
+        rules=(
+            "`hit` draws a card, `stick` ends your turn; above 21 you lose. The dealer then draws up to 17 or more.",
+            "Winning gives 1, losing -1, a draw 0. An ace counts 11 where that is not above 21: then it is usable.",
+            ("natural", True, "An ace and a ten at the start win 1.5."),
+        ),
     ),
 )
 
