@@ -16,6 +16,7 @@ from tests.helpers import shared_daemon
 from tests.helpers.daemons import LiveDaemon, ended
 from tests.helpers.gui import click, find, pump, type_text
 from tests.helpers.gui_fixtures import make_program, program, qapp, settings_path, the_window_is_quiet
+from tests.helpers.llm_server import fails, running_llm_server, says
 
 from mosaic.api.replays import replay_episodes
 from mosaic.client import TrainerClient
@@ -263,3 +264,33 @@ def test_two_players_are_stepped_together_with_the_same_seed(open_page: Open) ->
     assert early == []
     assert find(page, "play.result", QLabel).text().startswith("human ")
     stop(page)
+
+
+def test_a_comparison_ends_with_its_window(open_page: Open, program: Application, trainer: TrainerClient) -> None:
+    """Only this window steps it: it would be paused for ever."""
+    page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY)
+    click(find(page, "play.compare"))
+    start(page)
+    run_ids = [one.run_id for one in page.match.sessions]
+    program.window.close()
+    assert [ended(trainer, str(run_id)).outcome for run_id in run_ids] == ["cancelled", "cancelled"]
+
+
+def test_a_model_that_cannot_act_waits_for_a_retry(open_page: Open) -> None:
+    with running_llm_server() as server:
+        server.answers = [says("ACTION: right"), fails(401, "bad key"), says("ACTION: down")]
+        options = {"base_url": server.url}
+        draft = ActorDraft("llm", {"llm": "a-model"}, {"llm": options})
+        page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY, mode=ControlMode.ACTOR, actor=draft)
+        session = start(page)
+        retry = find(page, "play.session.retry")
+        pump(retry.isVisible, "the question")
+        assert "bad key" in find(page, "play.session.problem", QLabel).text()
+        assert (state_of(session).is_paused, state_of(session).step) == (True, 1)
+        click(retry)
+        pump(lambda: state_of(session).step > 1, "the next steps")
+        assert not retry.isVisible()
+        score = find(page, "play.session.score", QLabel)
+        pump(lambda: "0 of " in score.text(), "the fallbacks beside the score")
+        assert "actions were the fallback" in score.text()
+        stop(page)

@@ -45,6 +45,17 @@ def says(content: Any = None, finish: str = "stop", usage: Any = (12, 3), way: s
     return Answer(json.dumps({"object": "chat.completion", "choices": [choice], "usage": counts}).encode(), way=way)
 
 
+def stream(*contents: str, arguments: tuple[str, ...] = (), usage: Any = (12, 3)) -> Answer:
+    """A chat completion in parts, as `text/event-stream`."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", **({"content": part} if part else {})} for part in contents]
+    deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in arguments]
+    parts: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    parts[-1]["choices"][0]["finish_reason"] = "stop"
+    parts.append({"choices": [], "usage": dict(zip(("prompt_tokens", "completion_tokens"), usage, strict=True))})
+    lines = [f"data: {json.dumps(part)}\n\n" for part in parts]
+    return Answer("".join([*lines, "data: [DONE]\n\n"]).encode(), headers={"Content-Type": "text/event-stream"})
+
+
 def fails(status: int, text: str = "no", **headers: str) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(json.dumps({"error": {"message": text}}).encode(), status, named)

@@ -13,12 +13,23 @@ from typing import Any
 import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, running_daemon, wait_for
-from tests.helpers.llm_server import Answer, LlmServer, Sent, fails, running_llm_server, running_slow_headers, says
+from tests.helpers.llm_server import (
+    Answer,
+    LlmServer,
+    Sent,
+    fails,
+    running_llm_server,
+    running_slow_headers,
+    says,
+    stream,
+)
 
 from mosaic.arena import llm_actor, llm_client
 from mosaic.arena.actors import ActorFailed, Seat, Turn, make_actor
+from mosaic.arena.human import action_names
 from mosaic.arena.llm_actor import LlmActor
-from mosaic.arena.llm_client import ChatClient, ModelFailure, SamplingSettings
+from mosaic.arena.llm_client import ChatClient, ModelFailure, Reply, SamplingSettings
+from mosaic.arena.llm_prompts import list_actions, parse_action
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.state_text import describe_state
@@ -263,6 +274,13 @@ def test_a_lasting_failure_is_not_an_action(
         says("ACTION: right\nBecause", finish="length"),
         says("The best choice is right"),
         says("ACTION:\nright"),
+        says("2"),
+        says("I go on.\nACTION: 2"),
+        says("ACTION: (2), since 3 is a wall"),
+        says("ACTION: right 3 times"),
+        says(None, tool_calls=[{"function": {"name": "act", "arguments": '{"action": 2}'}}]),
+        stream("I go", " to the right.\nACT", "ION: right"),
+        stream("", arguments=('{"act', 'ion": "ri', 'ght"}')),
     ],
 )
 def test_answers_are_understood_in_many_forms(sit: Sit, answer: Answer) -> None:
@@ -428,6 +446,126 @@ def test_the_prompt_can_be_replaced_by_a_file(server: LlmServer, sit: Sit, tmp_p
     path.write_text("The $stat")
     with pytest.raises(UnknownName, match=r"No placeholder '\$stat' in .* Did you mean '\$state'"):
         sit(RIGHT, template=str(path))
+
+
+@pytest.mark.parametrize("text", ["2 holes are near", "I see 3 cells", "9", "ACTION: 7"])
+def test_a_number_that_is_no_answer_is_not_an_action(sit: Sit, text: str) -> None:
+    table = sit(says(text))
+    assert table.act(table.turn(legal_actions=[1, 2])) == "down"
+    assert table.turns[0].problem == "no_action"
+
+
+def test_a_number_in_the_name_of_an_action_is_its_number() -> None:
+    columns = [f"column_{number}" for number in range(1, 8)]
+    assert parse_action(Reply("ACTION: 3"), columns, columns) == "column_3"
+    assert "(" not in list_actions(columns)
+    assert parse_action(Reply("3"), ["3", "7"], ["3", "7"]) == "3"
+
+
+def test_a_model_without_a_role_for_the_system_gets_that_text_from_the_user(server: LlmServer, sit: Sit) -> None:
+    def answer(sent: Sent) -> Answer:
+        has_system = any(message["role"] == "system" for message in sent.body["messages"])
+        return fails(400, "System role not supported") if has_system else RIGHT
+
+    table = sit(answer)
+    assert [table.act(), table.act()] == ["right", "right"]
+    assert [turn.attempts for turn in table.turns] == [2, 1]
+    assert [message["role"] for message in server.sent[-1].body["messages"]] == ["user", "assistant", "user"]
+    assert "Walk over the ice" in server.sent[-1].body["messages"][0]["content"]
+
+
+def test_a_server_that_only_streams_is_asked_to(server: LlmServer, sit: Sit) -> None:
+    def answer(sent: Sent) -> Answer:
+        return stream("ACTION: right") if sent.body.get("stream") else fails(400, "stream must be set to true")
+
+    table = sit(answer)
+    assert table.act() == "right"
+    assert (table.turns[0].attempts, table.turns[0].input_tokens, table.turns[0].output_tokens) == (2, 12, 3)
+
+
+def test_an_answer_that_was_cut_off_is_repaired_with_more_tokens(server: LlmServer, sit: Sit) -> None:
+    table = sit(says("<think>left? right?", finish="length"), RIGHT, RIGHT, max_tokens=100)
+    assert [table.act(), table.act()] == ["right", "right"]
+    assert [sent.body["max_tokens"] for sent in server.sent] == [100, 400, 100]
+
+
+def prompt(env_id: str, server: LlmServer, **settings: Any) -> str:
+    """Return what a model is told of the first turn."""
+    env = make_play_env(RecordingHeader(env_id=env_id, env_kwargs=settings))
+    try:
+        env.reset(3)
+        family, turn = find_family(env_id), env.turns[0]
+        entry = None if family is None else family.find_entry(env_id)
+        space = env.action_space(turn.agent)
+        seat = Seat(
+            env_id=env_id,
+            agent=turn.agent,
+            observation_space=env.observation_space(turn.agent),
+            action_space=space,
+            action_names=action_names(env.env, entry, int(space.n)),
+            env=env.env,
+            entry=entry,
+        )
+        actor = make_actor(ActorChoice(kind="llm", target="a-model", options={"base_url": server.url}), seat)
+        assert isinstance(actor, LlmActor)
+        actor.act(turn)
+        wait_for(lambda: server.sent, "the request")
+        actor.close()
+        return server.sent[0].prompt
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "told", "not_told"),
+    [
+        ("FrozenLake-v1", {}, ["slippery: a move goes where you want with probability 0.333", "after 100 steps"], []),
+        ("FrozenLake-v1", {"success_rate": 0.9}, ["with probability 0.9,"], []),
+        ("FrozenLake-v1", {"is_slippery": False}, ["is not slippery"], ["probability"]),
+        ("Taxi-v4", {"is_rainy": True}, ["It rains", "A step costs 1", "destination"], ["hotel"]),
+        ("Taxi-v4", {}, [], ["rains"]),
+        ("CliffWalking-v1", {}, ["one into the cliff 100"], ["slippery"]),
+        ("Blackjack-v1", {}, ["stick (0), hit (1)", "your sum: "], ["Rows", "goal"]),
+        ("LunarLander-v3", {}, ["`left_engine` pushes and turns to the left", "a crash -100"], ["wind"]),
+        ("MiniGrid-DoorKey-5x5-v0", {}, ["`forward` moves", "key yellow"], ["seen in part"]),
+        ("pettingzoo/tictactoe_v3", {}, ["row 0: empty | empty", "crosses"], ["pad", "yellow", "floor"]),
+        ("pettingzoo/connect_four_v3", {}, ["column_1, column_2", "red pieces"], ["crosses", "(0)"]),
+        ("pettingzoo/chess_v6", {}, ["Legal actions: a2a3, a2a4", "UCI"], ["crosses", "0, 1, 2"]),
+        (
+            "pettingzoo/texas_holdem_v4",
+            {},
+            ["hand: ['", "Legal actions: call, raise, fold"],
+            ["crosses", "Observation"],
+        ),
+        ("pettingzoo/leduc_holdem_v4", {}, ["hand: ", "A pair with the card"], ["crosses"]),
+    ],
+)
+def test_a_prompt_says_what_the_game_is(
+    server: LlmServer, env_id: str, settings: dict[str, Any], told: list[str], not_told: list[str]
+) -> None:
+    server.answers = [RIGHT]
+    try:
+        text = prompt(env_id, server, **settings)
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    assert [part for part in told if part not in text] == []
+    assert [part for part in not_told if part in text] == []
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("ALE/Pong-v5", {}),
+        ("ALE/Pong-v5", {"obs_type": "ram"}),
+        ("pettingzoo/go_v5", {}),
+        ("pettingzoo/simple_spread_v3", {}),
+    ],
+)
+def test_a_model_that_would_be_told_nothing_is_refused(
+    server: LlmServer, env_id: str, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput, match=f"llm:a-model cannot play {env_id}: it would be told nothing but numbers"):
+        prompt(env_id, server, **settings)
 
 
 @pytest.mark.parametrize(

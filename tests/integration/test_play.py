@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, wait_for
 from tests.helpers.sessions import Start, cancel_sessions, recording_of, trainer, wait_for_state
 
@@ -16,7 +19,10 @@ from mosaic.api.replays import replay_episodes
 from mosaic.arena.recording import Recording
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.folder import Workspace
 from mosaic.contracts.play_commands import Act, HandBack, Keys, Reset, Step, TakeOver
+from mosaic.contracts.play_results import PlaySummary
+from mosaic.trainer.scheduler import PLAY_SLOTS
 
 __all__ = ["trainer"]
 SAFE_PATH = ("Down", "Down", "Right", "Right", "Down", "Right")
@@ -101,6 +107,30 @@ def test_held_keys_act_in_real_time(trainer: TrainerClient, start: Start) -> Non
         )
 
 
+def test_who_acted_is_counted_by_step(trainer: TrainerClient, start: Start) -> None:
+    standby = {"kind": "script", "target": "frozen_lake"}
+    run_id = start("FrozenLake-v1", "random", standby=standby, alternate_steps=2, max_steps=5, episodes=4, seed=3)
+    view = ended(trainer, run_id)
+    stored = trainer.read_json(run_id, "play_summary.json")
+    assert stored is not None
+    (agent,) = PlaySummary.model_validate(stored).agents.values()
+    (path,) = [recording_of(trainer, run_id)]
+    counted: Counter[str] = Counter()
+    with Recording(path) as recording:
+        for episode in recording.episodes():
+            for change, after in zip_longest(episode.actors, episode.actors[1:]):
+                counted[change.actor] += (len(episode) if after is None else after.step) - change.step
+    assert agent.steps_by_actor == dict(counted)
+    assert all(counted.values())
+    assert agent.who_acted == ", ".join(f"{actor} {steps} steps" for actor, steps in agent.steps_by_actor.items())
+    workspace = Workspace(Path(trainer.status().workspace))
+    shown = mosaic(workspace, "show", view.run_id)
+    assert agent.who_acted in " ".join(shown.out.split()), shown.out
+    assert mosaic(workspace, "show", view.run_id, "--json").json["played"]["agents"]["*"]["steps_by_actor"] == dict(
+        counted
+    )
+
+
 def test_a_human_plays_a_board_game_against_chance(trainer: TrainerClient, start: Start) -> None:
     """R9.1: PettingZoo, by turns; an occupied cell is refused and the human may choose again."""
     pytest.importorskip("pettingzoo")
@@ -154,7 +184,7 @@ def test_commands_are_for_sessions_only(trainer: TrainerClient, start: Start) ->
 
 def test_commands_to_a_session_that_is_queued_are_refused(trainer: TrainerClient, start: Start) -> None:
     """They would not reach it: it reads what comes after its start."""
-    last = [start("FrozenLake-v1") for _ in range(5)][-1]
+    last = [start("FrozenLake-v1") for _ in range(PLAY_SLOTS + 1)][-1]
     assert trainer.get(last).stage == "queued"
     control = trainer.control_session(last)
     control.send(Step())

@@ -210,6 +210,15 @@ def test_a_policy_that_does_not_fit_is_refused_with_the_reason(model_zip: Path, 
         Sb3Policy(tmp_path / "other.zip", *spaces("CartPole-v1"))
 
 
+def test_numbered_observations_are_vectors_with_a_single_one(model_zip: Path) -> None:
+    """As in Stable-Baselines3: a policy of a Discrete space reads one-hot vectors."""
+    space, actions = gymnasium.spaces.Discrete(4, start=10), spaces("CartPole-v1")[1]
+    numbered, plain = Sb3Policy(model_zip, space, actions), Sb3Policy(model_zip, *spaces("CartPole-v1"))
+    assert [numbered.act(10 + place) for place in range(4)] == [plain.act(row) for row in np.eye(4, dtype=np.float32)]
+    with pytest.raises(BadInput, match="observations of 4 values; those here have 16"):
+        Sb3Policy(model_zip, gymnasium.spaces.Discrete(16), actions)
+
+
 def test_statistics_with_code_are_refused(tmp_path: Path) -> None:
     """F25"""
     mark = tmp_path / "executed"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.states import RunRecord
 from mosaic.trainer.gpus import GpuPool
-from mosaic.trainer.scheduler import Slots, choose, describe_busy, start_order
+from mosaic.trainer.scheduler import PLAY_SLOTS, Slots, choose, describe_busy, start_order
 
 SLOTS = Slots(runs=2, cpus=4, gpus=1)
 
@@ -181,8 +181,8 @@ def test_games_evaluations_and_trainings_do_not_wait_for_each_other() -> None:
     assert describe_busy([*busy, *games], SLOTS, has_waiting=True) == "2 of 2 slots busy"
     assert describe_busy([*busy, *games], SLOTS, True, RunKind.POLICY_EVAL).startswith("0 of 4 CPUs busy")
     many = [run(f"P{number:02}", kind="play") for number in range(20)]
-    assert len(choose(many, [], SLOTS)) == 16
-    assert choose(many[16:], many[:16], SLOTS) == []
+    assert len(choose(many, [], SLOTS)) == PLAY_SLOTS
+    assert choose(many[PLAY_SLOTS:], many[:PLAY_SLOTS], SLOTS) == []
 
 
 def test_a_gpu_is_shared_by_no_two_kinds() -> None:

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mosaic.statistics.comparison import ComparedRun, compare
-from mosaic.statistics.curves import Floats, Smoother, mean_with_band, mean_with_interval, resample, smooth, t_975
+from mosaic.statistics.curves import (
+    Floats,
+    Smoother,
+    mean_with_band,
+    mean_with_interval,
+    resample,
+    score_with_interval,
+    smooth,
+    t_975,
+)
 from mosaic.statistics.scores import (
     bootstrap_strata,
     final_performance,
@@ -159,3 +168,15 @@ def test_probabilities_of_improvement_agree_in_both_directions() -> None:
     better = compare(runs, "algo", 0.0).improvement_probability
     one, other = better["ppo", "dqn"], better["dqn", "ppo"]
     assert (one.point, one.low, one.high) == pytest.approx((1 - other.point, 1 - other.high, 1 - other.low))
+
+
+@pytest.mark.parametrize(
+    ("wins", "count", "low", "high"), [(0, 5, 0.0, 0.4345), (1, 20, 0.0089, 0.2361), (5, 5, 0.5655, 1.0)]
+)
+def test_a_rate_has_wilsons_interval(wins: int, count: int, low: float, high: float) -> None:
+    """Brown, Cai and DasGupta (2001): it stays between 0 and 1, and says something of 0 in 5."""
+    interval = score_with_interval(np.array([1.0] * wins + [0.0] * (count - wins)))
+    assert tuple(interval) == pytest.approx((wins / count, low, high), abs=1e-4)
+    values = np.array([0.0, 1.0, 0.5])
+    assert score_with_interval(values) == mean_with_interval(values)
+    assert np.isnan(score_with_interval(np.array([1.0]))[1:]).all()

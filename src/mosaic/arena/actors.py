@@ -207,8 +207,6 @@ def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
         raise BadInput(f"The actor {choice.kind!r} needs numbered actions; those of {seat.env_id} are {kind}.")
     if description.install_hint:
         packages = ", ".join(description.packages)
-        raise MissingExtra(
-            f"The actor {choice.kind!r} needs {packages}, not installed here: {description.install_hint}"
-        )
+        raise MissingExtra(f"The actor {choice.kind!r} needs {packages}: {description.install_hint}.")
     make: Callable[[ActorChoice, Seat], Actor] = resolve_name(description.make)
     return make(choice.model_copy(update={"options": read_options(description, choice)}), seat)

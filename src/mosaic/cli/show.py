@@ -13,8 +13,10 @@ from mosaic.api.policy_lookup import files_saved_by_script
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import find_run, run_argument
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RunFolder
 from mosaic.contracts.options import RunKind
+from mosaic.contracts.play import ANY_AGENT
+from mosaic.contracts.play_results import PlaySummary
 from mosaic.hub.description import PushState
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
     wandb = next(iter(trainer.wandb(view.run_id)), None)
     push = PushState.parse(trainer.read_json(view.run_id, "hub/push.json"))
     settings = trainer.settings(view.run_id)
+    played = trainer.read_json(view.run_id, PLAY_SUMMARY_NAME) if view.kind is RunKind.PLAY else None
     if context.is_json:
         shown = {
             "files": files,
@@ -49,6 +52,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
             "metrics": last,
             "wandb": None if wandb is None else wandb.model_dump(mode="json"),
             "hub": None if push is None else push.to_json(),
+            "played": None if played is None else {"agents": played["agents"]},
             "resolved": settings.model_dump(mode="json"),
         }
         output.print_json({**view.model_dump(mode="json"), **shown})
@@ -59,7 +63,12 @@ def show(context: CliContext, run: str, follow: bool) -> None:
         files,
         saved_files,
         last,
-        [("W&B", _format_wandb_status(wandb)), ("Hub", _format_push(push)), *formatting.surroundings_rows(settings)],
+        [
+            *([] if played is None else _played_rows(PlaySummary.model_validate(played))),
+            ("W&B", _format_wandb_status(wandb)),
+            ("Hub", _format_push(push)),
+            *formatting.surroundings_rows(settings),
+        ],
     )
 
 
@@ -153,6 +162,17 @@ def _run_fields(view: RunView, more_fields: Sequence[tuple[str, str | None]]) ->
         ("archived", "yes" if view.is_archived else None),
         ("imported", "yes: what its config would execute needs --trust" if view.is_imported else None),
     ]
+
+
+def _played_rows(summary: PlaySummary) -> list[tuple[str, str | None]]:
+    """Return who acted in a session, with the mean return, and what that took."""
+    rows: list[tuple[str, str | None]] = []
+    for agent, row in summary.agents.items():
+        episodes, mean = formatting.count_noun(row.episodes, "episode"), formatting.format_number(row.avg_return)
+        text = f"{row.who_acted}, mean return {mean} of {episodes}"
+        rows.append(("played" if agent == ANY_AGENT else agent, text))
+        rows += [(actor, totals.describe()) for actor, totals in row.totals.items()]
+    return rows
 
 
 def _format_push(push: PushState | None) -> str | None:

@@ -16,7 +16,7 @@ from mosaic.trainer.gpus import GpuCount, GpuPool
 FAST_FAILURE_S = 10.0
 """A run that fails within this time of its start is a fast failure."""
 MAX_FAST_FAILURES = 3
-PLAY_SLOTS = 16
+PLAY_SLOTS = 8
 """Play sessions of an executor at a time: most of them wait for someone."""
 
 

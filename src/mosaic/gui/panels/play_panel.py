@@ -10,7 +10,7 @@ from mosaic.api.play_payload import ActorRequest
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play_commands import HandBack
 from mosaic.contracts.views import RunView
-from mosaic.formatting import format_si_number, run_title, short_id
+from mosaic.formatting import format_si_number, run_title
 from mosaic.gui import theme
 from mosaic.gui.forms.actor_box import ActorBox
 from mosaic.gui.forms.game_configuration import GameConfiguration
@@ -76,8 +76,7 @@ class PlayView(QWidget):
             stretch=1,
             name="play.split",
         )
-        self._build_offer()
-        ui.column(self._toolbar, self._offer, (self._split, 1), parent=self, margins=ui.PAGE_MARGINS)
+        ui.column(self._toolbar, (self._split, 1), parent=self, margins=ui.PAGE_MARGINS)
         self.configuration.changed.connect(self._on_configured)
         self.match.changed.connect(self._refresh)
         for signal in (workbench.runs.changed, workbench.runs.reset):
@@ -125,7 +124,7 @@ class PlayView(QWidget):
         )
         self._toolbar = ui.row(
             *(self._configure, self._start, self._pause, self._step, self._reset, self._seed, theme.GAP),
-            *(self._speed, theme.GAP, self._switch, ui.Stretch(), self._compare),
+            *(self._speed, theme.GAP, self._switch, (self._build_offer(), 1), ui.Stretch(), self._compare),
             spacing=4,
         )
 
@@ -136,13 +135,15 @@ class PlayView(QWidget):
         note = ui.muted_label("Plays the same with the same seed; both are stepped together.")
         return ui.widget_column(ui.section_label("Second player"), note, self._second_box)
 
-    def _build_offer(self) -> None:
-        """The row with a session that is running and not shown, as from a window that was closed."""
+    def _build_offer(self) -> QFrame:
+        """A session that is running and not shown, as from a window that was closed. It moves nothing else."""
         self._offer = ui.with_object_name(QFrame(), "play.offer")
         self._offer.setProperty("banner", True)
         self._offer_text = ui.ElidedLabel()
         show = ui.button("Show it", "play.attach", self._attach)
-        ui.row((self._offer_text, 1), show, parent=self._offer, margins=(theme.MARGIN, 4, 4, 4))
+        ui.row((self._offer_text, 1), show, parent=self._offer, margins=(theme.MARGIN, 0, 4, 0))
+        self._offer.hide()
+        return self._offer
 
     def _chosen_speed(self) -> Speed:
         speed: Speed = self._speed.currentData()
@@ -206,7 +207,8 @@ class PlayView(QWidget):
         view = None if self.match.is_active else self._find_other_session()
         self._offer.setVisible(view is not None)
         if view is not None:
-            self._offer_text.setText(f"A session is running: {run_title(view)} ({short_id(view.run_id)}).")
+            self._offer_text.setText(f"A session is running: {run_title(view)}")
+            self._offer_text.setToolTip(f"{run_title(view)} ({view.run_id})")
 
     def _on_second_edited(self, draft: ActorDraft) -> None:
         self._second_draft = draft
