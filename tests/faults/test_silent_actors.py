@@ -104,8 +104,13 @@ def test_a_session_of_a_window_waits_until_someone_retries(trainer: TrainerClien
     config = {"env_id": LAKE[0], "actors": {"*": actor}, "episodes": 1, "max_steps": 3, "pauses_on_failure": True}
     payload = {"kind": "play", "metadata": {"worker": {"id": "play", "config": config}}, "artifacts": {}}
     run_id = trainer.submit(payload).run_id
-    for tries in (2, 3):
-        wait_for(lambda tries=tries: len(server.sent) == tries, "the request")  # type: ignore[misc]
+    for pauses in (1, 2):
+
+        def is_paused_again(pauses: int = pauses) -> bool:
+            return sum(entry.stage == "paused" for entry in trainer.get(run_id).history) == pauses
+
+        wait_for(is_paused_again, "the pause")
+        assert len(server.sent) == 1 + pauses
         state = wait_for_state(trainer, run_id, lambda state: bool(state.failure), "the failure")
         assert (state.is_paused, state.step, "bad key" in state.failure) == (True, 1, True)
         trainer.resume(run_id)

@@ -21,7 +21,7 @@ ENTRIES = (
                 "map_name",
                 "choice",
                 None,
-                "The map; null is one that was drawn at random once.",
+                "The map; null: one drawn at random, the same each time.",
                 {"choices": ("4x4", "8x8")},
                 is_optional=True,
             ),

@@ -76,7 +76,9 @@ class PlayView(QWidget):
             stretch=1,
             name="play.split",
         )
-        ui.column(self._toolbar, (self._split, 1), parent=self, margins=ui.PAGE_MARGINS)
+        # Below all: where it appears, as another program starts a session, nothing else moves.
+        self._build_offer()
+        ui.column(self._toolbar, (self._split, 1), self._offer, parent=self, margins=ui.PAGE_MARGINS)
         self.configuration.changed.connect(self._on_configured)
         self.match.changed.connect(self._refresh)
         for signal in (workbench.runs.changed, workbench.runs.reset):
@@ -124,7 +126,7 @@ class PlayView(QWidget):
         )
         self._toolbar = ui.row(
             *(self._configure, self._start, self._pause, self._step, self._reset, self._seed, theme.GAP),
-            *(self._speed, theme.GAP, self._switch, (self._build_offer(), 1), ui.Stretch(), self._compare),
+            *(self._speed, theme.GAP, self._switch, ui.Stretch(), self._compare),
             spacing=4,
         )
 
@@ -135,15 +137,13 @@ class PlayView(QWidget):
         note = ui.muted_label("Plays the same with the same seed; both are stepped together.")
         return ui.widget_column(ui.section_label("Second player"), note, self._second_box)
 
-    def _build_offer(self) -> QFrame:
-        """A session that is running and not shown, as from a window that was closed. It moves nothing else."""
+    def _build_offer(self) -> None:
+        """The row with a session that is running and not shown, as from a window that was closed."""
         self._offer = ui.with_object_name(QFrame(), "play.offer")
         self._offer.setProperty("banner", True)
         self._offer_text = ui.ElidedLabel()
         show = ui.button("Show it", "play.attach", self._attach)
-        ui.row((self._offer_text, 1), show, parent=self._offer, margins=(theme.MARGIN, 0, 4, 0))
-        self._offer.hide()
-        return self._offer
+        ui.row((self._offer_text, 1), show, parent=self._offer, margins=(theme.MARGIN, 4, 4, 4))
 
     def _chosen_speed(self) -> Speed:
         speed: Speed = self._speed.currentData()

@@ -225,7 +225,7 @@ def format_score(state: SessionState) -> str:
 def format_turn(state: SessionState, is_playing: bool, is_paused: bool) -> tuple[str, bool]:
     """Return who acts, or why the last input was not an action; and whether it is the latter."""
     problems = [f"{seat.agent}: {seat.problem}" if seat.agent else seat.problem for seat in state.seats if seat.problem]
-    if problems:
+    if problems and not state.failure:
         return " ".join(problems), True
     if state.ending != "running":
         return f"The episode is over: {state.ending}.", False
