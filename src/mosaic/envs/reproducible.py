@@ -93,6 +93,9 @@ def seeded_construction(env_id: str) -> Iterator[None]:
 
 def hash_observation(observation: Any, start: int = 0) -> int:
     """Return a hash of 32 bits of the exact bytes of an observation, its types and shapes; `start` is one before it."""
+    if type(observation) is np.ndarray and not observation.dtype.hasobject:  # nearly all
+        start = zlib.crc32(repr((observation.dtype.str, observation.shape)).encode(), start)
+        return zlib.crc32(observation.tobytes(), start)
     if isinstance(observation, Mapping):
         for key in sorted(observation, key=str):
             start = hash_observation(observation[key], zlib.crc32(str(key).encode(), start))
@@ -105,9 +108,8 @@ def hash_observation(observation: Any, start: int = 0) -> int:
         return zlib.crc32(repr(observation).encode(), start)
     array = np.asarray(observation)
     if array.dtype.hasobject:  # its bytes are addresses
-        parts = type(observation).__name__ if array.shape == () else array.tolist()
-        return hash_observation(parts, start)
-    return zlib.crc32(array.tobytes(), zlib.crc32(f"{array.dtype.str}{array.shape}".encode(), start))
+        return hash_observation(type(observation).__name__ if array.shape == () else array.tolist(), start)
+    return hash_observation(array, start)
 
 
 def random_state_to_json(state: Any) -> Any:
