@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import gymnasium
 import numpy as np
 
 from mosaic.arena.evaluation_processes import EvaluationProcesses, SharedWorkQueue
-from mosaic.envs.reproducible import HASH_INTERVAL, hash_observation
-from mosaic.envs.wrappers import WrappedEnv
+
+if TYPE_CHECKING:
+    import gymnasium
 
 BATCH_SIZE = 8
 """Rows of the policy's batch, and so the number of environments of one process."""
@@ -75,7 +75,7 @@ class Episode:
     """Where they are recorded."""
 
 
-EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 RecordFrame = Callable[[int, Any], None]
 
 
@@ -294,8 +294,8 @@ class EpisodeRunner:
                     self._record(index, env)
                 self._observations[row] = self._as_array(observation)
                 is_over = is_terminated or is_truncated or self._lengths[row] >= MAX_EPISODE_STEPS
-                if self._records_steps and (is_over or self._lengths[row] % HASH_INTERVAL == 0):
-                    self._add_hash(row, observation)
+                if self._records_steps:
+                    self._add_hash(row, observation, is_over)
                 if is_over:
                     del self._active_episodes[row]
                     steps = self._take_steps(row, bool(is_terminated)) if self._records_steps else None
@@ -304,9 +304,14 @@ class EpisodeRunner:
                 if not on_step():
                     return
 
-    def _add_hash(self, row: int, observation: Any) -> None:
+    def _add_hash(self, row: int, observation: Any, is_over: bool = False) -> None:
+        from mosaic.envs.reproducible import HASH_INTERVAL, hash_observation
+        from mosaic.envs.wrappers import WrappedEnv
+
+        if self._lengths[row] % HASH_INTERVAL and not is_over:
+            return
         env: Any = self._envs[row]
-        while not isinstance(env, WrappedEnv) and isinstance(env, gymnasium.Wrapper):
+        while not isinstance(env, WrappedEnv) and env is not env.unwrapped:
             env = env.env
         observed = env.hashed_part(observation) if isinstance(env, WrappedEnv) else observation
         self._hashes[row].append((self._lengths[row], hash_observation(observed)))
