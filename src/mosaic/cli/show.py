@@ -13,7 +13,7 @@ from mosaic.api.policy_lookup import files_saved_by_script
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import find_run, run_argument
-from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RunFolder
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.play import ANY_AGENT
 from mosaic.contracts.play_results import PlaySummary
@@ -44,7 +44,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
     wandb = next(iter(trainer.wandb(view.run_id)), None)
     push = PushState.parse(trainer.read_json(view.run_id, "hub/push.json"))
     settings = trainer.settings(view.run_id)
-    played = trainer.read_json(view.run_id, PLAY_SUMMARY_NAME) if view.kind is RunKind.PLAY else None
+    played = trainer.play_summary(view.run_id) if view.kind is RunKind.PLAY else None
     if context.is_json:
         shown = {
             "files": files,
@@ -52,7 +52,9 @@ def show(context: CliContext, run: str, follow: bool) -> None:
             "metrics": last,
             "wandb": None if wandb is None else wandb.model_dump(mode="json"),
             "hub": None if push is None else push.to_json(),
-            "played": None if played is None else {"agents": played["agents"]},
+            "played": None
+            if played is None
+            else played.model_dump(mode="json", include={"agents"}, exclude_unset=True),
             "resolved": settings.model_dump(mode="json"),
         }
         output.print_json({**view.model_dump(mode="json"), **shown})
@@ -64,7 +66,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
         saved_files,
         last,
         [
-            *([] if played is None else _played_rows(PlaySummary.model_validate(played))),
+            *([] if played is None else _played_rows(played)),
             ("W&B", _format_wandb_status(wandb)),
             ("Hub", _format_push(push)),
             *formatting.surroundings_rows(settings),
