@@ -79,9 +79,9 @@ ROWS = {
     "F57": "weight files that unfold",
     "F58": "forged ends, run ids by hand, things in runs/",
     "F59": "endpoint that drips headers or repeats the key",
+    "F60": "actors that do not act",
     "F61": "viewer opened and closed at random while pixels are seen",
     "F62": "start_run: bad values, forks and ways to end",
-    "F60": "actors that do not act",
     "M1": "any process of any kind of run killed at random",
 }
 TRIES_VARIABLE = "MOSAIC_FAULT_TRIES"
