@@ -15,6 +15,7 @@ from mosaic.contracts.model import Contract, RunId, parse_contract
 from mosaic.contracts.options import CONFIG_PATH
 from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, SafeName
 from mosaic.envs.user_modules import allow_imports
+from mosaic.workers import name_worker
 
 ALGORITHM = "bdi_q"
 _WORKER_NAMES = (WORKER_NAME, "bdi_worker")
@@ -110,7 +111,7 @@ def parse_request(data: Any) -> WorkerRequest:
     """Decode a payload or a bare worker config."""
     if isinstance(data, dict) and "metadata" not in data:
         data = {"metadata": {"worker": {"id": WORKER_NAME, "config": data}}, "artifacts": {}}
-    payload = Payload.parse(data)
+    payload = Payload.parse(name_worker(data, WORKER_NAME))
     choice = payload.metadata.worker
     if choice.id not in _WORKER_NAMES:
         raise refuse_key("metadata.worker.id", f"{choice.id!r} is another worker; this one is {WORKER_NAME!r}.")

@@ -29,6 +29,7 @@ from mosaic.formatting import short_id
 from mosaic.journal import Journal, read_all
 from mosaic.keeper.worker import kill_with_descendants
 from mosaic.submission.caller_environment import program_environment
+from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import build_eval_payload
 
 
@@ -485,6 +486,18 @@ def test_a_refusal_carries_the_paths_of_its_fields(trainer: TrainerClient) -> No
         trainer.submit(payload)
     assert {path for path, _ in refused.value.problems} == {"stray", "schedule.priority"}
     assert dict(refused.value.problems)["stray"] == "unknown key"
+
+
+def test_a_payload_without_the_id_of_its_worker_is_run_by_the_first_one(trainer: TrainerClient) -> None:
+    """R3.1: only `metadata.worker.config` and `artifacts`, as for the worker's own command line."""
+    worker = {"config": small(extras={"fastlane_video_mode": "single"}), "module": "cleanrl_worker.cli"}
+    payload = {"metadata": {"worker": worker}, "artifacts": {}}
+    assert program_environment(payload) is None
+    view = ended(trainer, trainer.submit(payload).run_id)
+    assert (view.worker, view.outcome) == ("cleanrl", "succeeded")
+    stored = trainer.config(view.run_id)
+    assert (stored["metadata"]["worker"]["id"], stored["artifacts"]["video"]["mode"]) == ("cleanrl", "single")
+    assert "module" not in stored["metadata"]["worker"]
 
 
 def test_a_worker_started_by_hand_leaves_a_run_of_the_daemon(trainer: TrainerClient, workspace: Workspace) -> None:

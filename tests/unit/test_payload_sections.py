@@ -12,14 +12,14 @@ from tests.helpers.worker_runs import events, small, train_here
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused
-from mosaic.contracts.extras import RESERVED_EXTRAS, flatten_sections, translate_extras
+from mosaic.contracts.extras import REFUSED_KEYS, RESERVED_EXTRAS, flatten_sections, translate_extras
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload, WandbArtifacts
 from mosaic.run.worker_run import tensorboard_folder
 from mosaic.sidecar.wandb_environment import wandb_environment
 from mosaic.trainer.records import summary_fields
-from mosaic.workers import get_worker
+from mosaic.workers import get_worker, name_worker
 
 EXAMPLES: dict[str, Any] = {
     "mode": "policy_eval",
@@ -44,7 +44,9 @@ EXAMPLES: dict[str, Any] = {
     "eval_capture_video": True,
     "record_episodes": True,
     "video_mode": "single",
+    "fastlane_video_mode": "single",
     "grid_limit": 3,
+    "fastlane_grid_limit": 3,
     "fastlane_only": True,
     "save_model": True,
     "upload_model": True,
@@ -133,6 +135,48 @@ def test_an_extra_and_a_section_that_disagree_are_refused_with_both_paths(
     assert all(word in message for word in words), message
 
 
+@pytest.mark.parametrize("key", REFUSED_KEYS)
+def test_a_key_of_other_trainers_that_nothing_obeys_is_refused_with_the_reason(key: str) -> None:
+    assert f"metadata.worker.config.extras.{key}: {REFUSED_KEYS[key]}" in refusal(payload({key: 1}))
+    data = payload()
+    data["metadata"]["worker"][key] = 1
+    assert f"metadata.worker.{key}: {REFUSED_KEYS[key]}" in refusal(data)
+    data = payload()
+    data["metadata"]["worker"]["config"][key] = 1
+    assert f"metadata.worker.config.{key}: {REFUSED_KEYS[key]}" in refusal(data)
+
+
+def without_id(**worker: Any) -> dict[str, Any]:
+    data = payload()
+    data["metadata"]["worker"] = {"config": data["metadata"]["worker"]["config"], **worker}
+    return data
+
+
+def test_a_payload_without_the_id_of_its_worker_is_that_of_the_worker_which_reads_it() -> None:
+    """R3.1: the worker's command line."""
+    assert parse_request(without_id()).payload == parse_request(payload()).payload
+    assert name_worker(without_id()) == payload(), "the first worker is the default"
+    assert name_worker(without_id(), "bdi")["metadata"]["worker"]["id"] == "bdi"
+    assert name_worker(without_id(module="bdi_worker.cli"))["metadata"]["worker"]["id"] == "bdi"
+    assert name_worker(without_id(module="cleanrl_worker"), "bdi")["metadata"]["worker"]["id"] == "cleanrl"
+    assert parse_request(without_id(module="cleanrl_worker.cli", id="cleanrl_worker")).config.algo == "ppo"
+
+
+@pytest.mark.parametrize(
+    ("worker", "words"),
+    [
+        ({"module": "os.path"}, "metadata.worker.module: no worker has this module. Known: cleanrl_worker.cli"),
+        ({"module": ["cleanrl_worker"]}, "metadata.worker.module: no worker has this module."),
+        ({"module": "bdi_worker", "id": "cleanrl"}, "metadata.worker.module: names the worker 'bdi', but id is"),
+        ({"module": "bdi_worker"}, "metadata.worker.id: 'bdi' is another worker; this one is 'cleanrl'."),
+    ],
+)
+def test_a_module_that_names_no_or_another_worker_is_refused(worker: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigRefused) as refused:
+        parse_request(without_id(**worker))
+    assert words in str(refused.value)
+
+
 def test_an_extra_and_a_section_that_agree_are_accepted() -> None:
     data = payload({"track_wandb": True, "wandb_project_name": "p"}, artifacts={"wandb": {"enabled": True}})
     assert Payload.parse(data).to_json()["artifacts"] == {"wandb": {"enabled": True, "project": "p"}}
@@ -188,7 +232,12 @@ def test_the_translation_does_not_modify_its_input() -> None:
 def test_sections_are_flattened_to_the_names_of_extras() -> None:
     extras = {**EXAMPLES, "record_steps": False, "algo_params": {}}  # fastlane_only refuses records of steps
     flat = flatten_sections(Payload.parse(payload(extras)).to_json())
-    names = {"eval_episodes", "algo_params", "cleanrl", "cleanrl_python"}
+    names = {
+        "eval_episodes",
+        "fastlane_video_mode",
+        "fastlane_grid_limit",
+        *("algo_params", "cleanrl", "cleanrl_python"),
+    }
     assert flat == {name: value for name, value in extras.items() if name not in names}
 
 

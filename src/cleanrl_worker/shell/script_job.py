@@ -21,6 +21,7 @@ from cleanrl_worker.shell.user_cleanrl import (
     find_checkout,
     find_installed,
     missing_package_problem,
+    missing_packages,
     script_fields,
 )
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WorkerRequest, add_core_settings
@@ -55,6 +56,8 @@ class ScriptJob:
     fields: list[SettingField]
     settings: Mapping[str, Any]
     """The given settings; the others keep their defaults."""
+    records_evaluation: bool = False
+    """Whether its evaluation after training records videos."""
 
     @property
     def all_settings(self) -> dict[str, Any]:
@@ -81,8 +84,17 @@ class ScriptJob:
             "command": self.command,
             "settings": settings,
             "gpus": self._useful_gpus,
+            "warnings": self._warnings(),
             **{name: settings.get(name) for name in CORE_SETTINGS},
         }
+
+    def _warnings(self) -> tuple[str, ...]:
+        if not self.records_evaluation or not missing_packages(self.checkout, ["moviepy"]):
+            return ()
+        return (
+            f"{self.checkout.python} lacks the package moviepy, without which gymnasium records no videos: the "
+            "evaluation after training will fail. The run and its model are kept.",
+        )
 
     def run(self, folder: RunFolder) -> None:
         """Replace this process by the script. Does not return."""
@@ -92,7 +104,11 @@ class ScriptJob:
             caller,
             folder,
             Workspace.containing(folder).probe,
-            ProbeParts(compat=True).model_dump(),
+            {
+                **ProbeParts(compat=True).model_dump(),
+                "own_evaluation": True,
+                "eval_capture_video": self.records_evaluation,
+            },
             str(folder.origin),
             total_timesteps=self.all_settings.get("total_timesteps"),
         )
@@ -119,15 +135,21 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
     script = checkout.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
     fields = script_fields(script)
     _refuse_options_without_effect(request)
+    video_path = OPTIONS["eval_capture_video"].path
+    option_path = request.written_paths.get(video_path, video_path)
     sections = _section_flags(request)
     settings = {flag: value for flag, (_, value) in sections.items()} | request.settings
     paths = {flag: path for flag, (path, _) in sections.items()} | request.setting_paths
+    records_evaluation = request.artifacts.video.capture_evaluation
+    if records_evaluation and not settings.setdefault("save_model", True):
+        raise refuse_key(option_path, f"records the evaluation of the saved model, but {paths['save_model']} is false.")
+    paths = {"save_model": option_path, **paths} if records_evaluation else paths
     add_core_settings(request, settings, paths)
     check_settings(f"{request.algo} ({script})", fields, settings, paths)
     problem = missing_package_problem(checkout, script)
     if problem is not None:
         raise MissingExtra(problem)
-    return ScriptJob(checkout, script, fields, settings)
+    return ScriptJob(checkout, script, fields, settings, records_evaluation)
 
 
 def _refuse_options_without_effect(request: WorkerRequest) -> None:

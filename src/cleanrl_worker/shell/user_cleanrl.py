@@ -13,12 +13,13 @@ import operator
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.errors import BadInput, refuse_key, unknown_name_error
+from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.setting_field import SettingField
 
 USER_CLEANRL_PREFIX = "cleanrl:"
@@ -34,7 +35,7 @@ SECTION_FLAGS = {
 }
 """By path in the payload: the flag of CleanRL's scripts that means the same."""
 OPTIONS_WITHOUT_EFFECT = (
-    *("tensorboard", "tensorboard_dir", "wandb_run_name", "grid_limit", "eval_capture_video"),
+    *("tensorboard", "tensorboard_dir", "wandb_run_name", "grid_limit"),
     *("keep_checkpoints", "eval_batch_size", "eval_repeat", "eval_stochastic", "seed_override", "record_steps"),
 )
 """Options of a run that a script of its own cannot follow: it writes event files and models, and logs, by itself."""
@@ -157,12 +158,16 @@ def script_algorithm(path: str, name: str) -> dict[str, Any]:
 def describe_script(script: Path) -> dict[str, Any]:
     """Return the script's entry as in schemas.json."""
     module = _parse_script(script)
+    fields = [asdict(field) for field in script_fields(script, module)]
+    if any(field["name"] == "save_model" for field in fields):  # the script evaluates the model that it saves
+        option = OPTIONS["eval_capture_video"]
+        fields.append({name: getattr(option, name) for name in SettingField.__dataclass_fields__})
     return {
         "module": str(script),
         "title": f"CleanRL's own {script.name}",
         "summary": ast.get_docstring(module) or f"The script {script}, unchanged.",
         "help": "",
-        "fields": [asdict(field) for field in script_fields(script, module)],
+        "fields": fields,
         "supports": {"action_spaces": [], "observation_spaces": [], "resume": False, "evaluation": False},
     }
 
@@ -330,20 +335,27 @@ def required_packages(script: Path) -> list[str]:
 
 def missing_package_problem(checkout: CleanrlCheckout, script: Path) -> str | None:
     """Return a message if the interpreter cannot run the script."""
-    code = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if not u.find_spec(name)))"
     advice = "Choose another interpreter: --cleanrl-python /path/to/venv/bin/python"
     try:
-        result = subprocess.run(
-            [checkout.python, "-c", code, *required_packages(script)],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=60,
-            env={**os.environ, "PYTHONPATH": str(checkout.root)},
-        )
+        missing = missing_packages(checkout, required_packages(script))
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{checkout.python} cannot be run ({error}). {advice}"
-    missing = result.stdout.split()
+    except subprocess.CalledProcessError as error:
+        return f"{checkout.python} failed: {error.stderr.strip()[-200:]}. {advice}"
     if missing:
         return f"{checkout.python} lacks packages that {script.name} imports: {', '.join(missing)}. {advice}"
-    return f"{checkout.python} failed: {result.stderr.strip()[-200:]}. {advice}" if result.returncode else None
+    return None
+
+
+def missing_packages(checkout: CleanrlCheckout, names: Iterable[str]) -> list[str]:
+    """Return those of the packages that the interpreter of a checkout does not find; raise if it cannot be run."""
+    code = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if not u.find_spec(name)))"
+    return subprocess.run(
+        [checkout.python, "-c", code, *names],
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(checkout.root)},
+    ).stdout.split()

@@ -34,6 +34,7 @@ from mosaic.contracts.payload import (
 )
 from mosaic.contracts.setting_field import validate_safe_name
 from mosaic.envs.user_modules import allow_imports
+from mosaic.workers import name_worker
 
 WORKER_NAME = "cleanrl"
 _SUBJECT = "The worker config was"
@@ -151,7 +152,7 @@ def parse_request(data: Any, overrides: Mapping[str, Any] | None = None) -> Work
     if "metadata" not in data:
         prefix = ""
         data = {"metadata": {"worker": {"id": WORKER_NAME, "config": data}}, "artifacts": {}}
-    translated = translate_extras(data, config_path=prefix)
+    translated = translate_extras(name_worker(data, WORKER_NAME), config_path=prefix)
     given = dict(overrides or {})
     apply_extras(translated, given.pop("extras", None), OnConflict.OVERRIDE, "--extras")
     payload = Payload.from_translated(translated)

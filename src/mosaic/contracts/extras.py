@@ -20,6 +20,12 @@ RESERVED_EXTRAS: dict[str, str] = {
 }
 """By reserved extra: the equivalent path in the payload."""
 REQUIRED_SECTIONS = ("metadata.worker", CONFIG_PATH)
+REFUSED_KEYS = {
+    "use_grpc": "every run registers with the trainer that starts it; leave it out.",
+    "grpc_target": "a run registers with the trainer that it is submitted to; leave it out.",
+    "fastlane_slot": "each environment of a run has live frames of its own; leave it out.",
+}
+"""Keys of other trainers' configs that nothing here could obey, each with the reason."""
 _SECRET_KEYS = ("api_key", "http_proxy", "https_proxy")
 
 
@@ -56,6 +62,8 @@ def translate_extras(
     """
     translated = TranslatedPayload(copy.deepcopy(data), extras_path=_join(config_path, "extras"))
     config = value_at(translated.data, CONFIG_PATH)
+    _refuse_keys(value_at(translated.data, "metadata.worker"), "metadata.worker")
+    _refuse_keys(config, config_path)
     if isinstance(config, dict) and "extras" in config:
         apply_extras(translated, config.pop("extras"), on_conflict, translated.extras_path)
     return translated
@@ -67,6 +75,7 @@ def apply_extras(translated: TranslatedPayload, extras: Any, on_conflict: OnConf
         return
     if not isinstance(extras, dict):
         raise refuse_key(written_under, "expected a JSON object.")
+    _refuse_keys(extras, written_under)
     settings = extras.get("algo_params")
     for name, path in RESERVED_EXTRAS.items():
         if extras.get(name) is not None and not (name == "algo_params" and isinstance(settings, dict)):
@@ -77,6 +86,12 @@ def apply_extras(translated: TranslatedPayload, extras: Any, on_conflict: OnConf
     for name, value in extras.items():
         if name not in RESERVED_EXTRAS:
             _set_value(translated, [*parents, name], value, on_conflict, _join(written_under, name))
+
+
+def _refuse_keys(section: Any, path: str) -> None:
+    for key in REFUSED_KEYS if isinstance(section, dict) else ():
+        if key in section:
+            raise refuse_key(_join(path, key), REFUSED_KEYS[key])
 
 
 def _set_value(

@@ -105,9 +105,9 @@ _OPTIONS = (
     # --- frames and videos
     Option("video_mode", "choice", "grid", "What can be watched: a grid of environments, a single one, or none.",
            {"choices": ("grid", "single", "off")}, group="FastLane", label="Frames", path="artifacts.video.mode",
-           extras=("video_mode",)),
+           extras=("video_mode", "fastlane_video_mode")),
     Option("grid_limit", "int", 8, "Maximum number of environments in the grid.", {"ge": 1}, group="FastLane",
-           path="artifacts.video.grid_limit", extras=("grid_limit",)),
+           path="artifacts.video.grid_limit", extras=("grid_limit", "fastlane_grid_limit")),
     Option("fastlane_only", "bool", False, "Live frames, but no records of single steps.",
            path="artifacts.video.fastlane_only", extras=("fastlane_only",), has_flag=False),
     Option("capture_video", "bool", False, group="FastLane",

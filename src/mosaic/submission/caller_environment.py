@@ -12,7 +12,7 @@ from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import value_at
 from mosaic.contracts.submitter import validate_submitter
-from mosaic.workers import get_worker
+from mosaic.workers import get_worker, name_worker
 
 
 def caller_environment() -> dict[str, str]:
@@ -38,7 +38,7 @@ def submitter(is_local: bool) -> str:
 
 def program_environment(payload: Mapping[str, Any]) -> dict[str, str] | None:
     """Return this process's environment if a run's config names a program, which needs one; otherwise None."""
-    choice = payload["metadata"]["worker"]
+    choice = name_worker(payload)["metadata"]["worker"]
     if choice["config"].get("attached"):
         raise NotAllowed("This run was produced by a program that called mosaic.start_run. Run that program again.")
     keys = get_worker(choice["id"]).programs

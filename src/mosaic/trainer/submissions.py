@@ -44,6 +44,7 @@ from mosaic.trainer.gpu_requests import (
     hidden_gpu_warnings,
 )
 from mosaic.trainer.records import Records, summary_fields
+from mosaic.workers import name_worker
 
 SUBMISSION_KEY = re.compile(r"[0-9a-f]{32}")
 
@@ -87,7 +88,7 @@ class Submissions:
         return verdict.model_copy(update={"summary": verdict.summary.model_copy(update={"threads": threads})})
 
     def _check_submission(self, data: Any, caller: Caller) -> tuple[Payload, Verdict]:
-        translated = translate_extras(data)
+        translated = translate_extras(name_worker(data))
         payload = self._parse_submission(translated, caller)
         refuse_programs(payload, bool(caller.environment))
         refuse_import_folders(payload, self._records.workspace.trainer)
@@ -164,7 +165,7 @@ class Submissions:
         payload, verdict = self._check_submission(redacted, caller)
         stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
         if stored != redacted:  # a reference got another name, because another secret had that one
-            payload = self._parse_submission(translate_extras(stored), caller)
+            payload = self._parse_submission(translate_extras(name_worker(stored)), caller)
         payload = pin_env_version(payload, verdict.summary.environment.id)
         with self._creation_lock:  # so that a run submitted twice at the same time is created once
             found = self._find_submitted(caller) or self._find_experiment_run(payload.metadata)

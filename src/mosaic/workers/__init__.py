@@ -15,7 +15,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mosaic.contracts.errors import MosaicError, unknown_name_error
+from mosaic.contracts.errors import MosaicError, refuse_key, unknown_name_error
+from mosaic.contracts.options import value_at
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +85,11 @@ class WorkerDescription:
     algorithm and environment. It never unpickles."""
 
     @property
+    def module_names(self) -> tuple[str, ...]:
+        """The modules by which payloads may name it: that of its command, and its package."""
+        return (self.command[-1], *self.aliases) if self.aliases else ()
+
+    @property
     def log_prefix(self) -> str:
         return self.log_name or self.id
 
@@ -121,3 +127,25 @@ def get_worker(worker_id: str) -> WorkerDescription:
         if worker_id in worker.aliases:
             return worker
     raise unknown_name_error("worker", worker_id, workers)
+
+
+def name_worker(data: Any, default: str | None = None) -> Any:
+    """Returns a payload with the id of its worker where it has none: of its `module`, else `default` or the first.
+
+    A `module`, such as `cleanrl_worker.cli`, is another way to name the worker; it chooses no program.
+    """
+    choice = value_at(data, "metadata.worker")
+    if not isinstance(choice, dict) or (choice.get("id") is not None and "module" not in choice):
+        return data
+    rest = {key: value for key, value in choice.items() if key != "module"}
+    given = choice.get("id")
+    if choice.get("module") is not None:
+        workers = {name: worker for worker in discover_workers().values() for name in worker.module_names}
+        module = workers.get(choice["module"]) if isinstance(choice["module"], str) else None
+        if module is None:
+            raise refuse_key("metadata.worker.module", f"no worker has this module. Known: {', '.join(workers)}.")
+        if given not in (None, module.id, *module.aliases):
+            raise refuse_key("metadata.worker.module", f"names the worker {module.id!r}, but id is {given!r}.")
+        default = module.id
+    worker_id = given if given is not None else default or next(iter(discover_workers()))
+    return {**data, "metadata": {**data["metadata"], "worker": {**rest, "id": worker_id}}}

@@ -23,7 +23,7 @@ IMPORT_MARK = ".importing"
 IMPORT_MARK_S = 2.0
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
-# By module: the part of the probe it belongs to, and `our module:function`, which is called with the module.
+# By module, or package and `.*`: the part of the probe it belongs to, and `our module:function`, which is called with the module.
 PATCHES = {
     "gymnasium.core": ("", "environments:patch_core"),
     "gym.core": ("", "environments:patch_core"),
@@ -61,6 +61,7 @@ PATCHES = {
     "wandb.integration.gym": ("wandb", "recorders:patch_wandb_monitor"),
     "torch.serialization": ("checkpoints", "recorders:patch_torch"),
     "subprocess": ("", "hooks:patch_subprocess"),
+    "cleanrl_utils.evals.*": ("own_evaluation", "recorders:patch_cleanrl_evaluation"),
     "argparse": ("metrics", "totals:patch_argparse"),
     "click.core": ("metrics", "totals:patch_click"),
     "typer._click.core": ("metrics", "totals:patch_click"),
@@ -280,9 +281,9 @@ class PatchFinder:
                 os.close(os.open(os.path.join(os.environ[RUN_DIR_VARIABLE], IMPORT_MARK), _CREATE, 0o600))
             except OSError:
                 return None  # the run folder is gone
-        if name not in PATCHES:
+        part, patch = PATCHES.get(name) or PATCHES.get(name.rpartition(".")[0] + ".*") or ("", "")
+        if not patch:
             return None
-        part, patch = PATCHES[name]
         if part and part not in self._parts:
             return None
         for finder in sys.meta_path:

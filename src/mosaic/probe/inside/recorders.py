@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import numbers
 import os
 import time
+import traceback
 import warnings
 from typing import Any
 
@@ -12,7 +15,7 @@ from mosaic.common.console_parser import ConsoleParser
 from mosaic.probe.inside import totals
 from mosaic.probe.inside.core import WANDB, current_probe
 from mosaic.probe.inside.groups import call_as_evaluation
-from mosaic.probe.inside.hooks import call_after, call_before
+from mosaic.probe.inside.hooks import call_after, call_before, replace_method
 
 _WANDB_STEP_NAMES = ("global_step", "step", "_step")
 _MAX_SAVED_FILES = 1000
@@ -87,6 +90,29 @@ def _on_training_end(*args: Any) -> None:
 
 def patch_evaluation(module: Any) -> None:
     call_as_evaluation(module, "evaluate_policy")
+
+
+def patch_cleanrl_evaluation(module: Any) -> None:
+    """Let CleanRL's evaluation after training record videos only if the run asks for them, and never fail the run."""
+    evaluate = getattr(module, "evaluate", None)
+    if evaluate is None:
+        return
+    signature = inspect.signature(evaluate)
+
+    @functools.wraps(evaluate)
+    def evaluate_saved_model(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs)
+            if "capture_video" in signature.parameters:
+                given.arguments["capture_video"] = "eval_capture_video" in current_probe().parts
+            return evaluate(*given.args, **given.kwargs)
+        except Exception as error:
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}"
+            current_probe().warn(f"The script's evaluation after training failed: {reason}", "evaluation_failed")
+            return []
+
+    replace_method(module, "evaluate", evaluate_saved_model)
 
 
 def patch_video_recorder(module: Any) -> None:
