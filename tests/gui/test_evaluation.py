@@ -39,7 +39,7 @@ class Evaluating(FakeTrainer):
         return iter([one for one in self.stored_evaluations if run in ("", one.run_id)])
 
     def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
-        return []
+        return [EnvironmentListing(id="Acrobot-v1", family="classic_control", is_installed=True, extra="train")]
 
     def inspect_checkpoint(self, worker: str, path: str) -> CheckpointInfo:
         known = next((fields for end, fields in self.described.items() if path.endswith(end)), None)
@@ -219,6 +219,8 @@ def test_a_file_with_a_run_is_watched_as_the_run_was(shown: Application, trainer
     assert choice("video_mode").currentText() == "single"
     assert find(shown.window, "policy.grid_limit", QLineEdit).text() == "3"
     assert not choice("algorithm").isEnabled()
+    assert (choice("family").currentText(), choice("family").isEnabled()) == ("Classic control", False)
+    find(shown.window, "policy.fastlane_only", QCheckBox).click()
     find(shown.window, "policy.eval_stochastic", QCheckBox).click()
     find(shown.window, "policy.eval_repeat", QCheckBox).click()
     find(shown.window, "policy.submit").click()  # type: ignore[attr-defined]
@@ -226,7 +228,9 @@ def test_a_file_with_a_run_is_watched_as_the_run_was(shown: Application, trainer
     payload = submitted(trainer)
     config = payload["metadata"]["worker"]["config"]
     assert config == {"algo": "ppo", "env_id": "Acrobot-v1", "seed": 4}
-    assert payload["artifacts"]["video"] == {"mode": "single", "grid_limit": 3, "capture_evaluation": False}
+    assert payload["artifacts"]["video"] == {
+        "mode": "single", "grid_limit": 3, "fastlane_only": True, "capture_evaluation": False,
+    }  # fmt: skip
     assert payload["evaluation"]["stochastic"] is payload["evaluation"]["repeat"] is True
     assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": True}
 

@@ -29,7 +29,6 @@ from mosaic.formatting import short_id
 from mosaic.journal import Journal, read_all
 from mosaic.keeper.worker import kill_with_descendants
 from mosaic.submission.caller_environment import program_environment
-from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import build_eval_payload
 
 

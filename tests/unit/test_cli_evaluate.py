@@ -104,12 +104,13 @@ def test_a_run_is_evaluated_by_its_last_checkpoint_over_fifty_episodes(place: Pa
 def test_every_option_is_in_the_payload(place: Path) -> None:
     trainer = Evaluates(place, [1.0])
     words = "--episodes 7 --video --stochastic --seed-override 9 --env-id CartPole-v0 --algo ppo --grid 4 --repeat"
+    words += " --video-mode single --fastlane-only"
     assert call(trainer, "eval", "last", *words.split()).code == 0
     assert trainer.config_sent["env_id"] == "CartPole-v0"
     trainer.evaluation_sent.pop("policy_path")
     assert trainer.evaluation_sent == {"episodes": 7, "seed": 9, "repeat": True, "stochastic": True}
     assert trainer.submitted[-1]["artifacts"]["video"] == {
-        "capture_evaluation": True, "mode": "grid", "grid_limit": 4,
+        "capture_evaluation": True, "mode": "single", "grid_limit": 4, "fastlane_only": True,
     }  # fmt: skip
     assert trainer.submitted[-1]["metadata"]["ui"] == {"eval_batch_size": 7, "eval_repeat": True}
 

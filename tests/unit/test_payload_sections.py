@@ -230,14 +230,11 @@ def test_the_translation_does_not_modify_its_input() -> None:
 
 
 def test_sections_are_flattened_to_the_names_of_extras() -> None:
-    extras = {**EXAMPLES, "record_steps": False, "algo_params": {}}  # fastlane_only refuses records of steps
+    # fastlane_only refuses records of steps
+    extras = {**EXAMPLES, "record_steps": False, "record_episodes": False, "algo_params": {}}
     flat = flatten_sections(Payload.parse(payload(extras)).to_json())
-    names = {
-        "eval_episodes",
-        "fastlane_video_mode",
-        "fastlane_grid_limit",
-        *("algo_params", "cleanrl", "cleanrl_python"),
-    }
+    names = {"eval_episodes", "fastlane_video_mode", "fastlane_grid_limit"}
+    names |= {"algo_params", "cleanrl", "cleanrl_python"}
     assert flat == {name: value for name, value in extras.items() if name not in names}
 
 
@@ -287,6 +284,7 @@ def test_a_config_that_cannot_be_read_is_a_value_error(tmp_path: Path) -> None:
 
 def test_frames_only_needs_frames() -> None:
     assert "fastlane_only asks for live frames" in refusal(payload({"fastlane_only": True, "video_mode": "off"}))
+    assert "no records of episodes" in refusal(payload({"fastlane_only": True, "record_episodes": True}))
     request = parse_request(payload({"fastlane_only": True}))
     assert request.artifacts.video.mode == "grid"
 

@@ -12,12 +12,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.worker_runs import SMALL, small, train_here
 
 from cleanrl_worker.algorithms.run_checks import observation_warnings, step_warnings
-from cleanrl_worker.evaluation.saved_policies import inspect_policy
+from cleanrl_worker.evaluation.saved_policies import format_metadata, inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell import checker
 from cleanrl_worker.shell.checker import REQUEST_HANDLERS
@@ -25,6 +26,8 @@ from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
 from mosaic.envs import family
+from mosaic.run import load_checkpoint
+from mosaic.run.torchfile import save_state_dict
 from mosaic.workers.checker_loop import answer_line
 
 
@@ -186,9 +189,45 @@ def test_a_model_file_without_a_run_is_described_by_its_keys(trained: RunFolder,
     lone = tmp_path / "elsewhere" / "ppo.cleanrl_model"
     lone.parent.mkdir()
     lone.write_bytes(next(trained.models.glob("*/*.cleanrl_model")).read_bytes())
+    torch.save(torch.load(lone, weights_only=True), lone)
     result = inspect_policy(str(lone))
     assert (result["algo"], result["env_id"]) == ("ppo", None)
     assert "critic.0.bias" in result["weights"]
+
+
+def test_a_lone_model_file_of_ours_states_where_it_comes_from(trained: RunFolder, tmp_path: Path) -> None:
+    """R8.1: torch ignores what it states."""
+    checkpoint = inspect_policy(str(trained.last_checkpoint))
+    lone = tmp_path / "any name.pt"
+    lone.write_bytes(next(trained.models.glob("*/*.cleanrl_model")).read_bytes())
+    result = inspect_policy(str(lone))
+    assert {**checkpoint, "kind": "cleanrl_model", "path": str(lone)} == result
+    for options in ({"weights_only": True}, {"weights_only": True, "mmap": True}, {"weights_only": False}):
+        weights = torch.load(lone, **options)
+        assert {name: list(array.shape) for name, array in weights.items()} == result["weights"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"facts": {"algorithm": ["ppo"], "config": {}}},
+        {"facts": {"algorithm": "ppo", "config": {"env_id": {}}}},
+        {"arrays": {"wrapper.0.mean": {"dtype": "O", "shape": [1], "hex": "00" * 8}}},
+        {"arrays": {"wrapper.0.mean": {"dtype": "<f8", "shape": [10**9], "hex": "00" * 8}}},
+        {"arrays": {"wrapper.0.mean": {"dtype": "<f8", "shape": [1], "hex": 5}}},
+        {"manifest": []},
+        {"step": "1"},
+        [],
+        "no JSON",
+    ],
+)
+def test_what_a_model_file_of_others_states_is_checked(trained: RunFolder, tmp_path: Path, change: Any) -> None:
+    """F25: the preview of a policy."""
+    valid = json.loads(format_metadata(load_checkpoint(trained.last_checkpoint)))
+    text = change if isinstance(change, str) else json.dumps({**valid, **change} if change else change)
+    save_state_dict(tmp_path / "x.pt", {"actor.0.weight": np.zeros((2, 2), np.float32)}, text)
+    with pytest.raises(CheckpointDamaged, match=r"The metadata of .* is damaged"):
+        inspect_policy(str(tmp_path / "x.pt"))
 
 
 class Canary:

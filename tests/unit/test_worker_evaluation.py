@@ -184,6 +184,19 @@ def test_an_episode_that_would_never_end_is_truncated_with_one_warning(
     assert message.startswith("An episode was truncated after 5 steps: CartPole-v1 has no lower time limit")
 
 
+def test_a_lone_model_has_the_statistics_of_its_wrappers(tmp_path: Path) -> None:
+    """R8.1: and is as useful as the checkpoint of its run."""
+    wrapped = small(extras={"wrappers": ["normalize-observation"]})
+    folder = train_here(RunFolder(tmp_path / "trained"), wrapped)
+    lone = tmp_path / "renamed.pt"
+    shutil.copy(next(folder.models.glob("*/*.cleanrl_model")), lone)
+    summaries = []
+    for name, path in (("run", folder.path), ("file", lone)):
+        played = train_here(RunFolder(tmp_path / name), evaluation(path))
+        summaries.append(json.loads(played.eval_summary.read_text()))
+    assert summaries[0]["returns"] == summaries[1]["returns"]
+
+
 def test_a_seed_may_be_given(trained: RunFolder, tmp_path: Path) -> None:
     folder = train_here(RunFolder(tmp_path / "given"), evaluation(trained.path, extras={"seed_override": 0}))
     assert json.loads(folder.eval_summary.read_text())["seeds"] == [0, 1, 2]
@@ -318,6 +331,14 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
         assert (summary["algo"], summary["episodes"], summary["deterministic"]) == (algo, episodes, not is_drawn)
     model = next(folder.models.glob("*/*.cleanrl_model"))
     assert load_for_evaluation(parse_request(evaluation(model))).algo == algo
+    lone = tmp_path / "elsewhere" / "copied.pt"
+    lone.parent.mkdir()
+    shutil.copy(model, lone)
+    bare = {key: value for key, value in evaluation(lone).items() if key not in ("algo", "env_id")}
+    bare["extras"] = {**bare["extras"], "eval_episodes": episodes}
+    again = train_here(RunFolder(tmp_path / "lone"), bare)
+    first, second = (json.loads(one.eval_summary.read_text()) for one in (RunFolder(tmp_path / "best"), again))
+    assert (second["returns"], second["seeds"]) == (first["returns"], first["seeds"])
 
 
 def test_mismatched_policies_and_environments_are_refused_by_name(trained: RunFolder, tmp_path: Path) -> None:

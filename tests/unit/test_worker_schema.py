@@ -59,7 +59,8 @@ def test_every_worker_option_is_there() -> None:
     reserved = """
     mode policy_path tensorboard_dir track_wandb wandb_project_name wandb_entity wandb_run_name wandb_api_key
     wandb_email wandb_use_vpn_proxy wandb_http_proxy wandb_https_proxy capture_video eval_capture_video video_mode
-    grid_limit fastlane_video_mode fastlane_grid_limit fastlane_only seed_override eval_batch_size eval_episodes eval_repeat eval_stochastic save_model
+    fastlane_video_mode fastlane_grid_limit
+    grid_limit fastlane_only seed_override eval_batch_size eval_episodes eval_repeat eval_stochastic save_model
     record_steps record_episodes
     upload_model hf_entity algo_params cleanrl cleanrl_python
     """

@@ -92,7 +92,7 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
     assert algo is not None
     assert env_id is not None
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
-    make_env = policy_env_maker(algo, saved.path, {} if saved.checkpoint is None else saved.checkpoint.arrays)
+    make_env = policy_env_maker(algo, saved.path, saved.arrays)
     wrappers = {key: value for key, value in saved.env_settings.items() if key == "wrappers"}
     settings = saved.env_settings if env_id == saved.env_id else wrappers
     with problems_of("env_id"):
@@ -205,7 +205,8 @@ def checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any
         weights = flatten_weights(saved.weights, spec.model_parts)
     except MosaicError:
         raise BadInput(f"{saved.path} does not contain a state dict of {algo}. Choose another file.") from None
-    if spec.missing_state:
+    stated = saved.stated if saved.stated is not None and saved.algo == algo else None
+    if spec.missing_state and stated is None:
         raise BadInput(
             f"{saved.path} has only weights; {algo} also needs {spec.missing_state}, without which the policy would "
             "not act as it was trained. Choose a checkpoint of its run."
@@ -227,6 +228,8 @@ def checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any
         if missing:
             raise BadInput(f"{saved.path} lacks {missing[0]!r} of {algo}. Choose another file.")
         weights = {**complete, **weights}
+    elif stated is not None:
+        pass  # it has the rest
     elif choices := find_choices(env.action_space):
         shape |= {"actions": int(choices.counts.sum())}
         arrays = {"action.counts": choices.counts, "action.first": choices.first}
@@ -234,6 +237,8 @@ def checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any
         shape |= {"actions": int(env.action_space.n)}
         shape |= {name: config[name] for name in ("n_atoms", "v_min", "v_max", "n_quantiles") if name in config}
         facts["first_action"] = int(env.action_space.start)
+    if stated is not None:
+        facts, arrays = {**facts, **stated.facts, "config": config}, {**arrays, **stated.arrays}
     return Checkpoint(saved.path, 0, weights, arrays, facts, {})
 
 

@@ -15,14 +15,23 @@ from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.user_cleanrl import USER_CLEANRL_PREFIX
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WORKER_NAME
 from mosaic.common.checkpoint_files import list_steps
-from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError, WrongWorker
+from mosaic.common.limited_json import MAX_BYTES, decode_limited
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, MosaicError, WrongWorker
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
-from mosaic.run.torchreader import read_weights
+from mosaic.run.torchreader import read_metadata, read_weights
 
 MODEL_SUFFIX = ".cleanrl_model"
 _CLEANRL_RUN_NAME = re.compile(r"(?P<env_id>.+)__(?P<algo>.+)__(?P<seed>\d+)__\d+")
 """The pattern of CleanRL's run folder names."""
+
+
+_STATED_FACTS = (
+    *("algorithm", "config", "shape", "inputs", "backend", "first_action", "observation_count"),
+    *("agents", "policies"),
+)
+_STATED_ARRAYS = ("observation.", "action.", "wrapper.", "noise")
+_STATED_KEYS = ("run_id", "saved_at", "score", "versions")
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class SavedPolicy:
     seed: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
     """The settings it was trained with, as far as they are known."""
+    stated: Checkpoint | None = None
+    """What a model file states besides its weights, if a run of ours wrote it: a checkpoint without weights."""
 
     @property
     def env_settings(self) -> dict[str, Any]:
@@ -49,7 +60,14 @@ class SavedPolicy:
 
     @property
     def step(self) -> int | None:
-        return None if self.checkpoint is None else self.checkpoint.step
+        source = self.checkpoint or self.stated
+        return None if source is None else source.step
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The statistics of its normalization and the bounds of its actions, as far as they are known."""
+        source = self.checkpoint or self.stated
+        return {} if source is None else source.arrays
 
 
 def find_policy(path: str) -> SavedPolicy:
@@ -102,7 +120,53 @@ def _policy_from_model(path: Path) -> SavedPolicy:
                 continue
             if _is_equal(_model_state(checkpoint), weights):
                 return _policy_from_checkpoint(checkpoint, path)
+    stated = _read_metadata(path)
+    if stated is not None:
+        config = stated.facts["config"]
+        names = {"algo": stated.facts["algorithm"], "env_id": config.get("env_id"), "seed": config.get("seed")}
+        return SavedPolicy(path, None, weights, **names, config=config, stated=stated)
     return SavedPolicy(path, None, weights, **_model_metadata(path, weights))
+
+
+def format_metadata(checkpoint: Checkpoint) -> str:
+    """Format what a model file states of a checkpoint: all that acting needs except for the weights, and its origin."""
+    arrays = {
+        name: {"dtype": array.dtype.str, "shape": array.shape, "hex": array.tobytes().hex()}
+        for name, array in checkpoint.arrays.items()
+        if name.startswith(_STATED_ARRAYS)
+    }
+    text = json.dumps(
+        {
+            "step": checkpoint.step,
+            "manifest": {key: checkpoint.manifest.get(key) for key in _STATED_KEYS},
+            "facts": {key: value for key, value in checkpoint.facts.items() if key in _STATED_FACTS},
+            "arrays": arrays,
+        }
+    )
+    return text if len(text) <= MAX_BYTES else ""
+
+
+def _read_metadata(path: Path) -> Checkpoint | None:
+    text = read_metadata(path)
+    if not text:
+        return None
+    try:
+        data = decode_limited(text, f"The metadata of {path}")
+        arrays = {
+            name: np.frombuffer(bytes.fromhex(entry["hex"]), np.dtype(entry["dtype"])).reshape(entry["shape"])
+            for name, entry in data["arrays"].items()
+        }
+        stated = Checkpoint(path, data["step"], {}, arrays, data["facts"], data["manifest"])
+        config = stated.facts["config"]
+        expected = ((stated.step, int), (stated.manifest, dict), (config, dict), (stated.facts["algorithm"], str))
+        optional = ((config.get("env_id"), str), (config.get("seed"), int))
+        if not all(isinstance(value, kind) for value, kind in expected) or not all(
+            value is None or isinstance(value, kind) for value, kind in optional
+        ):
+            raise ValueError("a value has another type than expected")
+    except (ConfigRefused, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamaged(f"The metadata of {path} is damaged ({error}). Use a checkpoint of its run.") from None
+    return stated
 
 
 def _model_state(checkpoint: Checkpoint) -> Any:
@@ -172,9 +236,9 @@ def inspect_policy(path: str) -> dict[str, Any]:
         "seed": policy.seed,
         "config": policy.config,
     }
-    if policy.checkpoint is not None:
-        manifest = policy.checkpoint.manifest
-        metadata |= {key: manifest.get(key) for key in ("run_id", "saved_at", "score", "versions")}
+    source = policy.checkpoint or policy.stated
+    if source is not None:
+        metadata |= {key: source.manifest.get(key) for key in _STATED_KEYS}
     weights = policy.checkpoint.weights if policy.checkpoint is not None else flatten_weights(policy.weights)
     return metadata | {"weights": {name: list(array.shape) for name, array in weights.items()}}
 

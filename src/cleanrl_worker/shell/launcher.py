@@ -227,13 +227,14 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
 
 
 def write_model(checkpoint: Checkpoint, path: Path) -> Path:
+    from cleanrl_worker.evaluation.saved_policies import format_metadata
     from mosaic.run.torchfile import save_state_dict
 
     algo = checkpoint.facts["algorithm"]
     with devices.names_missing_torch(f"The model of {algo}"):
         state = load_algorithm(algo).state_dict_of(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_state_dict(path, state)
+    save_state_dict(path, state, format_metadata(checkpoint))
     return path
 
 

@@ -60,7 +60,7 @@ def evaluation_payload(
             raise BadInput(f"There is no file or folder {path}.")
         source = _inspect_policy_file(trainer, str(path))
     overrides = {key: value for key, value in (("algo", algo), ("env_id", env_id)) if value is not None}
-    video_mode = None if options.get("grid_limit") is None else "grid"
+    video_mode = options.get("video_mode") or (None if options.get("grid_limit") is None else "grid")
     worker = {"id": source.worker, "config": {**source.config, **overrides}, "imports": source.imports}
     payload = build_eval_payload(worker, source.path, {**options, "video_mode": video_mode})
     if source.is_imported and env_id is None:

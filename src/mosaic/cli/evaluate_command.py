@@ -36,7 +36,8 @@ _EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 def _option(flag: str, name: str, **attributes: Any) -> Callable[[Any], Any]:
     """A flag for an option of the run."""
     option = OPTIONS[name]
-    return click.option(flag, name, metavar="N", type=SettingType(option), help=option.help, **attributes)
+    metavar = "|".join((option.constraints or {}).get("choices", ("N",)))
+    return click.option(flag, name, metavar=metavar, type=SettingType(option), help=option.help, **attributes)
 
 
 @command("eval")
@@ -54,6 +55,8 @@ def _option(flag: str, name: str, **attributes: Any) -> Callable[[Any], Any]:
 @click.option("--env-id", metavar="ID", help="Another environment, with the same spaces.")
 @click.option("--algo", metavar="NAME", help="The algorithm, where the file does not contain it.")
 @_option("--grid", "grid_limit")
+@_option("--video-mode", "video_mode")
+@click.option("--fastlane-only", is_flag=True, help=OPTIONS["fastlane_only"].help)
 @click.option("--trust", "is_trusted", is_flag=True, help=TRUST_HELP)
 @pass_context
 def evaluate(

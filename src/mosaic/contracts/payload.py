@@ -283,6 +283,10 @@ class Payload(Contract):
                 "{} asks for no records of steps, but {} is set.",
                 payload.evaluation.record_steps,
             ),
+            "artifacts.record_episodes": (
+                "{} asks for no records of episodes, but {} is set.",
+                payload.artifacts.record_episodes,
+            ),
         }
         for path, (text, is_contradiction) in contradictions.items():
             if video.fastlane_only and is_contradiction:

@@ -41,10 +41,15 @@ _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 _ALIGNMENT = 64
 
 
-def save_state_dict(path: str | os.PathLike[str], state: Content) -> None:
+METADATA = "mosaic.json"
+"""A further member of the zip, which torch does not read: where the weights come from."""
+
+
+def save_state_dict(path: str | os.PathLike[str], state: Content, metadata: str = "") -> None:
     """Write a state dict as `torch.save(module.state_dict(), path)` does, atomically.
 
     Several state dicts are written as the tuple or dictionary that contains them, together with plain values.
+    `metadata` is a text that torch ignores.
     """
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
@@ -57,6 +62,8 @@ def save_state_dict(path: str | os.PathLike[str], state: Content) -> None:
             for number, array in enumerate(arrays):
                 _write_member(archive, f"{target.stem}/data/{number}", array.tobytes())
             _write_member(archive, f"{target.stem}/version", b"3\n")
+            if metadata:
+                _write_member(archive, f"{target.stem}/{METADATA}", metadata.encode())
         os.replace(draft, target)
     except BaseException:
         draft.unlink(missing_ok=True)

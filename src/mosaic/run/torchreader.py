@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
-from mosaic.run.torchfile import STORAGES
+from mosaic.run.torchfile import METADATA, STORAGES
 
 MAX_PICKLE_BYTES = 4 << 20
 """Of the index, which has some 150 bytes per tensor."""
@@ -48,6 +48,16 @@ def read_weights(path: Path, content: IO[bytes] | None = None) -> Any:
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
         problem = "not a file written by torch.save" if isinstance(error, zipfile.BadZipFile) else "not readable"
         raise CheckpointDamaged(f"{path} is damaged or {problem} ({error}). Use a checkpoint of its run.") from None
+
+
+def read_metadata(path: Path) -> str:
+    """Return the text that `save_state_dict` stored with the weights, which were read; empty where there is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = (info for info in archive.infolist() if info.filename.partition("/")[2] == METADATA)
+            return next((archive.read(info).decode() for info in members), "")
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise CheckpointDamaged(f"{path} is damaged ({error}). Use a checkpoint of its run.") from None
 
 
 def expands(archive: zipfile.ZipFile) -> bool:

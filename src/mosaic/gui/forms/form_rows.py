@@ -365,6 +365,11 @@ class EnvironmentRow(FieldRow):
             with QSignalBlocker(self._ids):
                 self._set_id(text)
 
+    def show_family_of(self, env_id: str) -> None:
+        """Select the family of an environment; all families where it is not listed."""
+        family = next((listing.family for listing in self._listings if listing.id == env_id), None)
+        self._family.setCurrentIndex(max(0, self._family.findData(family)))
+
     def _set_id(self, text: str) -> None:
         """Show the beginning of an id that is longer than the box."""
         self._ids.setEditText(text)

@@ -18,7 +18,7 @@ from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers
 
-TELEMETRY_FIELDS = ("video_mode", "grid_limit")
+TELEMETRY_FIELDS = ("video_mode", "grid_limit", "fastlane_only")
 """The video settings of a training run; its policy uses the same unless they are changed."""
 _EVALUATION_FIELDS = (
     *("eval_batch_size", "eval_repeat", "eval_stochastic", "seed_override", "eval_capture_video", "record_steps"),

@@ -256,6 +256,8 @@ class PolicyView(QWidget):
         self._environment.setEnabled(is_override)
         if not self._environment.input.hasFocus():
             self._environment.show_text(draft.environment)
+        if not is_override:
+            self._environment.show_family_of(draft.environment)
         for name, field_row in self._rows.items():
             is_changed = name in draft.texts and not is_default(field_row.field, draft.texts[name])
             field_row.show_state(is_changed, problems.get(name, ""))
@@ -269,6 +271,8 @@ class PolicyView(QWidget):
 
     def _show_environments(self) -> None:
         self._environment.show_choices(self._workbench.environments.for_worker(self._draft.worker))
+        if self._draft.env_id is None:
+            self._environment.show_family_of(self._draft.environment)
 
     def choose_run(self, run_id: str) -> None:
         """Take the policy of this run."""

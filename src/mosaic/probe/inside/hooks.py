@@ -23,7 +23,7 @@ IMPORT_MARK = ".importing"
 IMPORT_MARK_S = 2.0
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
-# By module, or package and `.*`: the part of the probe it belongs to, and `our module:function`, which is called with the module.
+# By module, or package and `.*`: the part of the probe it belongs to, and `our module:function`, called with it.
 PATCHES = {
     "gymnasium.core": ("", "environments:patch_core"),
     "gym.core": ("", "environments:patch_core"),
