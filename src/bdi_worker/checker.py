@@ -46,6 +46,10 @@ def _refuse_unsupported_options(request: WorkerRequest) -> None:
         for option in unsupported
         if value_at(data, option.path)
     ]
+    video = request.payload.artifacts.video
+    if video.capture_evaluation and not request.payload.is_evaluation:
+        path = OPTIONS["eval_capture_video"].path
+        problems.append(FieldProblem(path, f"{ALGORITHM} does not evaluate after a training; leave it out"))
     if problems:
         raise refuse(problems, "The config was")
 

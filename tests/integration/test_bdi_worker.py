@@ -213,6 +213,8 @@ def test_options_that_the_worker_does_not_support_are_refused() -> None:
     ):
         check_request(request)
     assert check_request(parse_request(payload(env_id="FrozenLake-v1", video_mode="single"))).warnings == ()
+    with pytest.raises(ConfigRefused, match="bdi_q does not evaluate after a training"):
+        check_request(parse_request(payload(env_id="FrozenLake-v1", eval_capture_video=True)))
 
 
 def test_episodes_and_videos_are_stored_on_request_across_a_resume(tmp_path: Path) -> None:

@@ -487,6 +487,43 @@ def test_a_refusal_carries_the_paths_of_its_fields(trainer: TrainerClient) -> No
     assert dict(refused.value.problems)["stray"] == "unknown key"
 
 
+def test_settings_of_an_evaluation_are_refused_in_a_training_without_one(trainer: TrainerClient) -> None:
+    """R3.3: they are obeyed, or refused by the path that was written."""
+
+    def submit(**extras: Any) -> RunView:
+        worker = {"id": "cleanrl", "config": small(extras=extras)}
+        return trainer.submit({"metadata": {"worker": worker}, "artifacts": {}})
+
+    for name, value in {"seed_override": 0, "eval_batch_size": 3, "eval_stochastic": True, "eval_repeat": True}.items():
+        with pytest.raises(ConfigRefused, match=rf"metadata\.worker\.config\.extras\.{name}: "):
+            submit(**{name: value})
+    with pytest.raises(ConfigRefused, match=r"extras\.eval_repeat: only an evaluation repeats"):
+        submit(eval_repeat=True, save_model=True)
+    assert trainer.runs() == []
+    view = ended(trainer, submit(save_model=True, seed_override=40, eval_batch_size=2).run_id)
+    summary = json.loads((Path(view.run_dir) / "eval_summary.json").read_text())
+    assert summary["seeds"] == [40, 41]
+
+
+def test_what_has_no_effect_or_cannot_work_is_said_before_and_after_the_submission(
+    trainer: TrainerClient, workspace: Workspace
+) -> None:
+    """R3.3: in the dry run, and in the run's record."""
+    wandb = {"http_proxy": "http://proxy:1"}
+    artifacts = {"tensorboard": {"enabled": False, "directory": "curves"}, "wandb": wandb, "model": {"upload": True}}
+    payload = {"metadata": {"worker": {"id": "cleanrl", "config": small()}}, "artifacts": artifacts}
+    warnings = trainer.check(payload).summary.warnings
+    for words in ("tensorboard_dir has no effect", "without wandb_use_vpn_proxy", "not tracked", "no token of the Hub"):
+        assert sum(words in warning for warning in warnings) == 1, words
+    assert trainer.submit(payload).warnings == warnings
+    file = workspace.root / "payload.json"
+    file.write_text(json.dumps(payload))
+    shown = mosaic(workspace, "submit", str(file), "--json")
+    assert "no token of the Hub" in shown.err
+    artifacts = {"tensorboard": {"directory": "curves"}, "wandb": {**wandb, "use_vpn_proxy": True, "enabled": True}}
+    assert not trainer.check({**payload, "artifacts": artifacts}).summary.warnings
+
+
 def test_a_payload_without_the_id_of_its_worker_is_run_by_the_first_one(trainer: TrainerClient) -> None:
     """R3.1: only `metadata.worker.config` and `artifacts`, as for the worker's own command line."""
     worker = {"config": small(extras={"fastlane_video_mode": "single"}), "module": "cleanrl_worker.cli"}

@@ -59,6 +59,7 @@ def complete_request(request: WorkerRequest, folder: RunFolder) -> WorkerRequest
 
     As with CleanRL's scripts, event files go to `runs/<run name>` unless CLEANRL_TENSORBOARD_DIR says otherwise.
     """
+    request.payload.refuse_unused_evaluation(request.written_paths)
     tensorboard = request.artifacts.tensorboard
     if request.is_user_script or request.is_evaluation or tensorboard.directory or os.environ.get(TENSORBOARD_VARIABLE):
         return request
@@ -190,7 +191,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         run.print_progress()
         if request.saves_model:
             _save_model(run, request.algo, config)
-        if request.evaluates_model and not run.stop_requested:
+        if request.payload.evaluates_model and not run.stop_requested:
             from cleanrl_worker.evaluation.evaluate import evaluate_after_training
 
             evaluate_after_training(request, run, logs_points=not config.eval_every)

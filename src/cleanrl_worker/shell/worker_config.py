@@ -119,11 +119,6 @@ class WorkerRequest:
         return self.artifacts.model.save is not False
 
     @property
-    def evaluates_model(self) -> bool:
-        """Whether to evaluate the model after training: as in CleanRL, if saving it is requested explicitly."""
-        return self.artifacts.model.save is True or self.artifacts.video.capture_evaluation
-
-    @property
     def algo(self) -> str:
         if self.config.algo is None:
             raise refuse([FieldProblem("algo", "missing")], _SUBJECT)

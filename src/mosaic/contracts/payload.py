@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -298,6 +298,24 @@ class Payload(Contract):
     @property
     def is_evaluation(self) -> bool:
         return self.kind is RunKind.POLICY_EVAL
+
+    @property
+    def evaluates_model(self) -> bool:
+        """Whether to evaluate the model after training: as in CleanRL, if saving it is requested explicitly."""
+        return self.artifacts.model.save is True or self.artifacts.video.capture_evaluation
+
+    def refuse_unused_evaluation(self, written_paths: Mapping[str, str]) -> None:
+        """Refuses settings of an evaluation in a training that has none."""
+        if self.kind is not RunKind.TRAIN:
+            return
+        problems = {"repeat": f"only an evaluation repeats batches: mode {RunKind.POLICY_EVAL.value!r}. Leave it out."}
+        if not self.evaluates_model:
+            text = "the model is not evaluated after this training. Set save_model, too, or leave it out."
+            problems |= dict.fromkeys(("seed", "episodes", "stochastic", "record_steps"), text)
+        for name, problem in problems.items():
+            value = getattr(self.evaluation, name)
+            if value is not None and value is not False:  # 0 is a seed
+                raise refuse_key(written_paths.get(f"evaluation.{name}", f"evaluation.{name}"), problem)
 
     @property
     def modules(self) -> dict[str, str]:

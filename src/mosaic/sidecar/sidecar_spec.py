@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from mosaic.common.files import file_size
 from mosaic.common.processes import without_working_directory
@@ -14,7 +15,7 @@ from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.description import requested_repo
 from mosaic.keeper.launch_spec import ProgramSpec
-from mosaic.secrets import secrets_path
+from mosaic.secrets import find_secret, secrets_path
 from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
 
 
@@ -75,6 +76,40 @@ def require_packages(payload: Payload) -> None:
             command = f"pip install 'mosaic-rl[{extra}]'"
             message = f"{purpose} needs {package}, which is not installed: {command}, or {alternative}."
             raise MissingExtra(message, [FieldProblem(path, message)])
+
+
+def unused_option_warnings(payload: Payload) -> tuple[str, ...]:
+    """What a payload sets without effect, or without what it needs, as far as that may change until the run ends."""
+    artifacts = payload.artifacts
+    wandb, tensorboard = artifacts.wandb, artifacts.tensorboard
+    has_proxy = bool(wandb.http_proxy or wandb.https_proxy)
+    rows = (
+        (
+            tensorboard.directory and not tensorboard.enabled,
+            "tensorboard_dir has no effect: TensorBoard is turned off for this run.",
+        ),
+        (
+            has_proxy and not wandb.use_vpn_proxy,
+            "The proxies for W&B (wandb_http_proxy, wandb_https_proxy) have no effect without wandb_use_vpn_proxy.",
+        ),
+        (
+            (has_proxy or wandb.use_vpn_proxy) and not wandb.enabled,
+            "The settings of the connection to W&B have no effect: the run is not tracked (--track).",
+        ),
+        (
+            artifacts.model.upload and not _has_hub_token(),
+            "The policy cannot be uploaded: there is no token of the Hub. Set HF_TOKEN, or log in: hf auth login",
+        ),
+    )
+    return tuple(text for is_unused, text in rows if is_unused)
+
+
+def _has_hub_token() -> bool:
+    """Looks where huggingface_hub does, which takes most of a second to import."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    home = Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser()
+    path = Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser()
+    return find_secret("hf_token") is not None or path.is_file()
 
 
 def _may_have_key(env: Mapping[str, str]) -> bool:

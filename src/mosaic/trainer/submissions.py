@@ -23,7 +23,7 @@ from mosaic.contracts.states import HistoryEntry, RunRecord, Stage
 from mosaic.contracts.submitter import validate_submitter
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
-from mosaic.sidecar.sidecar_spec import require_packages
+from mosaic.sidecar.sidecar_spec import require_packages, unused_option_warnings
 from mosaic.trainer.admission import (
     check_steps,
     choose_executor,
@@ -90,6 +90,7 @@ class Submissions:
     def _check_submission(self, data: Any, caller: Caller) -> tuple[Payload, Verdict]:
         translated = translate_extras(name_worker(data))
         payload = self._parse_submission(translated, caller)
+        payload.refuse_unused_evaluation(translated.written_paths)
         refuse_programs(payload, bool(caller.environment))
         refuse_import_folders(payload, self._records.workspace.trainer)
         _check_variables(caller.environment)
@@ -97,7 +98,10 @@ class Submissions:
         if not caller.environment:  # a program of the caller's tracks itself, in its own Python
             require_packages(payload)
         try:
-            return payload, self.verdict(payload, self._executor(payload))
+            verdict = self.verdict(payload, self._executor(payload))
+            warnings = (*verdict.summary.warnings, *unused_option_warnings(payload))
+            summary = verdict.summary.model_copy(update={"warnings": warnings})
+            return payload, verdict.model_copy(update={"summary": summary})
         except ConfigRefused as error:
             raise restore_written_paths(error, translated) from None
 
