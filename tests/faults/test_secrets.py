@@ -18,6 +18,7 @@ from tests.helpers.wandb_server import WandbServer
 
 from mosaic import secrets
 from mosaic.client import TrainerClient
+from mosaic.common.user_folders import config_folder
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import RecordChanged
 from mosaic.contracts.folder import Workspace
@@ -169,3 +170,27 @@ def test_a_tracked_run_uses_its_key_and_shows_it_nowhere(
             assert (status.state, status.url) == ("synced", synced["url"])
             assert leaks(workspace, trainer) == []
         assert server.keys == {"Basic " + base64.b64encode(f"api:{CANARY}".encode()).decode()}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")
+def test_a_run_is_tracked_as_the_shell_says_that_submits_it(
+    workspace: Workspace, plugins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4.6: another shell started the daemon; the key of this one is in no file of the workspace."""
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048, "extras": {"track_wandb": True}}
+    payload = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+    with WandbServer() as theirs, WandbServer() as ours:
+        monkeypatch.setenv("WANDB_BASE_URL", theirs.url)
+        with running_daemon(workspace, plugins) as (_, trainer):
+            for name, value in {"BASE_URL": ours.url, "API_KEY": CANARY, "PROJECT": "mine", "RUN_ID": "else"}.items():
+                monkeypatch.setenv(f"WANDB_{name}", value)
+            run_id = trainer.submit(payload).run_id
+            assert ended(trainer, run_id).outcome == "succeeded"
+            wait_for(lambda: all(state.state == "synced" for state in trainer.wandb(run_id)), "the upload", 120)
+            assert ours.history(run_id)
+            assert leaks(workspace, trainer) == []
+        assert not theirs.history(run_id)
+        assert ours.keys == {"Basic " + base64.b64encode(f"api:{CANARY}".encode()).decode()}
+        (kept,) = (config_folder() / "tracking").glob("*.json")
+        assert kept.stat().st_mode & 0o077 == 0
+        assert set(json.loads(kept.read_text())["variables"]) == {"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_PROJECT"}

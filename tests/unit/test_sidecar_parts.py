@@ -109,6 +109,15 @@ def test_a_tracked_run_has_a_sidecar_without_secrets_in_its_arguments(
     assert "MOSAIC_TOKEN" not in spec["env"]
 
 
+def test_what_the_caller_of_a_tracked_run_sets_for_wandb_precedes_the_daemons_environment(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://daemon")
+    spec = build_sidecar_spec(folder, payload({"track_wandb": True}), None, {"WANDB_BASE_URL": "http://caller"})
+    assert spec is not None
+    assert spec["env"]["WANDB_BASE_URL"] == "http://caller"
+
+
 def test_a_script_has_a_sidecar_that_uploads_unless_it_chose_a_mode(folder: RunFolder) -> None:
     spec = build_sidecar_spec(
         folder, payload({"cleanrl": "/c"}), {"WANDB_API_KEY": "k", "HOME": "/h"}, has_wandb_probe=True

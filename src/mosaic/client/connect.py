@@ -27,6 +27,7 @@ from mosaic.common.processes import is_alive, start_time
 from mosaic.contracts.errors import AlreadyRunning, BadInput, IdentityFailed, NoDaemon
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
+from mosaic.submission.caller_environment import TRACKING_PREFIX
 
 START_TIMEOUT_S = 20.0
 RETRY_S = 0.1
@@ -143,6 +144,8 @@ def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonA
     console = workspace.daemon_console
     printed_before = file_size(console)
     with open(console, "ab", opener=partial(os.open, mode=0o600)) as output:
+        # A run is tracked as the shell says that submits it, not as the one that happened to start the daemon.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(TRACKING_PREFIX)}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "mosaic.trainer", "--var", str(workspace.root), *arguments],
             stdin=subprocess.DEVNULL,
@@ -150,7 +153,7 @@ def start_daemon(workspace: Workspace, arguments: Sequence[str] = ()) -> DaemonA
             stderr=output,
             start_new_session=True,
             cwd="/",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**inherited, "PYTHONUNBUFFERED": "1"},
         )
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:

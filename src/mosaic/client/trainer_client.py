@@ -40,7 +40,7 @@ from mosaic.contracts.views import (
     Verdict,
     WandbStatus,
 )
-from mosaic.submission.caller_environment import import_folders, submitter, with_imports
+from mosaic.submission.caller_environment import import_folders, submitter, tracking_environment, with_imports
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
@@ -156,6 +156,8 @@ class TrainerClient:
         config would execute is executed. A second call with the same `key` returns the run of the first.
         """
         request = self._payload_request(payload, environment, is_trusted)
+        if environment is None and self.is_local:
+            request.tracking.update(tracking_environment(payload))
         request.submission_key = key
         request.submitted_by = submitter(self.is_local)
         try:

@@ -20,17 +20,23 @@ from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
 
 
 def build_sidecar_spec(
-    folder: RunFolder, payload: Payload, caller_env: Mapping[str, str] | None, has_wandb_probe: bool = False
+    folder: RunFolder,
+    payload: Payload,
+    caller_env: Mapping[str, str] | None,
+    tracking: Mapping[str, str] | None = None,
+    has_wandb_probe: bool = False,
 ) -> ProgramSpec | None:
     """Returns None where a sidecar would have nothing to do. No secret is passed: the sidecar reads the key itself.
 
     `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
-    (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
+    (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded. `tracking` is what the caller of
+    another run sets for W&B.
     """
     env = without_working_directory(os.environ)
     env.pop(TOKEN_VARIABLE, None)
     repo = requested_repo(payload) if caller_env is None else None
     if caller_env is None:
+        env |= tracking or {}
         is_wanted = payload.artifacts.wandb.enabled or payload.artifacts.trackio.enabled
         if payload.artifacts.wandb.enabled:
             folder.wandb.mkdir(exist_ok=True)  # marks a run that is tracked with W&B

@@ -10,9 +10,13 @@ from typing import Any
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.imports import named_modules
-from mosaic.contracts.options import value_at
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS, value_at
 from mosaic.contracts.submitter import validate_submitter
 from mosaic.workers import get_worker, name_worker
+
+TRACKING_PREFIX = "WANDB_"
+_OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SERVICE", "WANDB_SWEEP_ID")
+"""What a process that is tracked itself must not hand over."""
 
 
 def caller_environment() -> dict[str, str]:
@@ -22,6 +26,18 @@ def caller_environment() -> dict[str, str]:
         return not any("\ud800" <= char <= "\udfff" for char in word)
 
     return {name: value for name, value in os.environ.items() if is_text(name + value)}
+
+
+def tracking_environment(payload: Mapping[str, Any]) -> dict[str, str]:
+    """Return what this process's environment sets for W&B if a run is tracked there; otherwise nothing."""
+    paths = (OPTIONS["track"].path, f"{CONFIG_PATH}.extras.track_wandb")
+    if not any(value_at(payload, path) for path in paths):
+        return {}
+    return {
+        name: value
+        for name, value in caller_environment().items()
+        if name.startswith(TRACKING_PREFIX) and name not in _OF_ANOTHER_RUN
+    }
 
 
 def submitter(is_local: bool) -> str:

@@ -21,9 +21,9 @@ KEPT_DAYS = 30
 class CallerEnvironments:
     """In memory, and in files of the user's, each bound to one run of one workspace: they survive the daemon."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, folder: str = "environments") -> None:
         self._owner = str(workspace.trainer.resolve())
-        self._files = config_folder() / "environments"
+        self._files = config_folder() / folder
         self._in_memory: dict[str, dict[str, str]] = {}
         self._is_reported = False
 

@@ -71,6 +71,8 @@ class Records:
         self.payloads: dict[str, Payload] = {}
         """Those of active runs, as they were accepted."""
         self.environments = CallerEnvironments(workspace)
+        self.tracking = CallerEnvironments(workspace, "tracking")
+        """What the callers of tracked runs set for W&B, also for further attempts."""
         self.progress_times: dict[str, float] = {}
         """By active run: when it last made progress, on the monotonic clock, which does not jump."""
         self._created_at = time.monotonic()

@@ -61,6 +61,7 @@ def recover(records: Records) -> list[str]:
         records.cache(record)
         log.info("run_found", run_id=record.run_id, stage=record.stage)
     records.environments.remove_stale(records.active)
+    records.tracking.remove_stale({*records.active, *folders})
     reason = index.recreate_reason or ("The index was missing." if folders and not known else None)
     if reason:
         log.warning("index_rebuilt", reason=reason, runs=len(folders))

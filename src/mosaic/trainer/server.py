@@ -419,6 +419,7 @@ def _caller(
         is_trusted=request.is_trusted,
         submission_key=request.submission_key,
         submitted_by=request.submitted_by,
+        tracking=request.tracking,
     )
 
 

@@ -24,6 +24,7 @@ from mosaic.contracts.submitter import validate_submitter
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.sidecar.sidecar_spec import require_packages, unused_option_warnings
+from mosaic.submission.caller_environment import TRACKING_PREFIX
 from mosaic.trainer.admission import (
     check_steps,
     choose_executor,
@@ -62,6 +63,8 @@ class Caller(NamedTuple):
     """What a request that is repeated is recognized by; empty: it is not."""
     submitted_by: str = ""
     """The caller's login name; empty: unknown."""
+    tracking: Mapping[str, str] = MappingProxyType({})
+    """What the caller's environment sets for W&B, for a run that is tracked there."""
 
 
 class Submissions:
@@ -93,7 +96,7 @@ class Submissions:
         payload.refuse_unused_evaluation(translated.written_paths)
         refuse_programs(payload, bool(caller.environment))
         refuse_import_folders(payload, self._records.workspace.trainer)
-        _check_variables(caller.environment)
+        _check_variables({**caller.environment, **caller.tracking})
         require_trust(payload)
         if not caller.environment:  # a program of the caller's tracks itself, in its own Python
             require_packages(payload)
@@ -192,6 +195,7 @@ class Submissions:
                 self._records.put(record)
         except BaseException:
             self._records.environments.drop(run_id)
+            self._records.tracking.drop(run_id)
             shutil.rmtree(self._records.folder(run_id).path, ignore_errors=True)  # it was never acknowledged
             raise
         self._wake()
@@ -216,6 +220,9 @@ class Submissions:
             # Without what would load libraries of the caller's choice into the keeper's tree.
             variables = {name: value for name, value in caller.environment.items() if not name.startswith("LD_")}
             warnings += self._records.environments.put(run_id, variables)
+        if caller.tracking and payload.artifacts.wandb.enabled:
+            variables = {name: value for name, value in caller.tracking.items() if name.startswith(TRACKING_PREFIX)}
+            warnings += self._records.tracking.put(run_id, variables)
         record = RunRecord(
             run_id=run_id,
             worker=payload.metadata.worker.id,

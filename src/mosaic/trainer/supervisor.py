@@ -407,6 +407,7 @@ class Supervisor:
                 inbox_offset=file_size(folder.inbox),
                 end_key=end_key,
                 environment=self._records.environments.get(record.run_id),
+                tracking=self._records.tracking.get(record.run_id),
             )
             keeper = self._executors[record.executor].start(request)
         except (OSError, MosaicError, ValueError) as error:

@@ -41,6 +41,8 @@ class StartRequest:
     """What the keeper's last event will contain; the record has its SHA-256."""
     environment: dict[str, str] | None = None
     """The caller's own, where it handed one over: a script of the caller's runs in it."""
+    tracking: dict[str, str] | None = None
+    """What the caller's environment sets for W&B, of a run that is tracked there."""
 
     @property
     def attempt(self) -> Attempt:
