@@ -28,6 +28,7 @@ SECRET_VARIABLES = {"wandb_api_key": "WANDB_API_KEY", "hf_token": "HF_TOKEN", "o
 REFERENCE_PREFIX = "secret:"
 """Precedes the name of a secret, never its value."""
 ENVIRONMENT, KEYRING, FILE = "environment", "keyring", "file"
+MIN_MASKED_LENGTH = 20
 KEYRING_TIMEOUT_S = 5.0
 """After this the file is used instead."""
 KEYRING_RETRY_AFTER_S = 60.0
@@ -87,6 +88,12 @@ def add_secret(name: str, value: str) -> str:
 def additional_secret_names(name: str) -> list[str]:
     """Lists the names under which secrets of configs are stored next to the user's."""
     return list(itertools.takewhile(lambda candidate: _read_stored(candidate) is not None, _additional_names(name)))
+
+
+def masked_config_keys(name: str) -> dict[str, str]:
+    """By name: the last four characters of each key that was submitted in a config, if it is as long as keys are."""
+    keys = {other: _read_stored(other) or "" for other in additional_secret_names(name)}
+    return {other: f"…{key[-4:]}" if len(key) >= MIN_MASKED_LENGTH else "…" for other, key in keys.items()}
 
 
 def _additional_names(name: str) -> Iterator[str]:

@@ -58,7 +58,7 @@ def visible_text(page: QWidget) -> str:
 
 
 def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
-    assert text(page, "key_state") == "No key is stored."
+    assert text(page, "key_state") == "No key of yours is stored."
     assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
     field = find(page, "settings.wandb.key", QLineEdit)
     type_text(field, KEY)
@@ -72,8 +72,22 @@ def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
     click(find(page, "settings.wandb.forget"))
     assert secrets.find_secret("wandb_api_key") == KEY, "it is asked first"
     click(question_button("secret.question.yes"))
-    pump(lambda: text(page, "key_state") == "No key is stored.", "the key to be removed")
+    pump(lambda: text(page, "key_state") == "No key of yours is stored.", "the key to be removed")
     assert secrets.find_secret("wandb_api_key") is None
+
+
+def test_keys_of_configs_are_shown_masked_and_removed(page: WandbSettingsForm) -> None:
+    """R4.6: a run that names one is tracked, though no key of the user's is stored."""
+    assert not find(page, "settings.wandb.forget_config_keys").isVisible()
+    secrets.add_secret("wandb_api_key", KEY)
+    page.refresh()
+    pump(lambda: "wandb_api_key-2" in text(page, "config_keys"), "the key to be listed")
+    assert text(page, "config_keys").endswith(f"wandb_api_key-2 (…{KEY[-4:]})")
+    assert KEY not in visible_text(page)
+    click(find(page, "settings.wandb.forget_config_keys"))
+    click(question_button("secret.question.yes"))
+    pump(lambda: not find(page, "settings.wandb.forget_config_keys").isVisible(), "the key to be removed")
+    assert secrets.additional_secret_names("wandb_api_key") == []
 
 
 def test_an_invalid_key_is_reported_and_not_stored(page: WandbSettingsForm, workbench: Workbench) -> None:

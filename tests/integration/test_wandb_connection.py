@@ -124,7 +124,7 @@ def test_a_server_that_refuses_or_speaks_no_tls_fails_at_tls(monkeypatch: pytest
         findings = run_checks(monkeypatch, f"https://127.0.0.1:{port}")
     assert failures(findings) == ["TLS"]
     assert "refused" in findings["TLS"].found
-    assert findings["key"].found == "a key is stored; it was not tried"
+    assert findings["key"].found == "there is a key; it was not tried"
     for talk in (answering("400 Bad"), silent):
         with listening(talk) as port:
             findings = run_checks(monkeypatch, f"https://127.0.0.1:{port}")

@@ -93,6 +93,17 @@ def test_a_key_is_deleted_alone_or_with_those_of_configs() -> None:
     assert call(None, "wandb", "logout", "--all").out == "Deleted 2 keys.\n"
 
 
+def test_keys_of_configs_are_shown_masked() -> None:
+    """R4.6: they are used by the runs that name them, though the user has stored none."""
+    secrets.add_secret("wandb_api_key", KEY)
+    secrets.add_secret("wandb_api_key", "short")
+    shown = call(Trainer(), "wandb", "status")
+    assert f"wandb_api_key-2 (…{KEY[-4:]}), wandb_api_key-3 (…)" in " ".join(shown.out.split())
+    assert KEY not in shown.out
+    data = json.loads(call(Trainer(), "wandb", "status", "--json").out)
+    assert (data["key"], data["config_keys"]["wandb_api_key-2"]) == (None, f"…{KEY[-4:]}")
+
+
 def test_a_key_in_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert "still set" in call(None, "wandb", "logout").err

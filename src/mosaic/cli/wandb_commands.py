@@ -76,14 +76,18 @@ def logout(context: CliContext, is_all: bool) -> None:
 def status(context: CliContext, runs: tuple[str, ...]) -> None:
     """Shows which runs are offline, synced or failed. Without RUN: all runs with W&B data."""
     from mosaic.cli.api_keys import describe_key_location
-    from mosaic.secrets import secret_location
+    from mosaic.secrets import masked_config_keys, secret_location
 
     states = _load_states(context, runs)
-    location = secret_location(API_KEY_NAME)
+    location, of_configs = secret_location(API_KEY_NAME), masked_config_keys(API_KEY_NAME)
     if context.is_json:
-        output.print_json({"key": location, "runs": states})
+        output.print_json({"key": location, "config_keys": of_configs, "runs": states})
         return
-    output.print_fields([("key", describe_key_location(API_KEY_NAME, location, LOGIN_COMMAND))])
+    rows = [("your key", describe_key_location(API_KEY_NAME, location, LOGIN_COMMAND))]
+    if of_configs:
+        listed = ", ".join(f"{name} ({ending})" for name, ending in of_configs.items())
+        rows.append(("keys of configs", f"{listed}; delete all keys: mosaic wandb logout --all"))
+    output.print_fields(rows)
     if not states:
         output.print_message("No run has W&B data. Track one: mosaic train ppo --env-id CartPole-v1 --track")
         return

@@ -126,7 +126,7 @@ def run_checks(env: Mapping[str, str], problems: list[str]) -> Iterator[Finding]
         has_failed = False
         for name in CHECK_NAMES:
             if has_failed and (name != "key" or api_key(env) is not None):
-                yield Finding(name, "skipped", "a key is stored; it was not tried" if name == "key" else "not checked")
+                yield Finding(name, "skipped", "there is a key; it was not tried" if name == "key" else "not checked")
                 continue
             try:
                 yield Finding(name, "ok", checks.run(name))

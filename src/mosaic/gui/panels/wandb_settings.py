@@ -26,7 +26,7 @@ from mosaic.sidecar.wandb_environment import (
 
 API_KEY_NAME = "wandb_api_key"
 KEY_SOURCE_TEXTS = {
-    None: "No key is stored.",
+    None: "No key of yours is stored.",
     "environment": "Set in the environment (WANDB_API_KEY).",
     "keyring": "Stored in the system keyring.",
     "file": "Stored in {path}, which only you can read.",
@@ -41,6 +41,8 @@ class CredentialStatus(NamedTuple):
 
     key_source: str | None
     """environment, keyring, file or None."""
+    config_keys: dict[str, str]
+    """Those that were submitted in configs, by name, masked."""
     proxies: dict[str, str]
     """By kind, without credentials."""
     dotenv_proxies: dict[str, str]
@@ -63,6 +65,15 @@ class WandbSettingsForm(QWidget):
         key_row = self._build_secret_row("key", "", self._store_key, API_KEY_NAME, "Removed the key.")
         self._fields["key"].setEchoMode(QLineEdit.EchoMode.Password)
         self._fields["key"].setPlaceholderText("Paste a key here")
+        self._config_keys = ui.muted_label("", "settings.wandb.config_keys")
+        self._config_keys_row = ui.widget_column(
+            self._config_keys,
+            ui.row(
+                ui.button("Remove these", "settings.wandb.forget_config_keys", self._ask_removal_of_config_keys),
+                ui.Stretch(),
+            ),
+        )
+        self._config_keys_row.hide()
         proxy_rows = [(f"{kind.upper()} proxy", self._build_proxy_row(kind)) for kind in PROXY_SECRET_NAMES]
         note = ui.muted_label(
             "Runs with “VPN proxy” on use the proxies that they name themselves, else those of the workspace's "
@@ -76,7 +87,7 @@ class WandbSettingsForm(QWidget):
             "As a run with “VPN proxy” on would reach W&B",
         )
         ui.column(
-            ui.form(("API key", key_row), ("", self._key_state), *proxy_rows),
+            ui.form(("API key", key_row), ("", self._key_state), ("", self._config_keys_row), *proxy_rows),
             note,
             ui.row(self._check_button, self._vpn_check_button, ui.Stretch()),
             self._build_check_results(),
@@ -140,6 +151,7 @@ class WandbSettingsForm(QWidget):
             values = load_workspace_dotenv(root).values
             return CredentialStatus(
                 secrets.secret_location(API_KEY_NAME),
+                secrets.masked_config_keys(API_KEY_NAME),
                 {kind: strip_credentials(address) for kind, address in stored.items() if address},
                 {kind: strip_credentials(values[name]) for kind, name in PROXY_VARIABLES.items() if values.get(name)},
             )
@@ -148,6 +160,9 @@ class WandbSettingsForm(QWidget):
 
     def _show_status(self, status: CredentialStatus) -> None:
         self._key_state.setText(KEY_SOURCE_TEXTS[status.key_source].format(path=secrets.secrets_path()))
+        listed = ", ".join(f"{name} ({ending})" for name, ending in status.config_keys.items())
+        self._config_keys.setText(f"Keys of configs that were submitted: {listed}")
+        self._config_keys_row.setVisible(bool(listed))
         self._remove_buttons["key"].setEnabled(status.key_source in ("keyring", "file"))
         for kind in PROXY_SECRET_NAMES:
             name = f"{kind}_proxy"
@@ -183,6 +198,22 @@ class WandbSettingsForm(QWidget):
             f"It cannot be restored: have a copy of it. Runs do not use the {what} any more.",
             f"Remove {what}",
             lambda: self._run_change(lambda: secrets.delete_secret(secret), removed_message),
+            "Keep",
+        )
+
+    def _ask_removal_of_config_keys(self) -> None:
+        def remove() -> None:
+            for name in secrets.additional_secret_names(API_KEY_NAME):
+                secrets.delete_secret(name)
+
+        ui.confirm(
+            self.window(),
+            "secret.question",
+            "Remove keys of configs",
+            "Remove the keys of W&B that were submitted in configs?",
+            "Runs whose configs refer to them can no longer be uploaded, unless they are submitted with a key again.",
+            "Remove the keys",
+            lambda: self._run_change(remove, "Removed the keys."),
             "Keep",
         )
 
