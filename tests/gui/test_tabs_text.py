@@ -191,7 +191,9 @@ def test_events_of_the_window_are_in_its_log_file(program: Application, fake: Fa
     workbench.show_error(refuse_key("metadata.worker.config.seed", "expected an integer."))
     workbench.show_error(NotAllowed("Not now."))
     workbench.events.add(semconv.FASTLANE_CONNECTED, "1 environment", run_id(1))
-    lines = [json.loads(line) for line in workbench.workspace.gui_log.read_text().splitlines()]
+    program.window.show_page("policy")
+    *lines, opened = [json.loads(line) for line in workbench.workspace.gui_log.read_text().splitlines()]
+    assert (opened["event"], opened["topic"], opened["message"]) == ("ui_form_opened", "ui.form_opened", "policy")
     assert [(line["event"], line["topic"]) for line in lines] == [
         ("ui_mainwindow_invalid_config", "ui.mainwindow_invalid_config"),
         ("ui_error", "ui.error"),

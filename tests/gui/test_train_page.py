@@ -116,6 +116,26 @@ def test_another_algorithm_keeps_what_was_written(program: Application) -> None:
     assert "continuous" in find(window, "train.help.text", QTextBrowser).toPlainText()
 
 
+def test_another_worker_and_back_keeps_the_algorithm_and_the_steps(program: Application) -> None:
+    """R7.1: also what is common to both workers."""
+    window = opened(program)
+    choose_algorithm(window, "ppo_lstm")
+    find(window, "train.scroll", TrainForm).finish_building()
+    type_text(find(window, "train.total_timesteps", QLineEdit), "777777")
+    worker = find(window, "train.worker", QComboBox)
+    worker.setCurrentText("bdi")
+    find(window, "train.scroll", TrainForm).finish_building()
+    assert find(window, "train.algorithm", QComboBox).currentText() == "bdi_q"
+    type_text(find(window, "train.total_timesteps", QLineEdit), "2048")
+    worker.setCurrentText("cleanrl")
+    find(window, "train.scroll", TrainForm).finish_building()
+    assert find(window, "train.algorithm", QComboBox).currentText() == "ppo_lstm"
+    assert find(window, "train.total_timesteps", QLineEdit).text() == "777777"
+    worker.setCurrentText("bdi")
+    find(window, "train.scroll", TrainForm).finish_building()
+    assert find(window, "train.total_timesteps", QLineEdit).text() == "2048"
+
+
 def test_resetting_all_reaches_the_field_that_is_typed_in(program: Application) -> None:
     window = opened(program)
     edit = find(window, "train.gamma", QLineEdit)

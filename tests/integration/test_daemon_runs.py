@@ -30,6 +30,7 @@ from mosaic.journal import Journal, read_all
 from mosaic.keeper.worker import kill_with_descendants
 from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.trainer.executors.worker_environment import worker_environment
 
 
 def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
@@ -334,6 +335,16 @@ def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment
     finally:
         trainer.close()
         daemon.stop()
+
+
+def test_the_variable_of_the_event_files_follows_the_config(tmp_path: Path) -> None:
+    """R4.1: scripts and libraries find the folder that the run writes to."""
+    folder = RunFolder(tmp_path)
+    assert worker_environment({}, folder, 1)["CLEANRL_TENSORBOARD_DIR"] == str(folder.tensorboard)
+    payload = scripted()
+    payload["artifacts"] = {"tensorboard": {"directory": "curves/mine"}}
+    folder.config.write_text(json.dumps(payload))
+    assert worker_environment({}, folder, 1)["CLEANRL_TENSORBOARD_DIR"] == str(folder.path / "curves" / "mine")
 
 
 def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:

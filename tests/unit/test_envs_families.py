@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.envs import FAMILIES, family, list_environments, make
@@ -107,6 +108,14 @@ def test_an_id_cannot_import_a_module_that_is_not_allowed(tmp_path: Path, monkey
     import gymnasium
 
     del gymnasium.registry["MyCart-v0"]
+
+
+def test_the_default_of_ppo_trxl_names_what_to_install(without: Callable[[str], None]) -> None:
+    """R3.6: the package states another gymnasium than it works with."""
+    without("memory_gym")
+    env_id = load_algorithm("ppo_trxl").Config.model_fields["env_id"].default
+    with pytest.raises(MissingExtra, match=r"the package 'memory_gym': .*pip install --no-deps memory-gym"):
+        make(env_id)
 
 
 def test_the_list_includes_families_that_are_not_installed(without: Callable[[str], None]) -> None:

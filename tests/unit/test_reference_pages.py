@@ -27,6 +27,10 @@ def test_every_environment_variable_of_the_source_is_listed_and_no_other() -> No
     used = {name for text in sources for name in re.findall(r'"(MOSAIC_[A-Z_]+)"', text)}
     listed = set(re.findall(r"`(MOSAIC_[A-Z_]+)`", (REFERENCE / "environment-variables.md").read_text()))
     assert listed == used
+    for prefix in ("WANDB_", "HF_", "CLEANRL_"):  # of other programs, and read or named here
+        named = {name for text in sources for name in re.findall(rf'"({prefix}[A-Z_]+)"', text)}
+        page = (REFERENCE / "environment-variables.md").read_text()
+        assert {name for name in named if f"`{name}`" not in page} == set()
     others = set(re.findall(r"`([A-Z]+_[A-Z_]+)`", (REFERENCE / "environment-variables.md").read_text())) - listed
     assert {name for name in others if not any(name in text for text in sources)} == set()
 

@@ -76,6 +76,19 @@ def test_proxies_are_used_only_if_enabled(tmp_path: Path) -> None:
     assert resolve_proxies(given, tmp_path) == ("http://given:3", "http://given:3", [])
 
 
+def test_the_proxies_that_wandb_itself_reads_are_used_where_no_other_is_named(tmp_path: Path) -> None:
+    """R4.5: proxies."""
+    inherited = {"WANDB_HTTP_PROXY": "shell:1", "WANDB_HTTPS_PROXY": "shell:2"}
+    vpn = WandbArtifacts(use_vpn_proxy=True)
+    assert resolve_proxies(vpn, tmp_path, inherited) == ("http://shell:1", "http://shell:2", [])
+    assert resolve_proxies(WandbArtifacts(), tmp_path, inherited) == (None, None, [])
+    given = WandbArtifacts(use_vpn_proxy=True, http_proxy="given:3")
+    env, _ = wandb_environment(given, tmp_path, inherited)
+    assert env["WANDB_HTTP_PROXY"] == env["WANDB_HTTPS_PROXY"] == env["https_proxy"] == "http://given:3"
+    (tmp_path / ".env").write_text("WANDB_HTTPS_PROXY=file:4")
+    assert resolve_proxies(vpn, tmp_path, inherited) == ("http://file:4", "http://file:4", [])
+
+
 def test_a_missing_or_invalid_proxy_is_reported_without_its_password(tmp_path: Path) -> None:
     missing = resolve_proxies(WandbArtifacts(use_vpn_proxy=True), tmp_path)
     assert "there is no proxy" in missing.problems[0]

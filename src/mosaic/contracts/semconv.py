@@ -19,6 +19,7 @@ FASTLANE_QUEUE_DEPTH = "fastlane_queue_depth"
 """A viewer is slow: frames that were sent to it are not seen yet."""
 FASTLANE_PROBLEMS = (FASTLANE_HEADER_INVALID, FASTLANE_FRAME_READ_ERROR)
 
+UI_FORM_OPENED = "ui_form_opened"
 UI_FORM_SUBMITTED = "ui_form_submitted"
 UI_INVALID_CONFIG = "ui_mainwindow_invalid_config"
 """The trainer refused a config that was submitted or checked in the window."""

@@ -25,6 +25,7 @@ _CATALOG = (
     pettingzoo.ATARI,
     pettingzoo.BUTTERFLY,
     others.FUNCTIONAL,
+    others.MEMORY_GYM,
 )
 
 

@@ -57,6 +57,8 @@ class EnvFamily:
     """The extra of our distribution that installs it."""
     packages: tuple[str, ...] = ()
     """Packages that must be importable to create one."""
+    requirements: str = ""
+    """What pip installs where no extra does; empty: the packages."""
     registering_module: str | None = None
     """The module whose import registers its ids."""
     entry_points: tuple[str, ...] = ()
@@ -93,7 +95,9 @@ class EnvFamily:
     @property
     def install_command(self) -> str:
         """The command that installs it."""
-        return f"pip install '{DISTRIBUTION}[{self.extra}]'" if self.extra else f"pip install {' '.join(self.packages)}"
+        if self.extra:
+            return f"pip install '{DISTRIBUTION}[{self.extra}]'"
+        return f"pip install {self.requirements or ' '.join(self.packages)}"
 
     def missing_package(self, env_id: str) -> str:
         """Return what is to be installed for this environment besides the family; empty where nothing is."""

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.semconv import UI_FORM_OPENED
 from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.formatting import count_noun, describe_read_only, join_words, run_title
 from mosaic.gui import theme
@@ -39,6 +40,8 @@ SAVE_LAYOUT_INTERVAL_MS = 3000
 
 _WINDOW_SHORTCUT = Qt.ShortcutContext.WindowShortcut
 DialogFactory = Callable[["MainWindow", Workbench], QDialog]
+
+FORM_PAGES = ("train", "policy", "play")
 
 
 class MainWindow(QMainWindow):
@@ -198,6 +201,8 @@ class MainWindow(QMainWindow):
             checked.setChecked(False)
             self._buttons.setExclusive(True)
         self._workbench.settings.put_for_workspace("page", page_id)
+        if page_id in FORM_PAGES:
+            self._workbench.events.add(UI_FORM_OPENED, page_id)
 
     def _limit_minimum_size_to(self, page_index: int) -> None:
         """Only the page that is shown limits how small the window can be."""

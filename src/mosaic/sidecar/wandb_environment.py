@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PROXY_VARIABLES = {"http": "WANDB_VPN_HTTP_PROXY", "https": "WANDB_VPN_HTTPS_PROXY"}
 """Names of the VPN's proxies in a workspace's `.env`."""
+OWN_PROXY_VARIABLES = {"http": "WANDB_HTTP_PROXY", "https": "WANDB_HTTPS_PROXY"}
+"""Names under which wandb itself reads a proxy from its environment."""
 PROXY_SECRET_NAMES = {"http": "wandb_vpn_http_proxy", "https": "wandb_vpn_https_proxy"}
 """Names of the user's proxies in the secret store: an address may contain a password."""
 EMAIL_VARIABLE = "WANDB_USER_EMAIL"
@@ -50,7 +52,7 @@ def wandb_environment(
     if wandb.email:
         env[EMAIL_VARIABLE] = wandb.email
     try:
-        proxies = resolve_proxies(wandb, root)
+        proxies = resolve_proxies(wandb, root, inherited)
         env |= _proxy_variables(proxies, inherited)
         key = (resolve_reference(wandb.api_key) if wandb.api_key else None) or find_secret("wandb_api_key")
     except BadInput as error:  # a secret store that cannot be read
@@ -103,8 +105,11 @@ def api_key(env: Mapping[str, str]) -> str | None:
     return entry[2] if entry else None
 
 
-def resolve_proxies(wandb: WandbArtifacts, root: Path) -> Proxies:
-    """Returns the proxies of the payload, else of `.env`, else of the settings; none without `use_vpn_proxy`."""
+def resolve_proxies(wandb: WandbArtifacts, root: Path, inherited: Mapping[str, str] = os.environ) -> Proxies:
+    """Returns the proxies of the payload, else of `.env`, of the environment, or of the settings.
+
+    None without `use_vpn_proxy`.
+    """
     given = {"http": _resolve_value(wandb.http_proxy), "https": _resolve_value(wandb.https_proxy)}
     if not wandb.use_vpn_proxy:
         unused = [f"wandb_{kind}_proxy" for kind, value in given.items() if value]
@@ -114,7 +119,10 @@ def resolve_proxies(wandb: WandbArtifacts, root: Path) -> Proxies:
     problems: list[str] = []
     if not any(given.values()):
         values, problems = load_workspace_dotenv(root)
-        given = {kind: values.get(name) for kind, name in PROXY_VARIABLES.items()}
+        names = {kind: (name, OWN_PROXY_VARIABLES[kind]) for kind, name in PROXY_VARIABLES.items()}
+        given = {kind: values.get(name) or values.get(own) for kind, (name, own) in names.items()}
+    if not any(given.values()):
+        given = {kind: inherited.get(name) for kind, name in OWN_PROXY_VARIABLES.items()}
     if not any(given.values()):
         given = {kind: find_secret(name) for kind, name in PROXY_SECRET_NAMES.items()}
     valid = {kind: normalize_address(value) for kind, value in given.items() if value}
@@ -141,7 +149,8 @@ def _proxy_variables(proxies: Proxies, inherited: Mapping[str, str]) -> dict[str
     no_proxy = ",".join([*hosts, *(host for host in NO_PROXY_HOSTS if host not in hosts)])
     variables = {"http_proxy": proxies.http or "", "https_proxy": proxies.https or "", "no_proxy": no_proxy}
     # Some programs read the lower-case names, some the upper-case ones.
-    return variables | {name.upper(): value for name, value in variables.items()}
+    own = {OWN_PROXY_VARIABLES["http"]: proxies.http or "", OWN_PROXY_VARIABLES["https"]: proxies.https or ""}
+    return variables | {name.upper(): value for name, value in variables.items()} | own
 
 
 def normalize_address(text: str) -> str | None:

@@ -22,3 +22,18 @@ FUNCTIONAL = EnvFamily(
     packages=("gymnasium", "jax"),
     entry_points=("gymnasium.envs.phys2d", "gymnasium.envs.tabular"),
 )
+
+MEMORY_GYM = EnvFamily(
+    name="memory_gym",
+    title="Memory Gym",
+    about="Games on images in which the agent must remember what it has seen, such as Mortar Mayhem.",
+    sample_env_id="MortarMayhem-Grid-v0",
+    packages=("pygame", "memory_gym"),
+    # It states that it needs gymnasium 0.29, and works with 1.x.
+    requirements="pygame && pip install --no-deps memory-gym",
+    registering_module="memory_gym",
+    entry_points=("memory_gym.",),
+    pattern=r"(Endless-)?(MortarMayhem|MysteryPath|SearingSpotlights)",
+    known_ids=("MortarMayhem-Grid-v0", "MysteryPath-Grid-v0", "SearingSpotlights-v0"),
+    environment_variables={"SDL_AUDIODRIVER": "dummy"},
+)

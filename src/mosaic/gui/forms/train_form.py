@@ -216,7 +216,7 @@ class TrainForm(YieldingScrollArea):
             self._algorithm.show_names([*groups, ("Scripts", scripts)], draft.algorithm)
 
     def _on_worker_chosen(self, worker: str) -> None:
-        self._training.choose_algorithm(worker, trainable_by_worker()[worker][0])
+        self._training.choose_worker(worker, trainable_by_worker()[worker][0])
 
     def _choose_algorithm(self, algorithm: str) -> None:
         self._training.choose_algorithm(self._worker.currentText(), algorithm)

@@ -48,6 +48,8 @@ class Training(QObject):
         self._settings = settings
         move_presets_to_file(settings)
         self._draft: Draft | None = None
+        self._left: dict[str, Draft] = {}
+        """By worker: the draft that was shown when another worker was chosen."""
         self._save_timer = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
         self._save_timer.timeout.connect(self.save)
 
@@ -73,6 +75,16 @@ class Training(QObject):
         self._draft = draft
         self._save_timer.start()
         self.draft_replaced.emit()
+
+    def choose_worker(self, worker: str, first_algorithm: str) -> None:
+        """Whoever comes back to a worker finds what was left there: its algorithm with its settings."""
+        left = self.draft
+        if worker != left.worker:
+            self._left[left.worker] = left
+            if worker in self._left:
+                self.replace(self._left[worker])
+            else:
+                self.choose_algorithm(worker, first_algorithm)
 
     def choose_algorithm(self, worker: str, algorithm: str) -> None:
         """Texts are kept for settings that the other algorithm has too."""

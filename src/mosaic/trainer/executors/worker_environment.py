@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from mosaic.common.processes import without_working_directory
+from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder
+from mosaic.contracts.payload import Payload
 
 CROWDED_LOAD = 2.0
 """Processes per core from which on a thread that spins keeps the core from the thread that it waits for."""
@@ -22,5 +25,13 @@ def worker_environment(inherited: Mapping[str, str], folder: RunFolder, threads:
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)),
         "PYTHONUNBUFFERED": "1",
         RUN_DIR_VARIABLE: str(folder.path),
-        TENSORBOARD_VARIABLE: str(folder.tensorboard),
+        TENSORBOARD_VARIABLE: str(_event_files_folder(folder)),
     }
+
+
+def _event_files_folder(folder: RunFolder) -> Path:
+    try:
+        directory = Payload.read(folder.config).artifacts.tensorboard.directory
+    except (OSError, ValueError, MosaicError):
+        directory = None
+    return folder.path / directory if directory else folder.tensorboard
