@@ -186,6 +186,16 @@ def test_smoothing_keeps_the_raw_line_in_the_background(chart: Chart) -> None:
     assert len(drawn.raw.getData()[0]) == 0
 
 
+def test_the_only_known_point_of_a_curve_is_a_dot(chart: Chart) -> None:
+    chart.curves()["run"].replace(np.arange(3.0), np.array([np.nan, 7.0, np.nan]))
+    chart.redraw()
+    dots = chart._items["run"].dots
+    assert (dots.isVisible(), [list(values) for values in dots.getData()]) == (True, [[1.0], [7.0]])
+    chart.curves()["run"].replace(np.arange(3.0), np.array([np.nan, 7.0, 8.0]))
+    chart.redraw()
+    assert not dots.isVisible()
+
+
 def test_a_chart_painted_before_its_new_axis_is_complete(chart: Chart) -> None:
     chart.set_log(True)
     chart.set_x_kind("wall")

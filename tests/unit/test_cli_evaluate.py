@@ -180,7 +180,7 @@ def test_paths_and_run_ids_are_distinguished(text: str, is_one: bool) -> None:
 
 def test_the_summary_has_mean_interval_median_and_histogram(place: Path) -> None:
     result = call(Evaluates(place, [10.0, 20.0, 20.0, 30.0]), "eval", "last")
-    assert "20 (95 % interval: 7.008 to 32.99)" in result.out
+    assert "20 (Student's 95 % interval: 7.008 to 32.99)" in result.out
     assert "20 on average (IQM)" in result.out
     assert "10, 30" in result.out
     assert [line.split()[-2:] for line in result.out.splitlines()[-3:]] == [

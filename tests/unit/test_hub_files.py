@@ -127,7 +127,7 @@ def test_the_hub_reads_the_cards_metadata_and_metrics() -> None:
 
 def test_the_card_shows_the_interval_the_settings_and_how_to_load_it() -> None:
     text = model_card(create_policy(), EVALUATION, "me/cart", has_video=False)
-    assert "12.50 (95 % confidence interval: 9.50 to 15.50)" in text
+    assert "12.50 (Student's 95 % confidence interval: 9.50 to 15.50)" in text
     assert "mosaic pull me/cart" in text
     assert "| `learning_rate` | `0.1` |" in text
     assert "replay.mp4" not in text

@@ -53,6 +53,7 @@ def test_finished_runs_that_were_trained_for_fewer_steps_are_named() -> None:
         ({"total_timesteps": 1000, "global_step": 900, "outcome": "cancelled"}, RunProgress(900, 0.9, False)),
         ({"total_timesteps": None, "global_step": 70}, RunProgress(70, 1.0, True)),
         ({"kind": "policy_eval"}, RunProgress(None, None, True)),
+        ({"kind": "play", "global_step": 70}, RunProgress(None, None, True)),
     ],
 )
 def test_the_progress_of_a_run_follows_from_its_view(fields: dict[str, Any], expected: RunProgress) -> None:

@@ -377,7 +377,7 @@ class EvaluationResult:
         return make_frame({"seed": seeds, "return": self.returns, "length": lengths})
 
     def __repr__(self) -> str:
-        interval = "" if self.ci95 is None else f", 95 % interval {self.ci95[0]:.6g} to {self.ci95[1]:.6g}"
+        interval = "" if self.ci95 is None else f", Student's 95 % interval {self.ci95[0]:.6g} to {self.ci95[1]:.6g}"
         return f"<EvaluationResult: {self.episodes} episodes, mean {self.mean:.6g}{interval}>"
 
 

@@ -160,7 +160,7 @@ def summary_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     hint = "; --stochastic samples" if summary.deterministic else ""
     interval = "no interval: it needs at least two episodes"
     if summary.ci95 is not None:
-        interval = f"95 % interval: {number(summary.ci95[0])} to {number(summary.ci95[1])}"
+        interval = f"Student's 95 % interval: {number(summary.ci95[0])} to {number(summary.ci95[1])}"
     return [
         ("episodes", number(summary.episodes)),
         ("mean return", f"{number(summary.avg_return)} ({interval})"),

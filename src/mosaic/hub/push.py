@@ -266,7 +266,7 @@ def _results_section(policy: PolicyDescription, evaluation: EvaluationSummary | 
         return f"## Results\n\nMean return of {policy.scored_episodes}: {policy.score:.2f}. Not evaluated afterwards.\n"
     mean = f"{evaluation.avg_return:.2f}"
     if evaluation.ci95 is not None:
-        mean += f" (95 % confidence interval: {evaluation.ci95[0]:.2f} to {evaluation.ci95[1]:.2f})"
+        mean += f" (Student's 95 % confidence interval: {evaluation.ci95[0]:.2f} to {evaluation.ci95[1]:.2f})"
     statistics = [(label, getattr(evaluation, name)) for name, label in _STATISTICS.items()]
     rows = [("episodes", str(evaluation.episodes)), ("mean return", mean)]
     rows += [(label, f"{value:.2f}") for label, value in statistics if value is not None]

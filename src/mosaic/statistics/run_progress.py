@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.states import Outcome
 from mosaic.formatting import count_noun, format_count, progress_fraction
 from mosaic.statistics.comparison import ComparedRun, Comparison, Floats, RunGroup, RunProgress, shorten_titles
@@ -27,7 +28,7 @@ SAME_LENGTH = 0.01
 
 def run_progress(view: RunView) -> RunProgress:
     is_finished = view.outcome is Outcome.SUCCEEDED
-    if view.is_evaluation:
+    if view.kind != RunKind.TRAIN:  # steps of evaluations and sessions are no training
         return RunProgress(is_finished=is_finished)
     fraction = progress_fraction(view)
     is_complete = fraction == 1.0 and view.total_timesteps is not None

@@ -212,7 +212,9 @@ class OverviewTab(QWidget):
         if mean is not None and math.isfinite(mean.point):
             has_interval = math.isfinite(mean.low)
             interval = f"95 %: {format_si_number(mean.low)} to {format_si_number(mean.high)}" if has_interval else ""
-            tiles["return"].set_value(format_si_number(mean.point), interval, "Mean return of all its episodes")
+            tiles["return"].set_value(
+                format_si_number(mean.point), interval, "Mean return of all its episodes, with Student's interval"
+            )
 
     def _show_reason(self, view: RunView) -> None:
         is_bad = view.outcome in BAD_OUTCOMES or view.is_stalled

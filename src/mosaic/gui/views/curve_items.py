@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor
@@ -77,6 +78,7 @@ class CurveItems:
         self.line.setData(reduced.x, reduced.smooth if is_smooth else reduced.raw)
         self.raw.setData(reduced.x, reduced.raw) if is_smooth else self.raw.setData([], [])
         self.band.set_data(reduced.x, reduced.low, reduced.high)
-        self.dots.setVisible(len(reduced.x) == 1)
+        is_known = np.isfinite(reduced.raw)
+        self.dots.setVisible(int(is_known.sum()) == 1)  # a line needs two points
         if self.dots.isVisible():
-            self.dots.setData(reduced.x, reduced.raw)
+            self.dots.setData(reduced.x[is_known], reduced.raw[is_known])

@@ -48,7 +48,7 @@ def bin_values(values: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
 
 
 class Histogram(Plot):
-    """How often each return occurred; a line marks the mean, a shade its 95 % interval."""
+    """How often each return occurred; a line marks the mean, a shade Student's 95 % interval."""
 
     def __init__(self, name: str) -> None:
         self._bars = pg.BarGraphItem(x0=[], x1=[], height=[], pen=pg.mkPen(None))
