@@ -90,6 +90,11 @@ def additional_secret_names(name: str) -> list[str]:
     return list(itertools.takewhile(lambda candidate: _read_stored(candidate) is not None, _additional_names(name)))
 
 
+def delete_with_config_keys(name: str) -> int:
+    """Deletes a secret and those of configs that are stored next to it; returns how many there were."""
+    return sum(delete_secret(one) for one in [name, *additional_secret_names(name)])
+
+
 def masked_config_keys(name: str) -> dict[str, str]:
     """By name: the last four characters of each key that was submitted in a config, if it is as long as keys are."""
     keys = {other: _read_stored(other) or "" for other in additional_secret_names(name)}

@@ -78,15 +78,15 @@ def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
 
 def test_keys_of_configs_are_shown_masked_and_removed(page: WandbSettingsForm) -> None:
     """R4.6: a run that names one is tracked, though no key of the user's is stored."""
-    assert not find(page, "settings.wandb.forget_config_keys").isVisible()
+    assert not find(page, "settings.wandb.config_keys", QLabel).isVisible()
     secrets.add_secret("wandb_api_key", KEY)
     page.refresh()
     pump(lambda: "wandb_api_key-2" in text(page, "config_keys"), "the key to be listed")
     assert text(page, "config_keys").endswith(f"wandb_api_key-2 (…{KEY[-4:]})")
     assert KEY not in visible_text(page)
-    click(find(page, "settings.wandb.forget_config_keys"))
+    click(find(page, "settings.wandb.forget"))
     click(question_button("secret.question.yes"))
-    pump(lambda: not find(page, "settings.wandb.forget_config_keys").isVisible(), "the key to be removed")
+    pump(lambda: not find(page, "settings.wandb.config_keys", QLabel).isVisible(), "the key to be removed")
     assert secrets.additional_secret_names("wandb_api_key") == []
 
 

@@ -202,8 +202,8 @@ def test_a_lone_model_file_of_ours_states_where_it_comes_from(trained: RunFolder
     lone.write_bytes(next(trained.models.glob("*/*.cleanrl_model")).read_bytes())
     result = inspect_policy(str(lone))
     assert {**checkpoint, "kind": "cleanrl_model", "path": str(lone)} == result
-    for options in ({"weights_only": True}, {"weights_only": True, "mmap": True}, {"weights_only": False}):
-        weights = torch.load(lone, **options)
+    for weights_only, mmap in ((True, False), (True, True), (False, False)):
+        weights = torch.load(lone, weights_only=weights_only, mmap=mmap)
         assert {name: list(array.shape) for name, array in weights.items()} == result["weights"]
 
 

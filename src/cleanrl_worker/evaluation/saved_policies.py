@@ -158,11 +158,8 @@ def _read_metadata(path: Path) -> Checkpoint | None:
         }
         stated = Checkpoint(path, data["step"], {}, arrays, data["facts"], data["manifest"])
         config = stated.facts["config"]
-        expected = ((stated.step, int), (stated.manifest, dict), (config, dict), (stated.facts["algorithm"], str))
-        optional = ((config.get("env_id"), str), (config.get("seed"), int))
-        if not all(isinstance(value, kind) for value, kind in expected) or not all(
-            value is None or isinstance(value, kind) for value, kind in optional
-        ):
+        names = (config["env_id"], stated.facts["algorithm"], config["seed"], stated.step)
+        if [*map(type, names)] != [str, str, int, int] or not isinstance(stated.manifest, dict):
             raise ValueError("a value has another type than expected")
     except (ConfigRefused, AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointDamaged(f"The metadata of {path} is damaged ({error}). Use a checkpoint of its run.") from None

@@ -57,10 +57,9 @@ def login(context: CliContext, ctx: click.Context) -> None:
 @pass_context
 def logout(context: CliContext, is_all: bool) -> None:
     """Deletes the stored W&B API key."""
-    from mosaic.secrets import additional_secret_names, delete_secret, secret_location
+    from mosaic.secrets import delete_secret, delete_with_config_keys, secret_location
 
-    names = [API_KEY_NAME, *(additional_secret_names(API_KEY_NAME) if is_all else ())]
-    count = sum(delete_secret(name) for name in names)
+    count = delete_with_config_keys(API_KEY_NAME) if is_all else int(delete_secret(API_KEY_NAME))
     message = "Deleted the key." if count == 1 else f"Deleted {count} keys." if count else "No key was stored."
     context.print_result({"forgotten": count}, message)
     if not context.is_json and secret_location(API_KEY_NAME) == "environment":

@@ -89,25 +89,17 @@ def unused_option_warnings(payload: Payload) -> tuple[str, ...]:
     artifacts = payload.artifacts
     wandb, tensorboard = artifacts.wandb, artifacts.tensorboard
     has_proxy = bool(wandb.http_proxy or wandb.https_proxy)
-    rows = (
-        (
-            tensorboard.directory and not tensorboard.enabled,
-            "tensorboard_dir has no effect: TensorBoard is turned off for this run.",
+    is_off = tensorboard.directory and not tensorboard.enabled
+    is_unused = (has_proxy or wandb.use_vpn_proxy) and not wandb.enabled
+    rows = {
+        "tensorboard_dir has no effect: TensorBoard is turned off for this run.": is_off,
+        "The proxies for W&B have no effect without wandb_use_vpn_proxy.": has_proxy and not wandb.use_vpn_proxy,
+        "The settings of the connection to W&B have no effect: the run is not tracked (--track).": is_unused,
+        "The policy cannot be uploaded: there is no token of the Hub. Set HF_TOKEN, or log in: hf auth login": (
+            artifacts.model.upload and not _has_hub_token()
         ),
-        (
-            has_proxy and not wandb.use_vpn_proxy,
-            "The proxies for W&B (wandb_http_proxy, wandb_https_proxy) have no effect without wandb_use_vpn_proxy.",
-        ),
-        (
-            (has_proxy or wandb.use_vpn_proxy) and not wandb.enabled,
-            "The settings of the connection to W&B have no effect: the run is not tracked (--track).",
-        ),
-        (
-            artifacts.model.upload and not _has_hub_token(),
-            "The policy cannot be uploaded: there is no token of the Hub. Set HF_TOKEN, or log in: hf auth login",
-        ),
-    )
-    return tuple(text for is_unused, text in rows if is_unused)
+    }
+    return tuple(text for text, applies in rows.items() if applies)
 
 
 def _has_hub_token() -> bool:

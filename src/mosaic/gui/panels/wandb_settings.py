@@ -66,14 +66,6 @@ class WandbSettingsForm(QWidget):
         self._fields["key"].setEchoMode(QLineEdit.EchoMode.Password)
         self._fields["key"].setPlaceholderText("Paste a key here")
         self._config_keys = ui.muted_label("", "settings.wandb.config_keys")
-        self._config_keys_row = ui.widget_column(
-            self._config_keys,
-            ui.row(
-                ui.button("Remove these", "settings.wandb.forget_config_keys", self._ask_removal_of_config_keys),
-                ui.Stretch(),
-            ),
-        )
-        self._config_keys_row.hide()
         proxy_rows = [(f"{kind.upper()} proxy", self._build_proxy_row(kind)) for kind in PROXY_SECRET_NAMES]
         note = ui.muted_label(
             "Runs with “VPN proxy” on use the proxies that they name themselves, else those of the workspace's "
@@ -87,7 +79,7 @@ class WandbSettingsForm(QWidget):
             "As a run with “VPN proxy” on would reach W&B",
         )
         ui.column(
-            ui.form(("API key", key_row), ("", self._key_state), ("", self._config_keys_row), *proxy_rows),
+            ui.form(("API key", key_row), ("", self._key_state), ("", self._config_keys), *proxy_rows),
             note,
             ui.row(self._check_button, self._vpn_check_button, ui.Stretch()),
             self._build_check_results(),
@@ -161,9 +153,9 @@ class WandbSettingsForm(QWidget):
     def _show_status(self, status: CredentialStatus) -> None:
         self._key_state.setText(KEY_SOURCE_TEXTS[status.key_source].format(path=secrets.secrets_path()))
         listed = ", ".join(f"{name} ({ending})" for name, ending in status.config_keys.items())
-        self._config_keys.setText(f"Keys of configs that were submitted: {listed}")
-        self._config_keys_row.setVisible(bool(listed))
-        self._remove_buttons["key"].setEnabled(status.key_source in ("keyring", "file"))
+        self._config_keys.setText(f"Keys of configs that were submitted, which Remove deletes, too: {listed}")
+        self._config_keys.setVisible(bool(listed))
+        self._remove_buttons["key"].setEnabled(bool(listed) or status.key_source in ("keyring", "file"))
         for kind in PROXY_SECRET_NAMES:
             name = f"{kind}_proxy"
             proxy = status.dotenv_proxies.get(kind)
@@ -197,23 +189,7 @@ class WandbSettingsForm(QWidget):
             f"Remove the stored {what} of W&B?",
             f"It cannot be restored: have a copy of it. Runs do not use the {what} any more.",
             f"Remove {what}",
-            lambda: self._run_change(lambda: secrets.delete_secret(secret), removed_message),
-            "Keep",
-        )
-
-    def _ask_removal_of_config_keys(self) -> None:
-        def remove() -> None:
-            for name in secrets.additional_secret_names(API_KEY_NAME):
-                secrets.delete_secret(name)
-
-        ui.confirm(
-            self.window(),
-            "secret.question",
-            "Remove keys of configs",
-            "Remove the keys of W&B that were submitted in configs?",
-            "Runs whose configs refer to them can no longer be uploaded, unless they are submitted with a key again.",
-            "Remove the keys",
-            lambda: self._run_change(remove, "Removed the keys."),
+            lambda: self._run_change(lambda: secrets.delete_with_config_keys(secret), removed_message),
             "Keep",
         )
 
