@@ -95,7 +95,7 @@ SHAPES: dict[str, tuple[bytes, str]] = {
 def test_a_file_of_any_shape_is_refused_in_a_sentence(
     live: tuple[LiveDaemon, TrainerClient], workspace: Workspace, record_property: Callable[[str, object], None]
 ) -> None:
-    """By `mosaic submit` and `mosaic check`, which read it, as by the daemon."""
+    """R2.1: by `mosaic submit` and `mosaic check`, which read it, as by the daemon."""
     for name, (content, expected) in SHAPES.items():
         file = workspace.root / "payload.json"
         file.write_bytes(content)

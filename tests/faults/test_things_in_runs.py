@@ -143,7 +143,7 @@ def test_runs_are_listed_by_the_time_of_their_submission(odd: tuple[Workspace, s
 
 
 def test_a_run_whose_id_is_no_ulid_works_in_every_command(odd: tuple[Workspace, str], tmp_path: Path) -> None:
-    """F58: such as one that was started by hand; its id may be written in any case."""
+    """R1.2, F58: such as one that was started by hand; its id may be written in any case."""
     workspace, _ = odd
     assert run_command(workspace, "tag", "Test1", "+good", "--json").json["tags"] == ["good"]
     assert run_command(workspace, "note", BY_HAND, "text", "--json").json["notes"] == "text"

@@ -209,6 +209,7 @@ def submitted(trainer: Evaluating) -> dict[str, Any]:
 
 
 def test_a_file_with_a_run_is_watched_as_the_run_was(shown: Application, trainer: Evaluating) -> None:
+    """R8.1: policy form."""
     trainer.payload["artifacts"] = {"video": {"mode": "single", "grid_limit": 3}}
     choice = open_form(
         shown, trainer, "ppo.cleanrl_model", run_id=run_id(TRAINED), algo="ppo", env_id="Acrobot-v1", seed=4

@@ -183,6 +183,7 @@ def test_an_algorithm_that_the_form_does_not_know_is_refused() -> None:
 
 
 def test_the_form_trains_scripts_of_an_installed_cleanrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R3.5: registry; a CleanRL of the user's."""
     checkout = make_checkout(tmp_path)
     scripts = open_script_folder(str(checkout))
     monkeypatch.setattr(form_layout, "_installed_scripts", lambda: scripts)
