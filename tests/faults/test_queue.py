@@ -108,7 +108,7 @@ def queue_scripts(workspace: Workspace, folder: Path, count: int) -> list[str]:
 def test_queued_scripts_keep_their_environments_when_the_daemon_is_killed(
     workspace: Workspace, plugins: Path, tmp_path: Path
 ) -> None:
-    """F49, R4.6: they are in files of the user's until the scripts are started or cancelled, never in the workspace."""
+    """F49, R2.8, R4.6: they are in files of the user's until the scripts start or are cancelled."""
     kept = config_folder() / "environments"
     daemon = LiveDaemon(workspace, plugins, "--max-runs", "1")
     with daemon.start() as trainer:

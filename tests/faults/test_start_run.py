@@ -138,6 +138,7 @@ def metrics(run: mosaic.Run) -> Mapping[str, Any]:
 def test_a_run_ends_as_its_program_does_and_no_point_is_lost(
     client: mosaic.Client, daemon: LiveDaemon, tmp_path: Path, record_property: Any
 ) -> None:
+    """F62, R11.2: by its last statement, sys.exit, an exception, Ctrl-C or a signal."""
     names = chosen(ENDINGS)
     record_property("tries", len(names))
     for first in range(0, len(names), 6):
@@ -295,6 +296,7 @@ CELLS = {
 def test_a_run_ends_with_the_last_cell_of_its_notebook(
     client: mosaic.Client, daemon: LiveDaemon, tmp_path: Path, record_property: Any
 ) -> None:
+    """F62, R11.2: as that cell ended."""
     names = chosen(CELLS)
     record_property("tries", len(names))
     script = tmp_path / "notebook.py"
@@ -374,6 +376,7 @@ WORKER_NAMES = {
 
 @pytest.mark.timeout(300)
 def test_all_processes_of_a_program_log_into_its_run(client: mosaic.Client, daemon: LiveDaemon, tmp_path: Path) -> None:
+    """F62, R11.2: forked, spawned, of a pool, and started with the pickled run."""
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
     process = start(daemon, script)

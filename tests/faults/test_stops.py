@@ -274,7 +274,7 @@ def test_a_stop_saves_and_the_run_resumes_exactly(
 def test_every_stop_of_every_algorithm_saves_and_resumes_exactly(
     name: str, tmp_path: Path, slow: SlowSteps, record_property: Callable[[str, object], None]
 ) -> None:
-    """F47: all cells of an algorithm."""
+    """F47, R2.8: all cells of an algorithm."""
     assert {*ALGORITHMS, "bdi_q"} == SETTINGS.keys()
     if missing := missing_extra(name):
         pytest.skip(f"{name}: {missing} is not installed")
@@ -290,7 +290,7 @@ def test_every_stop_of_every_algorithm_saves_and_resumes_exactly(
 def test_a_slow_training_is_saved_by_the_clock(
     name: str, tmp_path: Path, slow: SlowSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F47: a crash costs minutes; here tenths of a second. What is saved once is not saved again."""
+    """F47, R2.8: a crash costs minutes; here tenths of a second. What is saved once is not saved again."""
     if missing := missing_extra(name):
         pytest.skip(f"{name}: {missing} is not installed")
     minutes = 0.2 / 60
