@@ -42,7 +42,7 @@ def test_bad_input_gets_one_sentence(workspace: Workspace, tmp_path: Path) -> No
         ("FrozenLake-v1", "--actor", "human"): "only a window sends them",
         ("FrozenLake-v1", "--actor", "policy"): "needs a run or a file",
         ("FrozenLake-v1", "--actor", f"script:{tmp_path / 'actions.txt'}"): "line 1: 'sideways' is not an action",
-        ("FrozenLake-v1", "--env-kwargs", "[]"): "expected a JSON object",
+        ("FrozenLake-v1", "--env-kwargs", "[]"): "must be name=value pairs",
         ("FrozenLake-v1", "--env-kwargs", '{"is_slipery": true}'): "Did you mean 'is_slippery'?",
         ("FrozenLake-v1", "--env-kwargs", '{"render_mode": "human"}'): "render_mode",
         ("FrozenLake-v1", "--env-kwargs", '{"desc": []}'): "does not accept these settings (desc)",

@@ -47,7 +47,7 @@ def keeper_pid(attempt: Attempt) -> int:
 
 def some_steps(trainer: TrainerClient, run_id: str, count: int) -> int:
     wait_for(lambda: (trainer.get(run_id).global_step or 0) >= count, f"{count} steps")
-    pid: int = trainer.get(run_id).pid or 0
+    pid: int = wait_for(lambda: trainer.get(run_id).pid, "the keeper's report")
     return pid
 
 

@@ -72,7 +72,10 @@ ENDINGS = {
         "(error.py, line 20)",
         "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
     ),
-    "interrupt": Ending("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", -2, "cancelled", "It was interrupted."),
+    "interrupt": Ending(  # where the tests run in the background of a shell, it would be ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)",
+        -2, "cancelled", "It was interrupted.",
+    ),
     "os-exit": Ending("wait_for_files()\nos._exit(0)", 0, "failed", "without finishing it."),
     "kill": Ending("wait_for_files()\nos.kill(os.getpid(), signal.SIGKILL)", -9, "failed", "without finishing it."),
     "with-exit-0": Ending("with run:\n    sys.exit(0)", 0, "succeeded", SUCCESS),

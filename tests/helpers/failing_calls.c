@@ -34,8 +34,26 @@ __attribute__((constructor)) static void read_settings(void) {
     call_name = getenv("FAIL_CALL");
 }
 
-static int fails(const char *name, const char *path) {
-    if (!call_name || strcmp(name, call_name) || !path || strncmp(path, folder, strlen(folder))) return 0;
+/* The path itself, also where it leads through the descriptor of a folder, as /proc/PID/fd/N/... does. */
+static const char *resolve(const char *path, char *resolved) {
+    const char *number = path && !strncmp(path, "/proc/", 6) ? strstr(path, "/fd/") : NULL;
+    if (!number) return path;
+    size_t length = number + 4 + strspn(number + 4, "0123456789") - path;
+    char link[64];
+    if (length >= sizeof link) return path;
+    memcpy(link, path, length);
+    link[length] = 0;
+    long size = syscall(SYS_readlinkat, AT_FDCWD, link, resolved, PATH_MAX - 1);
+    if (size < 0 || size + strlen(path + length) >= PATH_MAX) return path;
+    strcpy(resolved + size, path + length);
+    return resolved;
+}
+
+static int fails(const char *name, const char *given) {
+    char resolved[PATH_MAX];
+    if (!call_name || strcmp(name, call_name)) return 0;
+    const char *path = resolve(given, resolved);
+    if (!path || strncmp(path, folder, strlen(folder))) return 0;
     long number = __sync_add_and_fetch(&seen, 1);
     if (number < first || number > last) return 0;
     char text[PATH_MAX + 64];

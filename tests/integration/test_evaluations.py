@@ -43,7 +43,7 @@ def test_summaries_are_listed_newest_first_with_the_trained_run(trainer: Trainer
     assert [one.run_id for one in found] == [second.run_id, first.run_id]
     acrobot, cartpole = found
     assert acrobot.trained is None
-    assert cartpole.trained == TrainedRun(run_id=trained.run_id, seed=0)
+    assert cartpole.trained == TrainedRun(run_id=trained.run_id, seed=0, episodic_return=trained.episodic_return)
     batch = EvaluationBatch(batch=1, episodes=2, avg_return=1.5, returns=(1.0, 2.0), seeds=(7, 8), lengths=(1, 1))
     assert cartpole.summary.batches == (batch,)
     assert cartpole.evaluated_at == first.finished_at

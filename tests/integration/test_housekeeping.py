@@ -173,4 +173,4 @@ def test_the_command_line_asks_before_it_removes_anything(trainer: TrainerClient
     assert not (workspace.trash / view.run_id).exists()
     for wrong in (["prune"], ["prune", "--replay", "--keep", "2"], ["prune", "x", "--trash"]):
         assert mosaic(workspace, *wrong).code == 2, wrong
-    assert "such as 30d" in mosaic(workspace, "prune", "--trash", "--older-than", "soon").err
+    assert "such as 90s, 30m, 2h or 1d" in mosaic(workspace, "prune", "--trash", "--older-than", "soon").err

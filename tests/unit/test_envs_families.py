@@ -16,7 +16,7 @@ from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.envs import FAMILIES, family, list_environments, make
 from mosaic.envs.factory import family_of
 from mosaic.envs.render_check import check_rendering
-from mosaic.fastlane.tap import prepare_rendering
+from mosaic.fastlane.tap import FrameRenderer
 
 needs_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="the mujoco extra is not installed")
 
@@ -159,9 +159,16 @@ def test_mujoco_writes_neither_to_the_console_nor_to_a_log_file(
 def test_the_camera_follows_the_cheetah_when_rendering() -> None:
     env = make("HalfCheetah-v5")
     core: Any = env.unwrapped
-    prepare_rendering(core)
-    assert core.mujoco_renderer.camera_id == core.model.camera("track").id
-    assert core.model.vis.quality.shadowsize == 0
+    camera_id, shadowsize = core.mujoco_renderer.camera_id, core.model.vis.quality.shadowsize
+    env.reset(seed=1)
+    renderer = FrameRenderer(env)
+    renderer.render_frame()
+    own: Any = renderer._mujoco
+    assert own.renderer.camera_id == core.model.camera("track").id
+    renderer.close()
+    assert (core.mujoco_renderer.camera_id, core.model.vis.quality.shadowsize) == (camera_id, shadowsize), (
+        "the script's"
+    )
     env.close()
 
 

@@ -138,7 +138,8 @@ def test_console_lines_are_limited_by_time(
 ) -> None:
     train_here(folder, small(total_timesteps=3200))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith("global_step=3200, episodic_return=")
+    rows = [row for event in events(folder, "episodes") for row in event["rows"]]
+    assert lines[-1] == f"global_step={rows[-1][2]}, episodic_return={rows[-1][4]:g}", "the last episode's end"
     assert len(lines) < 100 / 2, "there were a hundred updates"
 
 

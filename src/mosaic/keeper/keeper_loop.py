@@ -10,8 +10,9 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from mosaic.common.disk_space import is_disk_full_error
 from mosaic.common.files import file_size
@@ -37,6 +38,7 @@ from mosaic.keeper.worker import (
     start_worker,
 )
 
+Opened = TypeVar("Opened")
 _TICK_S = 0.1
 _MEMORY_CHECK_S = 0.5
 _FINAL_WRITE_TIMEOUT_S = 60.0
@@ -341,8 +343,8 @@ def main(data: bytes) -> int:
         return 2
     wakeup = SignalWakeup()
     try:
-        folder = _hold_folder(launch["folder"])
-        reports = ReportQueue(_open_journal(folder), folder)
+        folder = _retry_opening(launch["folder"], lambda: _hold_folder(launch["folder"]))
+        reports = ReportQueue(_retry_opening(folder.path, lambda: Journal(folder.keeper)), folder)
     except OSError as error:
         _print_error(f"The keeper's journal could not be opened, so the worker was not started: {error}.")
         return 1
@@ -376,14 +378,14 @@ def _hold_folder(path: str) -> RunFolder:
     return folder
 
 
-def _open_journal(folder: RunFolder) -> Journal:
-    """Open keeper.jsonl; retry for some seconds, as without it the daemon would learn nothing of the run."""
+def _retry_opening(folder: str | Path, open_it: Callable[[], Opened]) -> Opened:
+    """Retry for some seconds, as without the folder and keeper.jsonl the daemon would learn nothing of the run."""
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
     while True:
         try:
-            return Journal(folder.keeper)
+            return open_it()
         except OSError:
-            if time.monotonic() > deadline or not folder.path.is_dir():
+            if time.monotonic() > deadline or not os.path.isdir(folder):
                 raise
             time.sleep(_RETRY_S)
 
