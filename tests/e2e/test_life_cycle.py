@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
 from mosaic.journal import read_all
 from mosaic.run import last_good_checkpoint
+from mosaic.run.torchfile import METADATA
 from mosaic.submission.run_payloads import build_eval_payload
 
 Json = dict[str, Any]
@@ -314,7 +316,9 @@ def curves(trainer: TrainerClient, run_id: str) -> Curves:
     return dict(found)
 
 
-def model_of(folder: RunFolder, name: str) -> bytes:
+def model_of(folder: RunFolder, name: str) -> dict[str, bytes]:
+    """The members of the file, besides the one that names its run."""
     name = name.removesuffix(IMAGES)
     (path,) = folder.models.glob(f"*__{name}__{SEED}__*/{name}.cleanrl_model")
-    return path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        return {member: archive.read(member) for member in archive.namelist() if not member.endswith(METADATA)}
