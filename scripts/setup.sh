@@ -165,7 +165,8 @@ install_packages() {  # further arguments for uv
     # Compile now: with PYTHONDONTWRITEBYTECODE every process would otherwise compile at every start.
     # MOSAIC itself is always built again: that generates the protobuf stubs, which may be missing or out of date,
     # and the C library, if there is a compiler.
-    $venv/bin/uv pip install --quiet --compile-bytecode --python $venv/bin/python -c constraints.txt \
+    # In a terminal, uv shows what it downloads.
+    $venv/bin/uv pip install $([ -t 2 ] || echo --quiet) --compile-bytecode --python $venv/bin/python -c constraints.txt \
         --build-constraints constraints.txt --reinstall-package mosaic-rl "$@" -e ".[$extras]"
 }
 

@@ -224,6 +224,8 @@ def test_a_group_is_resumed_resubmitted_deleted_and_restored(
         assert "'exp' is a group (2 runs), and one run is expected. List them: mosaic runs --group exp" in one.err
 
     python_path = environment(plugins)["PYTHONPATH"]
+    unloadable = mosaic(workspace, "eval", done, PYTHONPATH=python_path)
+    assert (unloadable.code, "The worker 'scripted' of run" in unloadable.err) == (2, True), unloadable.err
     for changes, words in (
         (("--set", "metadata.worker.config.steps=3"), "they differ in steps. Name one: --group NAME"),
         (("--set", "metadata.worker.config={}", "--group", "new"), "only 1 of the 2 new runs would differ"),

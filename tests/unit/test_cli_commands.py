@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
 from mosaic.client.trainer_client import Json
-from mosaic.contracts.errors import ConfigRefused, NotAllowed
+from mosaic.contracts.errors import ConfigRefused, MissingExtra, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import MetricSeries, RunView, Verdict
 from mosaic.formatting import short_state
@@ -373,3 +374,18 @@ def test_commands_and_their_errors_are_in_the_log_of_the_workspace(tmp_path: Pat
     assert (command["event"], command["topic"], command["command"], command["exit_code"]) == (
         "cli_command", "cli.command", "show", 2,
     )  # fmt: skip
+
+
+def test_a_daemon_is_not_started_with_an_executor_that_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "submitit" else find(name, *rest)
+    )
+    for variable, options in ((None, ("--executor", "slurm")), ("slurm", ())):
+        if variable is not None:
+            monkeypatch.setenv("MOSAIC_EXECUTOR", variable)
+        result = call(None, "daemon", "start", *options)
+        assert (result.code, result.err) == (
+            MissingExtra.exit_code,
+            "Runs on slurm need the extra 'slurm': pip install 'mosaic-rl[slurm]'.\n",
+        )

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.cli_trainer import CommandResult, FakeTrainer, call, view
 from tests.helpers.commands_by_kind import ALL
 
+from mosaic.cli.main import _name_flags
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, MosaicError, RunEnded, UnknownName
 
 
@@ -76,7 +77,7 @@ def test_an_error_has_the_same_exit_code_as_json(error: MosaicError) -> None:
 def test_the_problems_of_a_config_are_named_by_field() -> None:
     refusal = ConfigRefused("LOG705 seed: expected a number.", [FieldProblem("seed", "expected a number")])
     result = call(FailingTrainer(refusal), "show", "X", "--json")
-    assert error_of(result)["problems"] == [{"path": "seed", "problem": "expected a number"}]
+    assert error_of(result)["problems"] == [{"path": "seed", "problem": "expected a number", "setting": "seed"}]
 
 
 def test_an_interrupt_is_said_as_json() -> None:
@@ -91,3 +92,18 @@ def test_a_bug_shows_its_traceback_and_is_an_object_all_the_same() -> None:
     assert error_of(result)["error"] == "RuntimeError: \x1b[2J"
     assert "Traceback (most recent call last)" in result.err
     assert result.err.endswith("RuntimeError: \\x1b[2J\n")
+
+
+def test_a_refusal_names_the_flag_where_flags_were_given() -> None:
+    """The keys of a config are for whoever wrote one."""
+    path = "metadata.worker.config.algo_params.learning_rate"
+    problems = [FieldProblem(path, "expected a number"), FieldProblem("resources.gpus.requested", "there is none")]
+    refusal = ConfigRefused(f"LOG705 The config was refused: {path}: expected a number.", problems)
+    assert [problem.setting for problem in problems] == ["learning_rate", "gpus"]
+    assert FieldProblem("metadata.tags.0", "").setting == "tags"
+    for arguments, expected in (
+        (["train", "ppo"], "The config was refused: --learning-rate: expected a number."),
+        (["submit", "x.json"], str(refusal)),
+        (["check", "x.json"], str(refusal)),
+    ):
+        assert _name_flags(refusal, arguments[0], arguments) == expected

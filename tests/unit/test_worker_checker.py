@@ -291,8 +291,9 @@ def test_images_for_an_algorithm_of_vectors_and_rounded_steps_are_warned_of() ->
     assert step_warnings(config(total_timesteps=1024)) == []
     for name in ("dqn", "sac_continuous_action"):
         replay = load_algorithm(name).Config
-        assert step_warnings(replay(total_timesteps=1001, num_envs=4)) == [
-            "total_timesteps: 1,001 is not a multiple of the 4 environments, so 1,000 steps are trained."
+        assert step_warnings(replay(total_timesteps=103, num_envs=4)) == [
+            "total_timesteps: 103 is not a multiple of the 4 environments, so 100 steps are trained."
         ]
-        assert step_warnings(replay(total_timesteps=1001)) == []
+        assert step_warnings(replay(total_timesteps=103)) == []
+    assert step_warnings(config(total_timesteps=100_000)) == [], "160 steps less"
     assert step_warnings(config()) == [], "the defaults are CleanRL's"

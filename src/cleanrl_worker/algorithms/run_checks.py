@@ -25,6 +25,9 @@ from cleanrl_worker.learners.architecture import Architecture
 from mosaic.envs.factory import family_of
 from mosaic.envs.spaces import find_choices, unsupported_parts
 
+MIN_LOST_SHARE = 0.02
+"""The share of the requested steps that may be left out without a warning."""
+
 
 def count_discrete_actions(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
     """Return the number of actions; raise if they are not discrete."""
@@ -134,14 +137,14 @@ def observation_warnings(env: gymnasium.Env[Any, Any], encodes_images: bool = Fa
 
 
 def step_warnings(config: Any) -> list[str]:
-    """Return a warning where fewer steps than requested are trained: whole updates, or steps of all environments.
+    """Return a warning where notably fewer steps than requested are trained: whole updates, or all environments.
 
-    The defaults are CleanRL's, and not worth a warning.
+    The defaults are CleanRL's, and not worth a warning; neither is a difference that no curve would show.
     """
     total, has_rollouts = config.total_timesteps, hasattr(config, "num_iterations")
     unit = config.cycle_steps if has_rollouts else getattr(config, "num_envs", 1)
     is_default = total == type(config).model_fields["total_timesteps"].default
-    if is_default or total % unit == 0:
+    if is_default or total % unit < MIN_LOST_SHARE * total:
         return []
     what = f"{unit:,} steps of {config.cycle_name}" if has_rollouts else f"{unit:,} environments"
     trained = total - total % unit

@@ -76,15 +76,21 @@ def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> Po
         of_run = {"algo": (view.algo or "").rpartition(":")[2], "env_id": view.env_id}
         known = {key: value for key, value in of_run.items() if value}
         return PolicySource(source.worker, {**known, **source.config}, source.path, is_imported=view.is_imported)
+    worker = discover_workers().get(view.worker)
+    if worker is not None and not worker.can_load_policies and not worker.has_own_command:
+        raise NotAllowed(
+            f"The worker {view.worker!r} of run {short_id(view.run_id)} cannot load policies, so they can be neither "
+            "evaluated nor played. Its description needs load_policy: docs/guides/algorithm.md"
+        )
     path = "" if is_evaluation else f"{view.run_dir}/{choose_checkpoint(trainer, view, checkpoint)}"
     if path.endswith(MODEL_SUFFIXES):
         return _inspect_policy_file(trainer, path)
     payload = trainer.payload(view.run_id)
-    worker = payload.metadata.worker
+    choice = payload.metadata.worker
     # The policy of an evaluation is the one that it evaluated.
     path = path or str(payload.evaluation.policy_path)
-    imports = None if worker.imports is None else worker.imports.model_dump(mode="json")
-    return PolicySource(worker.id, worker.config, path, imports, payload.metadata.is_imported)
+    imports = None if choice.imports is None else choice.imports.model_dump(mode="json")
+    return PolicySource(choice.id, choice.config, path, imports, payload.metadata.is_imported)
 
 
 def files_saved_by_script(trainer: TrainerClient, view: RunView) -> list[str]:

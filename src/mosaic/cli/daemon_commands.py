@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import signal
@@ -18,7 +19,8 @@ from mosaic.cli.cli_context import CliContext, command, common_options, pass_con
 from mosaic.cli.service_commands import install_service, uninstall_service
 from mosaic.common.processes import is_alive
 from mosaic.contracts.commands import CHECKPOINT_LIMIT_S
-from mosaic.contracts.errors import BadInput, MosaicError, NoDaemon, NotAllowed
+from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, NoDaemon, NotAllowed
+from mosaic.contracts.folder import EXECUTOR_VARIABLE
 from mosaic.contracts.options import EXECUTORS, LOCAL_EXECUTOR
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT_S = 10.0
 CANCEL_TIMEOUT_S = 60.0
+EXECUTOR_PACKAGES = {"ray": "ray", "slurm": "submitit"}
+"""What each executor other than the local one imports; the extra has its name."""
 
 
 @click.group(params=common_options())
@@ -83,6 +87,10 @@ def _to_arguments(options: Mapping[str, float | str | None]) -> list[str]:
         from mosaic.trainer.metrics_server import require_metrics_extra
 
         require_metrics_extra()
+    executor = options["executor"] or os.environ.get(EXECUTOR_VARIABLE)
+    package = EXECUTOR_PACKAGES.get(str(executor))
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise MissingExtra(f"Runs on {executor} need the extra {executor!r}: pip install 'mosaic-rl[{executor}]'.")
     given = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items() if value is not None}
     return [text for pair in given.items() for text in pair]
 

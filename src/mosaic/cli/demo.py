@@ -56,6 +56,8 @@ def demo(context: CliContext) -> int:
         _print_report(view, summary, files, time.monotonic() - began_at)
         if open_workbench_detached(context.workspace.root, view.run_id):
             output.echo("\nThe workbench opens on this run; close it whenever you like.")
+        else:
+            output.echo("\nThere is no display or no Qt here, so the workbench does not open. Elsewhere: mosaic gui")
     return 0
 
 

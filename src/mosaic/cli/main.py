@@ -26,6 +26,8 @@ from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, similar
 from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
+FLAG_COMMANDS = ("train", "check", "run", "eval", "play", "resubmit", "tag")
+"""Take settings as flags."""
 
 OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 """Of a write to stdout; an error of another file has its name."""
@@ -216,7 +218,10 @@ def _invoke(arguments: list[str], context: CliContext) -> int:
     def fail(message: str, code: int, problems: Sequence[FieldProblem] = (), details: str = "") -> int:
         if _wants_json(arguments, context):
             output.print_json(
-                {"error": message or "Interrupted.", "problems": [problem._asdict() for problem in problems]}
+                {
+                    "error": message or "Interrupted.",
+                    "problems": [{**problem._asdict(), "setting": problem.setting} for problem in problems],
+                }
             )
         output.print_message(details or message)
         return code
@@ -228,7 +233,7 @@ def _invoke(arguments: list[str], context: CliContext) -> int:
         return code if isinstance(code, int) else 0
     except MosaicError as error:
         context.log(CLI_ERROR, "warning", log_code=error.log_code, message=str(error))
-        return fail(str(error), error.exit_code, error.problems)
+        return fail(_name_flags(error, context.command_name, arguments), error.exit_code, error.problems)
     except click.UsageError as error:
         return fail(_format_usage_error(error), error.exit_code)
     except click.ClickException as error:
@@ -243,6 +248,22 @@ def _invoke(arguments: list[str], context: CliContext) -> int:
         details = traceback.format_exc().rstrip()
         context.log(CLI_ERROR, "error", message=details)
         return fail(f"{type(error).__name__}: {error}", MosaicError.exit_code, details=details)
+
+
+def _name_flags(error: MosaicError, command: str | None, arguments: Sequence[str]) -> str:
+    """Return the message with flags in place of the config's keys, where the user wrote flags and no config."""
+    from mosaic.contracts.options import CONFIG_PATH, OPTIONS
+
+    text = str(error)
+    if command not in FLAG_COMMANDS or any(word.endswith(".json") or word == "-" for word in arguments):
+        return text
+    for problem in sorted(error.problems, key=lambda problem: -len(problem.path)):
+        option = OPTIONS.get(problem.setting)
+        if option is not None and option.path == problem.path:
+            text = text.replace(problem.path, option.flag)
+        elif problem.path.startswith(f"{CONFIG_PATH}."):
+            text = text.replace(problem.path, f"--{problem.setting.replace('_', '-')}")
+    return text.removeprefix("LOG705 ")
 
 
 def _wants_json(arguments: list[str], context: CliContext) -> bool:

@@ -42,6 +42,14 @@ class FieldProblem(NamedTuple):
     """Such as `metadata.worker.config.seed`; empty where the problem concerns several keys together."""
     problem: str
 
+    @property
+    def setting(self) -> str:
+        """The name of its flag, its field in forms and its keyword in Python, as `learning_rate`."""
+        from mosaic.contracts.options import OPTIONS_BY_PATH  # which raises errors of this module
+
+        path = re.sub(r"(\.\d+)+$", "", self.path)  # of an item of a list, the list
+        return OPTIONS_BY_PATH[path].name if path in OPTIONS_BY_PATH else path.rpartition(".")[2]
+
 
 class MosaicError(Exception):
     """The user can act on this. The message states what happened, what was expected and what to do."""

@@ -27,8 +27,8 @@ def check_gpu_request(request: GpuRequest, count: int) -> None:
     if (request.requested or 0) > count:
         raise refuse_key(
             "resources.gpus.requested",
-            f"{request.requested:g} requested, but {here}. Ask for {f'at most {count}' if count else '0'}, or set "
-            "resources.gpus.mandatory to false to run with what there is.",
+            f"{request.requested:g} requested, but {here}. Ask for {f'at most {count}' if count else '0'}; or let the "
+            "config say that they are not mandatory.",
         )
 
 

@@ -181,7 +181,8 @@ class RunService:
             record = self._resolve_record(reference)
             tags = tuple(dict.fromkeys([*(tag for tag in record.tags if tag not in remove), *add]))
             choice = {"id": record.worker, "config": {}}
-            checked = parse_contract(Metadata, {"worker": choice, "tags": tags, "notes": notes}, "The note was")
+            what = "The tag was" if add else "The note was"
+            checked = parse_contract(Metadata, {"worker": choice, "tags": tags, "notes": notes}, what)
             if is_archived and record.is_active:
                 raise NotAllowed(f"Run {record.run_id} is {record.status}; archive it when it has ended.")
             if priority is not None:

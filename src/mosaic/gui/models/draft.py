@@ -10,7 +10,7 @@ from typing import Any
 
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.extras import translate_extras
-from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS
 from mosaic.contracts.setting_field import SettingField
 from mosaic.formatting import capitalize_first
 from mosaic.gui.models.form_layout import FormLayout, format_setting, format_value, get_layout
@@ -224,20 +224,15 @@ def _to_flags(setting: SettingField, value: Any) -> list[str]:
     return [flag, "none" if value is None else format_setting(setting, value)]
 
 
-def field_of_problem(path: str) -> str:
-    """Return the name of the field for the key of a config at a path."""
-    return OPTIONS_BY_PATH[path].name if path in OPTIONS_BY_PATH else path.rpartition(".")[2]
-
-
 def find_field_errors(error: Exception, names: Collection[str], changed: Collection[str] = ()) -> dict[str, str]:
     """Return the fields that a refusal concerns, changed ones first, and its message for each.
 
     Of fields with the same message, whose values do not fit together, only those that were changed if any was.
     """
     messages: dict[str, str] = {}
-    for path, problem in error.problems if isinstance(error, MosaicError) else ():
-        if (name := field_of_problem(path)) in names:
-            messages.setdefault(name, f"{capitalize_first(problem).removesuffix('.')}.")
+    for problem in error.problems if isinstance(error, MosaicError) else ():
+        if problem.setting in names:
+            messages.setdefault(problem.setting, f"{capitalize_first(problem.problem).removesuffix('.')}.")
     of_changed = {name: message for name, message in messages.items() if name in changed}
     explained = set(of_changed.values())
     return of_changed | {name: message for name, message in messages.items() if message not in explained}

@@ -23,7 +23,6 @@ from mosaic.gui.forms.submit_controller import Expectation, SubmitController
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.models.draft import (
     changed_fields,
-    field_of_problem,
     field_text,
     find_field_errors,
     parse_value,
@@ -281,7 +280,7 @@ class TrainView(QWidget):
         if not field_errors or not isinstance(error, MosaicError):
             return
         self.columns.show_field_errors(field_errors)
-        has_all = all(field_of_problem(path) in fields for path, _ in error.problems)
+        has_all = all(problem.setting in fields for problem in error.problems)
         if has_all and not isinstance(error, PartlySubmitted):  # the reasons are at the fields: none is repeated
             labels = join_words([field_label(fields[name]) for name in field_errors])
             self._inquiry.line.show_text(f"Refused. See {labels}.", "bad")
