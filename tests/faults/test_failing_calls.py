@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from tests.helpers.keeper_runs import KeeperRun, python, send_launch
 from tests.helpers.run_folders import events
 
 from mosaic.client import TrainerClient
-from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.errors import MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import RunRecord
 from mosaic.journal import read_all
@@ -115,7 +115,8 @@ def check_runs(trainer: TrainerClient, workspace: Workspace, runs: dict[str, set
         if run_id not in listed:
             trainer.import_run(str(workspace.trash / run_id))  # its deletion was done, and its restoration was not
         if trainer.get(run_id).stage not in ("finished", "stopping") and outcomes == {"cancelled"}:
-            trainer.cancel(run_id)
+            with suppress(NotAllowed):  # it may end meanwhile
+                trainer.cancel(run_id)
         view = ended(trainer, run_id)
         assert view.outcome in outcomes or (view.reason or "").startswith("The worker could not be started"), view
     for view in trainer.runs():

@@ -120,7 +120,7 @@ def test_the_model_file_of_a_finished_training_waits_for_space(tmp_path: Path, m
     """F9: a training that is done is not lost because its last file does not fit."""
     errors = [OSError(errno.ENOSPC, "No space left on device")] * 2
 
-    def save_when_there_is_space(path: Path, state: object) -> None:
+    def save_when_there_is_space(path: Path, *_: object) -> None:
         if errors:
             raise errors.pop()
         path.write_text("model", encoding="utf-8")

@@ -99,21 +99,21 @@ def test_what_an_evaluation_refers_to_is_kept(workspace: Workspace, plugins: Pat
         best = int(folder.best_checkpoint.resolve().name)
         evaluated, used = [step for step in list_steps(folder)[:-1] if step != best][:2]
 
-        def evaluate(step: int) -> dict[str, Any]:
-            return build_eval_payload(
-                {"id": "cleanrl", "config": {}}, str(folder.checkpoint(step)), {"eval_batch_size": 1}
-            )
+        def evaluate(path: Path, **options: Any) -> dict[str, Any]:
+            options = {"eval_batch_size": 1, **options}
+            return build_eval_payload({"id": "cleanrl", "config": {}}, str(path), options)
 
-        assert ended(trainer, trainer.submit(evaluate(evaluated)).run_id).outcome == "succeeded"
-        holder = trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id
-        wait_for(lambda: trainer.get(holder).stage == "running", "the run that holds the slot")
-        waiting = trainer.submit(evaluate(used)).run_id
-        items, notes = prune(trainer, checkpoints=True)
+        assert ended(trainer, trainer.submit(evaluate(folder.checkpoint(evaluated))).run_id).outcome == "succeeded"
+        other = train(trainer)[1].best_checkpoint.resolve()
+        holder = trainer.submit(evaluate(other, eval_repeat=True)).run_id
+        wait_for(lambda: trainer.get(holder).stage == "running", "the evaluation that holds the slot")
+        waiting = trainer.submit(evaluate(folder.checkpoint(used))).run_id
+        items, notes = prune(trainer, view.run_id, checkpoints=True)
         assert items == []
         assert notes == [f"Run {view.run_id} keeps its files: run {waiting}, which is queued, uses them."]
         trainer.cancel(waiting)
         ended(trainer, waiting)
-        items, notes = prune(trainer, checkpoints=True)
+        items, notes = prune(trainer, view.run_id, checkpoints=True)
         assert notes == []
         assert evaluated in list_steps(folder), "its result is in the leaderboard"
         assert used not in list_steps(folder)

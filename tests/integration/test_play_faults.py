@@ -35,6 +35,7 @@ def start(trainer: TrainerClient) -> Iterator[Start]:
         settings = {"env_kwargs": {"is_slippery": False}} | settings if env_id == "FrozenLake-v1" else settings
         started.append(trainer.submit(build_play_payload(trainer, env_id, {"*": actor}, settings)).run_id)
         wait_for_state(trainer, started[-1], lambda state: state.episode == 1, "the session")
+        wait_for(lambda: trainer.get(started[-1]).stage != "starting", "the daemon to know of it")
         return started[-1]
 
     yield submit

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -125,6 +126,7 @@ class Probe:
         self.next_flush_at = 0.0
         self._lock = threading.Lock()
         self.deferred_signal: int | None = None
+        self.has_wakeup_fd = False
         """A deadly signal that arrived during a write, which completes first."""
         self._outbox: Outbox | None = None
         self._points: list[tuple[int, str, int, float, float]] = []
@@ -513,6 +515,9 @@ def _before_exit(*args: Any, **kwargs: Any) -> None:
 def _after_fork() -> None:
     """Drop what the parent has recorded: the parent writes it."""
     if _probe is not None:
+        if _probe.has_wakeup_fd:
+            signal.set_wakeup_fd(-1)  # its signals are not the parent's
+            _probe.has_wakeup_fd = False
         _probe._reset_state()
 
 
@@ -524,7 +529,9 @@ def _flush_on_sigterm(probe: Probe) -> None:
     def flush_and_die(number: int, _: Any) -> None:
         if probe.is_writing and probe.deferred_signal is None:
             probe.deferred_signal = number
-            return
+            if probe.is_writing:
+                return  # whoever writes sends it again
+            probe.deferred_signal = None
         try:
             probe.flush(_monotonic(), is_last=True)
         finally:
@@ -532,3 +539,31 @@ def _flush_on_sigterm(probe: Probe) -> None:
             os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGTERM, flush_and_die)
+    if getattr(sys.modules.get("multiprocessing.process"), "parent_process", lambda: None)() is not None:
+        _repeat_sigterm(probe)
+
+
+def _repeat_sigterm(probe: Probe) -> None:
+    """Send SIGTERM again until it is handled: a Pool sends it once, and waits for the end of its processes.
+
+    Python's handlers run between instructions. One that is due just before the main thread waits for a semaphore would
+    wait with it, for ever.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    others = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if others != -1:
+        signal.set_wakeup_fd(others)  # the script's, such as a loop of asyncio
+        return
+    probe.has_wakeup_fd = True
+    main_thread = threading.main_thread().ident
+
+    def repeat() -> None:
+        while os.read(reader, 1) != bytes([signal.SIGTERM]):
+            pass
+        while main_thread is not None:
+            time.sleep(0.1)
+            if not probe.is_writing:
+                signal.pthread_kill(main_thread, signal.SIGTERM)
+
+    threading.Thread(target=repeat, name="mosaic-sigterm", daemon=True).start()
