@@ -151,7 +151,7 @@ def test_a_run_that_cannot_be_is_refused_by_every_command(
 def test_odd_texts_of_a_trainer_are_shown_as_text(
     liar: HostileTrainer, tmp_path: Path, arguments: list[str], record_property: Callable[[str, object], None]
 ) -> None:
-    """F56: and what is no answer at all to any other call ends in a sentence."""
+    """F56: and what answers no call at all ends in a sentence."""
     texts = dict.fromkeys(("run_name", "algo", "env_id", "notes", "reason", "problem", "run_dir"), ODD)
     odd = view(**texts, group=f"../../{ODD}", tags=[ODD], warnings=[ODD])
     honest = {"GetRun": lambda _: pb.RunReply(view_json=json.dumps(odd)), "ListRuns": lambda _: list_reply(odd)}

@@ -1,4 +1,4 @@
-"""F60: an actor that does not act is no player: its fallbacks are counted, and a lasting failure stops the session."""
+"""F60: an actor that does not act does not play: its fallbacks are counted, and a lasting failure stops the session."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def add_copy(run: RunFolder, name: str, **changes: Any) -> RunFolder:
 
 
 def add_odd_things(workspace: Workspace, run: RunFolder) -> None:
-    """Beside a run's folder: files, links, folders that are no run, and runs of which something is wrong."""
+    """Beside a run's folder: files, links, folders that are not runs, and runs of which something is wrong."""
     runs = workspace.runs
     (runs / "file").write_bytes(b"\0\xff")
     (runs / "01K9FILE.json").write_text("{}")

@@ -306,7 +306,7 @@ def test_a_large_index_is_opened_unchecked_and_its_damage_is_found_later(tmp_pat
 
 
 def test_runs_are_ordered_by_the_time_of_their_submission_whatever_their_ids_are(index: Index) -> None:
-    """F58: an id of the daemon has its time, those of others are no times."""
+    """F58: an id of the daemon has its time, those of others have none."""
     issued, later = str(ULID.from_timestamp(1_000_000.0)), str(ULID.from_timestamp(3_000_000.0))
     beyond = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
     for run_id, submitted_at in ((later, 5.0), ("test1", 2_000_000.0), (issued, 9e9), (beyond, 2.0), ("zz", 1e11)):

@@ -415,7 +415,7 @@ class TrainerClient:
 
     def read_json(self, run: str, name: str) -> Any:
         """The content of a JSON file below a run's folder; None where it is missing, not valid JSON, or too large."""
-        if not self.files(run, name):  # most runs have none, which is no refusal for the daemon's log
+        if not self.files(run, name):  # most runs have none, and the daemon would log a refusal
             return None
         try:
             return json.loads(self.read_small_file(run, name))

@@ -28,7 +28,7 @@ SAME_LENGTH = 0.01
 
 def run_progress(view: RunView) -> RunProgress:
     is_finished = view.outcome is Outcome.SUCCEEDED
-    if view.kind != RunKind.TRAIN:  # steps of evaluations and sessions are no training
+    if view.kind != RunKind.TRAIN:  # what evaluations and sessions do is not training
         return RunProgress(is_finished=is_finished)
     fraction = progress_fraction(view)
     is_complete = fraction == 1.0 and view.total_timesteps is not None
