@@ -235,7 +235,7 @@ BAD_INPUT = (
         ("train", "sac_continuous_action", "--env-id", "CartPole-v1"),
         "has Discrete(2). These fit: ppo, dqn, c51, pqn, qrdqn, a2c, ppo_lstm, ppo_trxl",
     ),
-    (("train", "ppo", "--env-id", "../../etc"), "env_id"),
+    (("train", "ppo", "--env-id", "../../etc"), "--env-id: expected an environment id such as"),
     (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),
     (("train", "ppo", "--run-name", "../x"), "--run-name must be one line of text without / and"),
 )
