@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,10 @@ def add_odd_things(workspace: Workspace, run: RunFolder) -> None:
     (unfinished / "journal.jsonl").write_text('{"seq": 1}\nnot JSON\n')
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Workspace, str]]:
+@contextmanager
+def odd_workspace(folder: Path) -> Iterator[tuple[Workspace, str]]:
     """A workspace full of them, and the id of a healthy run: the newest that a daemon has started."""
-    place = Workspace(tmp_path_factory.mktemp("odd") / "var")
+    place = Workspace(folder / "var")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(place.root.with_name("config")))
         patch.delenv(WORKSPACE_VARIABLE, raising=False)
@@ -101,6 +102,20 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Workspace, s
         end_daemon(place)
         unexpected = [line for line in logged_problems(place.daemon_log) if line["level"] != "warning"]
         assert not unexpected
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Workspace, str]]:
+    """One for tests that only read."""
+    with odd_workspace(tmp_path_factory.mktemp("odd")) as made:
+        yield made
+
+
+@pytest.fixture
+def own_odd(tmp_path: Path) -> Iterator[tuple[Workspace, str]]:
+    """One for a test that changes it."""
+    with odd_workspace(tmp_path / "odd") as made:
+        yield made
 
 
 def run_command(workspace: Workspace, *arguments: str) -> CommandResult:
@@ -142,9 +157,9 @@ def test_runs_are_listed_by_the_time_of_their_submission(odd: tuple[Workspace, s
     assert not set(NAMES) & set(listed)
 
 
-def test_a_run_whose_id_is_no_ulid_works_in_every_command(odd: tuple[Workspace, str], tmp_path: Path) -> None:
+def test_a_run_whose_id_is_no_ulid_works_in_every_command(own_odd: tuple[Workspace, str], tmp_path: Path) -> None:
     """R1.2, F58: such as one that was started by hand; its id may be written in any case."""
-    workspace, _ = odd
+    workspace, _ = own_odd
     assert run_command(workspace, "tag", "Test1", "+good", "--json").json["tags"] == ["good"]
     assert run_command(workspace, "note", BY_HAND, "text", "--json").json["notes"] == "text"
     assert run_command(workspace, "rename", "est1", "its name", "--json").json["run_name"] == "its name"
@@ -168,9 +183,9 @@ def test_a_run_whose_id_is_no_ulid_works_in_every_command(odd: tuple[Workspace, 
     assert run_command(workspace, "show", BY_HAND, "--json").json["tags"] == ["good"]
 
 
-def test_an_id_beside_that_of_a_run_names_the_run_alone(odd: tuple[Workspace, str]) -> None:
+def test_an_id_beside_that_of_a_run_names_the_run_alone(own_odd: tuple[Workspace, str]) -> None:
     """F58: also where it is the name of a group, or begins other ids."""
-    workspace, run_id = odd
+    workspace, run_id = own_odd
     for group in ("zzzz", "zzz"):
         assert run_command(workspace, "resubmit", run_id, "--group", group, "--detach").code == 0
     refused = run_command(workspace, "tag", "zzz")
