@@ -84,7 +84,7 @@ def start(page: PlayView) -> PlaySession:
 def stop(page: PlayView) -> None:
     click(find(page, "play.start"))
     pump(lambda: not page.match.is_active, "the end")
-    assert [one.view.outcome for one in page.match.sessions if one.view] == ["cancelled"] * len(page.match.sessions)
+    assert [one.view.status for one in page.match.sessions if one.view] == ["ended"] * len(page.match.sessions)
 
 
 def focused() -> QWidget:
@@ -185,6 +185,9 @@ def test_cartpole_is_played_by_held_keys_and_handed_over_to_a_policy(
     page = open_page("CartPole-v1", mode=ControlMode.RESERVE, actor=actor)
     session, view = start(page), session_view(page)
     assert view.current_tab == VIDEO
+    turn = find(view, "play.session.turn", QLabel)
+    pump(lambda: "Press a key to start" in turn.text(), "what starts it")
+    assert (state_of(session).is_paused, state_of(session).step) == (True, 0)
     for key, name in ((Qt.Key.Key_Right, "right"), (Qt.Key.Key_Left, "left")):
         QTest.keyPress(focused(), key)
         pump(lambda: state_of(session).seats[0].last_action == name, f"a push to the {name}")  # noqa: B023
@@ -266,6 +269,20 @@ def test_two_players_are_stepped_together_with_the_same_seed(open_page: Open) ->
     stop(page)
 
 
+def test_a_comparison_in_real_time_starts_with_the_first_key(open_page: Open) -> None:
+    page = open_page("MountainCar-v0")
+    click(find(page, "play.compare"))
+    session, other = start(page), page.match.second
+    pump(lambda: other.state is not None and state_of(session).waits_for_key, "both to wait for a key")
+    click(find(page, "play.reset"))
+    pump(lambda: state_of(other).episode == 2, "the reset")
+    assert (state_of(session).step, state_of(other).step) == (0, 0)
+    find(page, "play.session", SessionView).take_focus()
+    tap(Qt.Key.Key_Right)
+    pump(lambda: min(state_of(session).step, state_of(other).step) > 1, "the steps of both")
+    stop(page)
+
+
 def test_a_comparison_ends_with_its_window(open_page: Open, program: Application, trainer: TrainerClient) -> None:
     """Only this window steps it: it would be paused for ever."""
     page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY)
@@ -273,7 +290,7 @@ def test_a_comparison_ends_with_its_window(open_page: Open, program: Application
     start(page)
     run_ids = [one.run_id for one in page.match.sessions]
     program.window.close()
-    assert [ended(trainer, str(run_id)).outcome for run_id in run_ids] == ["cancelled", "cancelled"]
+    assert [ended(trainer, str(run_id)).status for run_id in run_ids] == ["ended", "ended"]
 
 
 def test_a_model_that_cannot_act_waits_for_a_retry(open_page: Open) -> None:

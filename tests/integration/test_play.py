@@ -107,6 +107,48 @@ def test_held_keys_act_in_real_time(trainer: TrainerClient, start: Start) -> Non
         )
 
 
+def test_a_human_in_real_time_starts_with_the_first_key_and_ends_the_session(
+    trainer: TrainerClient, start: Start
+) -> None:
+    run_id = start("CartPole-v1")
+    waiting = wait_for_state(trainer, run_id, lambda state: state.waits_for_key, "the session to wait for a key")
+    assert (waiting.is_paused, waiting.episode, waiting.step) == (True, 1, 0)
+    with trainer.control_session(run_id) as control:
+        control.send(Reset(seed=7))
+        again = wait_for_state(trainer, run_id, lambda state: state.seed == 7, "the reset")
+        control.send(Keys())
+        assert (again.waits_for_key, again.step) == (True, 0)
+        control.send(Keys(down=("Right",), pressed=("Right",)))
+        moving = wait_for_state(trainer, run_id, lambda state: state.step > 0 or state.episode > 2, "the first step")
+        assert (moving.waits_for_key, moving.is_paused) == (False, False)
+    trainer.cancel(run_id)
+    view = ended(trainer, run_id)
+    assert (view.outcome, view.status, view.end_reason) == ("succeeded", "ended", "Ended on request.")
+
+
+@pytest.mark.parametrize("way", ["resume", "step", "hand_back"])
+def test_a_session_that_waits_for_a_key_starts_by_other_ways_too(
+    trainer: TrainerClient, start: Start, way: str
+) -> None:
+    run_id = start("MountainCar-v0", standby={"kind": "random"})
+    wait_for_state(trainer, run_id, lambda state: state.waits_for_key, "the session to wait for a key")
+    wait_for(lambda: trainer.get(run_id).stage == "paused", "the daemon to know that the session is paused")
+    with trainer.control_session(run_id) as control:
+        if way == "resume":
+            trainer.resume(run_id)
+        else:
+            control.send(Step() if way == "step" else HandBack())
+        started = wait_for_state(trainer, run_id, lambda state: state.step > 0, "the first step")
+    assert not started.waits_for_key
+
+
+def test_a_session_with_a_number_of_episodes_that_is_stopped_is_cancelled(trainer: TrainerClient, start: Start) -> None:
+    run_id = start("CartPole-v1", "random", episodes=100_000)
+    wait_for_state(trainer, run_id, lambda state: state.step > 0, "the first step")
+    trainer.cancel(run_id)
+    assert ended(trainer, run_id).status == "cancelled"
+
+
 def test_who_acted_is_counted_by_step(trainer: TrainerClient, start: Start) -> None:
     standby = {"kind": "script", "target": "frozen_lake"}
     run_id = start("FrozenLake-v1", "random", standby=standby, alternate_steps=2, max_steps=5, episodes=4, seed=3)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from mosaic.contracts.states import Outcome, Stage
+from mosaic.contracts.states import ENDED, Outcome, Stage
 
 if TYPE_CHECKING:
     from mosaic.contracts.experiment_member import ExperimentMember
@@ -23,7 +23,7 @@ STATUS_ORDER = (
 )
 """The order in which a progress line counts runs that are not done."""
 COUNTED = {
-    "done": ("succeeded",),
+    "done": ("succeeded", ENDED),
     "running": ("starting", "running", "stalled", "paused", "stopping"),
     "queued": ("queued",),
     "failed": ("failed", "rejected", "lost"),
@@ -155,4 +155,4 @@ def format_counts(statuses: Sequence[str]) -> str:
     """`18 of 30 done, 2 failed, 4 running, 6 queued`."""
     counts = Counter(statuses)
     rest = [f"{counts[status]} {status}" for status in STATUS_ORDER if counts[status]]
-    return ", ".join([f"{counts[str(Outcome.SUCCEEDED)]} of {len(statuses)} done", *rest])
+    return ", ".join([f"{counts[str(Outcome.SUCCEEDED)] + counts[ENDED]} of {len(statuses)} done", *rest])

@@ -42,6 +42,7 @@ class PlaySession:
         state: StateWriter,
         rate_hz: float | None,
         tap: FrameTap | None = None,
+        is_real_time: bool = False,
     ) -> None:
         self._config = config
         self._run = run
@@ -52,6 +53,7 @@ class PlaySession:
         self._tap = tap
         self._watch = FileWatch(run.folder.inbox)
         self._is_paused = False
+        self._waits_for_key = is_real_time and self._has_acting_human
         self._failure = ""
         """Why it has paused by itself."""
         self._single_steps = 0
@@ -78,10 +80,13 @@ class PlaySession:
             self._state.has_changed = True  # input changes nothing before the step; a write now would delay the next
         match command:
             case play_commands.Keys():
+                if command.down or command.pressed:
+                    self._start_by_input()
                 acting = {turn.agent for turn in self._env.turns}
                 for seat in self._seats.values():
                     seat.receive_keys(command, seat.agent in acting)
             case play_commands.Act():
+                self._start_by_input()
                 acting = {turn.agent for turn in self._env.turns}
                 for seat in self._find_seats(command.agent):
                     if seat.agent in acting:
@@ -90,8 +95,10 @@ class PlaySession:
                 for seat in self._find_seats(command.agent):
                     if seat.switch(to_human=isinstance(command, play_commands.TakeOver)):
                         self._recorder.change_actor(seat.agent, seat.actor_name)
+                if not self._has_acting_human:
+                    self._start_by_input()
             case play_commands.Step():
-                self._single_steps, self._failure = self._single_steps + 1, ""
+                self._single_steps, self._failure, self._waits_for_key = self._single_steps + 1, "", False
             case play_commands.Reset():
                 self._next_seed, self._is_reset_requested = command.seed, True
                 self._single_steps = 0
@@ -104,7 +111,18 @@ class PlaySession:
         agents = [turn.agent for turn in self._env.turns] if agent is None else [agent]
         return [self._seats[one] for one in agents if one in self._seats]
 
+    @property
+    def _has_acting_human(self) -> bool:
+        return any(seat.is_human for seat in self._seats.values())
+
+    def _start_by_input(self) -> None:
+        """Start a session that waits for a key; one that is stepped from outside is started there."""
+        if self._waits_for_key:
+            self._waits_for_key, self._state.has_changed = False, True
+            self._set_paused(self._config.is_paused)
+
     def _set_paused(self, is_paused: bool) -> None:
+        self._waits_for_key = self._waits_for_key and is_paused
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             self._failure = self._failure if is_paused else ""
@@ -122,7 +140,7 @@ class PlaySession:
 
     def play(self) -> None:
         """Play until the episodes are over or a stop is requested."""
-        self._set_paused(self._config.is_paused)
+        self._set_paused(self._config.is_paused or self._waits_for_key)
         while not self._run.stop_requested and not self._is_complete:
             number = self._state.start_episode()
             seed = self._choose_seed(number) if self._next_seed is None else self._next_seed
@@ -165,8 +183,7 @@ class PlaySession:
 
     def _show_end(self) -> None:
         """Show the end of an episode: in a paused session until the next step, else for a moment."""
-        has_human = any(seat.is_human for seat in self._seats.values())
-        until = max(time.monotonic() + SHOW_END_S if has_human else 0.0, self._next_step_at)
+        until = max(time.monotonic() + SHOW_END_S if self._has_acting_human else 0.0, self._next_step_at)
         while not (self._run.stop_requested or self._is_reset_requested or self._is_complete):
             left = until - time.monotonic()
             if self._single_steps or (left <= 0 and not self._is_paused):
@@ -263,7 +280,12 @@ class PlaySession:
 
     def _write_state(self) -> None:
         self._state.write(
-            self._seats, self._returns, is_paused=self._is_paused, rate_hz=self._rate_hz, failure=self._failure
+            self._seats,
+            self._returns,
+            is_paused=self._is_paused,
+            waits_for_key=self._waits_for_key,
+            rate_hz=self._rate_hz,
+            failure=self._failure,
         )
 
     def close(self) -> None:

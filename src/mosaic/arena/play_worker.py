@@ -155,6 +155,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             StateWriter(folder, env, prepared.entry, prepared.action_names, prepared.own_rate_hz),
             prepared.rate_hz,
             tap,
+            is_real_time=prepared.own_rate_hz is not None,
         )
         stack.callback(session.close)
         sessions.append(session)
@@ -165,7 +166,11 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
             recorder.close()  # before the run is seen to have ended
             # Also of a session that fails: its complete episodes count.
             write_json(folder.play_summary, summarize_session(config, prepared.seats, session.episodes))
-        run.finish("stopped" if run.stop_requested else "succeeded")
+        lasts_until_stopped = config.has_human or config.episode_count is None
+        if run.stop_requested and not lasts_until_stopped:
+            run.finish("stopped")
+        else:
+            run.finish("succeeded", "Ended on request." if run.stop_requested else None)
 
 
 def _make_tap(config: PlayConfig, run: Run, env: PlayEnv) -> FrameTap | None:

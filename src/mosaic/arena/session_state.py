@@ -86,6 +86,7 @@ class StateWriter:
         returns: Mapping[str, float],
         *,
         is_paused: bool,
+        waits_for_key: bool,
         rate_hz: float | None,
         failure: str,
     ) -> None:
@@ -99,6 +100,7 @@ class StateWriter:
             seed=self.seed,
             ending=self._ending,
             is_paused=is_paused,
+            waits_for_key=waits_for_key,
             failure=failure,
             rate_hz=rate_hz,
             own_rate_hz=self._own_rate_hz,

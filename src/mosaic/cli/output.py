@@ -33,6 +33,7 @@ _UNLIMITED_WIDTH = 10_000
 OUTCOMES = ("succeeded", "failed", "cancelled", "rejected", "lost")
 OUTCOME_STYLES = {
     "succeeded": "green",
+    "ended": "green",
     "failed": "red",
     "rejected": "red",
     "lost": "red",

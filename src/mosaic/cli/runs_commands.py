@@ -15,6 +15,7 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.parameters import find_run, run_argument
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.printable import make_printable
+from mosaic.contracts.states import ENDED
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -160,7 +161,7 @@ def runs(
 def summarize_runs(views: list[RunView]) -> str:
     """`30 runs: 18 succeeded, 2 running, 10 queued. Next in the queue: 2 of 2 slots busy, place 1.`"""
     numbers = Counter(view.status for view in views)
-    listed = ", ".join(f"{numbers[status]} {status}" for status in (*STATUSES, "stalled") if numbers[status])
+    listed = ", ".join(f"{numbers[status]} {status}" for status in (*STATUSES, ENDED, "stalled") if numbers[status])
     queued = sorted((view for view in views if view.queue_position), key=lambda view: view.queue_position or 0)
     waiting = f" Next in the queue: {queued[0].wait_reason}." if queued else ""
     return f"{formatting.count_noun(len(views), 'run')}: {listed}.{waiting}"

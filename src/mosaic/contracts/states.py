@@ -40,6 +40,10 @@ class Outcome(StrEnum):
     """Its keeper disappeared, so its end was not recorded."""
 
 
+ENDED = "ended"
+"""A play session that lasted until it was stopped, which is a success."""
+
+
 class ResumeObstacle(StrEnum):
     """Why a run cannot be resumed."""
 
@@ -246,8 +250,9 @@ class RunRecord(StoredState):
 
     @property
     def status(self) -> str:
-        """One word: the outcome of a finished run, or the stage."""
-        return str(self.outcome or self.stage)
+        """One word: the outcome of a finished run, `ended` of a play session that lasts until then, or the stage."""
+        is_ended = self.kind is RunKind.PLAY and self.outcome is Outcome.SUCCEEDED and self.end_reason
+        return ENDED if is_ended else str(self.outcome or self.stage)
 
     @property
     def end_reason(self) -> str | None:

@@ -559,6 +559,8 @@ class SessionState(RewardView):
     """None in a replay of an episode that was started from a random state."""
     ending: str
     is_paused: bool
+    waits_for_key: bool = False
+    """Whether the first key of a human starts it: in real time, they would lose before they have looked."""
     failure: str = ""
     """Why it has paused by itself: an actor cannot act. Resuming tries again."""
     rate_hz: float | None

@@ -51,6 +51,7 @@ STATE_ICONS = {
     "paused": ("mdi6.pause-circle", "warning"),
     "stopping": ("mdi6.stop-circle-outline", "warning"),
     "succeeded": ("mdi6.check-circle", "good"),
+    "ended": ("mdi6.check-circle-outline", "muted"),
     "failed": ("mdi6.close-circle", "bad"),
     "cancelled": ("mdi6.cancel", "muted"),
     "rejected": ("mdi6.alert-circle", "bad"),

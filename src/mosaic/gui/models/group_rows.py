@@ -11,7 +11,7 @@ from mosaic.formatting import PLACEHOLDER, format_si_number, progress_fraction
 
 STATE_ORDER = (
     *("running", "stalled", "paused", "starting", "stopping", "queued"),
-    *("failed", "lost", "rejected", "succeeded", "cancelled"),
+    *("failed", "lost", "rejected", "succeeded", "ended", "cancelled"),
 )
 """The state of a group is the first of these that one of its runs has."""
 

@@ -218,6 +218,8 @@ class PlayMatch(QObject):
         playing = [session for session in self.sessions if session.is_playing]
         if not playing or any(session.is_active and not session.is_playing for session in self.sessions):
             return False
+        if any(session.state and session.state.waits_for_key for session in playing):
+            return False
         return all(
             session.state is None or _progress(session.state) != self._requested.get(session) for session in playing
         )

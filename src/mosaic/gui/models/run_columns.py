@@ -17,7 +17,7 @@ VALUES_AFTER = "seed"
 """Such columns come after this one."""
 _STATE_ORDER = (
     *("running", "stalled", "paused", "stopping", "starting", "queued"),
-    *("failed", "lost", "rejected", "cancelled", "succeeded"),
+    *("failed", "lost", "rejected", "cancelled", "ended", "succeeded"),
 )
 """Those that may need attention come first."""
 

@@ -227,6 +227,8 @@ def format_turn(state: SessionState, is_playing: bool, is_paused: bool) -> tuple
     problems = [f"{seat.agent}: {seat.problem}" if seat.agent else seat.problem for seat in state.seats if seat.problem]
     if problems and not state.failure:
         return " ".join(problems), True
+    if state.waits_for_key and is_playing:
+        return "Press a key to start", False
     if state.ending != "running":
         return f"The episode is over: {state.ending}.", False
     parts = []
