@@ -126,7 +126,7 @@ def test_code_of_imported_runs_is_asked_about_once(
     program: Application, form: BatchEvaluation, trainer: Evaluating, answer: str
 ) -> None:
     for one in (FIRST, SECOND):
-        trainer.refused[one] = NotTrusted("This config was imported and would import my_envs. If you trust it, …")
+        trainer.refused[one] = NotTrusted.for_risk("This config was imported and would import my_envs.")
     click(form.submit_button)
     yes = question_button("trust.question.yes")
     pump(lambda: rows(form)[0][3] == "queued", "the run that needs no trust")

@@ -167,12 +167,11 @@ def test_code_of_an_imported_run_is_executed_only_after_a_question(
     """F45: the question names what would be executed."""
     trusted: list[bool] = []
     would = "This config was imported and would start a program (argv: python -c '# If you trust it' evil.py)."
-    refusal = f"{would} If you trust it, add --trust."
 
     def refuse_first(*_: Any, is_trusted: bool = False) -> Any:
         trusted.append(is_trusted)
         if not is_trusted:
-            raise NotTrusted(refusal)
+            raise NotTrusted.for_risk(would)
         return view(7)
 
     fake.submit = lambda payload, _, is_trusted, key: refuse_first(is_trusted=is_trusted)  # type: ignore[assignment, method-assign, misc]

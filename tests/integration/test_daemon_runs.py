@@ -236,6 +236,9 @@ def test_runs_are_found_by_a_name_that_only_one_of_them_has(trainer: TrainerClie
     assert trainer.get("Grüße").run_id == second
     with pytest.raises(UnknownName, match="Did you mean 'wider network'"):
         trainer.get("wider netwrok")
+    trainer.submit({**scripted(), "metadata": {**scripted()["metadata"], "group": "ablation"}})
+    with pytest.raises(UnknownName, match="Did you mean the group 'ablation'"):
+        trainer.get("ablatoin")
     trainer.annotate("Grüße", run_name="wider network")
     with pytest.raises(UnknownName, match=f"'wider network' could be any of {first} .*wider network.*; {second} "):
         trainer.cancel("wider network")

@@ -183,7 +183,7 @@ def test_a_single_run_is_named_by_what_differs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nobody",), "No run or group 'nobody'."),
+        (("nobody",), "No run 'nobody'."),
         (("fast", "--by", "learning_rat"), "No setting 'learning_rat' in these runs. Did you mean 'learning_rate'?"),
         (("fast", "--tag", "losses/los"), "No metric 'losses/los' in these runs. Did you mean 'losses/loss'?"),
         (("fast", "--last", "0"), "--last must be a whole number of at least 1, not 0."),

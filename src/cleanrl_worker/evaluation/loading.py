@@ -19,7 +19,7 @@ from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipp
 from mosaic.arena.evaluation_batches import EvaluatedPolicy, batch_size, first_evaluation_seed
 from mosaic.arena.recording import Preprocessing, RecordingHeader
 from mosaic.arena.simulation import library_versions
-from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_key
+from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
 from mosaic.envs import make
 from mosaic.envs.factory import describe_env, find_family
 from mosaic.envs.spaces import find_choices, make_flattener
@@ -86,9 +86,13 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
     if saved.checkpoint is not None and algo not in (None, saved.algo):
         raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {algo!r}.")
     algo, env_id = algo or saved.algo, env_id or saved.env_id
-    for field, value, flag in (("algorithm", algo, "--algo"), ("environment", env_id, "--env-id")):
+    for name, value, field, hint in (
+        ("algo", algo, "algorithm", "--algo, or for an actor its option, such as algo=ppo"),
+        ("env_id", env_id, "environment", "--env-id"),
+    ):
         if not value:
-            raise BadInput(f"{saved.path} does not state its {field}. Give it: {flag}")
+            message = f"{saved.path} does not state its {field}. Give it: {hint}"
+            raise BadInput(message, [FieldProblem(name, message)])
     assert algo is not None
     assert env_id is not None
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)

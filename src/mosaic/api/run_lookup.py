@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName, similar_names
+from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
 from mosaic.contracts.options import RunKind
 from mosaic.formatting import count_noun
 
@@ -75,9 +75,9 @@ def resolve_name(
     members = trainer.runs(group=name, include_archived=include_archived)[::-1]
     try:
         view = _find_run(trainer, name, fits, include_archived)
-    except UnknownName as error:
+    except UnknownName:
         if not members:
-            raise _unknown_error(trainer, name, error) from None
+            raise
     else:
         if [member.run_id for member in members] == [view.run_id]:
             return NamedRuns(members, is_group=True)
@@ -94,15 +94,6 @@ def resolve_name(
         listed = ", ".join(f"{count} {status}" for status, count in statuses.items())
         raise NotAllowed(f"No run of group {name!r} is in a state for this: {listed}.")
     return NamedRuns(matches, is_group=True)
-
-
-def _unknown_error(trainer: TrainerClient, name: str, error: UnknownName) -> UnknownName:
-    """The error for a name that is neither a run nor a group, with the group of a similar name."""
-    message = str(error).replace("No run ", "No run or group ", 1)
-    groups = {view.group for view in trainer.runs(limit=MAX_SEARCHED) if view.group}
-    if message == str(error) or "Did you mean" in message or not (near := similar_names(name, groups)):
-        return UnknownName(message)
-    return UnknownName(f"No run or group {name!r}. Did you mean the group {' or '.join(map(repr, near))}?")
 
 
 def has_policy(view: RunView) -> bool:

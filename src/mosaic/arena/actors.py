@@ -135,13 +135,7 @@ class PolicyActor:
             raise BadInput(
                 f"{choice}: no policy acts in {seat.env_id}, whose agents act by turns. Choose another actor."
             )
-        algo = choice.options["algo"]
-        try:
-            self._policy = load_policy_file(path, algo, seat.env_id).for_agent(seat.agent)
-        except BadInput as error:
-            if algo is None and "--algo" in str(error):
-                error.args = (str(error).replace("--algo", "the option algo of the actor, such as algo=ppo"),)
-            raise
+        self._policy = load_policy_file(path, choice.options["algo"], seat.env_id).for_agent(seat.agent)
         self._share_statistics(choice, seat)
         self._clip = make_action_clipper(seat.action_space)
         expected = getattr(seat.observation_space, "shape", None)

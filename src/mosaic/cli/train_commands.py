@@ -385,7 +385,7 @@ def read_payload(path: str, is_trusted: bool = False) -> dict[str, Any]:
     if not isinstance(payload, dict):
         raise BadInput(f"{name} holds {type(payload).__name__}; expected a JSON object with metadata and artifacts.")
     if not is_trusted and (modules := imported_modules(payload)):
-        raise NotTrusted(f"{name} would import the module {modules[0]!r}. If you trust it, add --trust.")
+        raise NotTrusted.for_risk(f"{name} would import the module {modules[0]!r}.")
     return payload
 
 

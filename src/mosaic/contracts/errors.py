@@ -88,6 +88,15 @@ class NotAllowed(BadInput):
 class NotTrusted(NotAllowed):
     log_code = "LOG712"
 
+    @classmethod
+    def for_risk(cls, risk: str) -> NotTrusted:
+        """`risk` is a sentence: what would be executed."""
+        return cls(f"{risk} If you trust it, add --trust.", [FieldProblem("", risk)])
+
+    @property
+    def risk(self) -> str:
+        return self.problems[0].problem if self.problems else str(self)
+
 
 class ReadOnlyWorkspace(BadInput):
     log_code = "LOG717"

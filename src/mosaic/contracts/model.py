@@ -89,7 +89,8 @@ def _field_problem(problem: dict[str, Any], prefix: str, written_paths: Mapping[
     if problem["type"] == "missing":
         return FieldProblem(path, "missing")
     expected = _EXPECTED.get(problem["type"])
-    message = f"expected {expected}" if expected else str(problem["msg"]).removeprefix("Value error, ")
+    raised = problem.get("ctx", {}).get("error")  # by a validator of ours
+    message = f"expected {expected}" if expected else str(raised or problem["msg"])
     value = problem.get("input")
     is_plain = isinstance(value, (str, int, float, bool)) or value is None
     given = f" (given: {str(value)[:60]!r})" if is_plain else ""

@@ -63,7 +63,7 @@ def require_trust(payload: Payload) -> None:
     if choice.id == PLAY_WORKER:
         found += list_risks(choice.config)
     if found:
-        raise NotTrusted(f"This config was imported and would {' and '.join(found)}. If you trust it, add --trust.")
+        raise NotTrusted.for_risk(f"This config was imported and would {' and '.join(found)}.")
 
 
 def refuse_import_folders(payload: Payload, trainer_folder: Path) -> None:

@@ -259,9 +259,11 @@ class Records:
         ids = {record.run_id.upper(): record.run_id for record in recent}
         near = [ids[found] for found in difflib.get_close_matches(reference.upper(), ids, n=1)]
         names = {record.run_name for record in recent if record.run_name}
+        groups = {record.group for record in recent if record.group}
         near = near or [repr(name) for name in similar_names(reference, names)]
+        near = near or [f"the group {name!r}" for name in similar_names(reference, groups)]
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise UnknownName(f"No run {reference!r}.{hint} List them: mosaic runs")
+        raise UnknownName(f"No run or group {reference!r}.{hint} List them: mosaic runs")
 
     def _describe_candidate(self, run_id: str) -> str:
         view = self.view(run_id)

@@ -40,7 +40,7 @@ def ask_with_trust(
             "trust.question",
             "Imported run",
             "Execute code of an imported run?",
-            str(error).rpartition(" If you trust it")[0],
+            error.risk,
             "Trust it and run",
             lambda: ask(lambda trainer: call(trainer, True), then, failed),
             "Do not run",
