@@ -10,12 +10,23 @@ from typing import Any
 
 import pytest
 from tests.helpers.commands import MOSAIC, mosaic
+from tests.helpers.commands_by_kind import ALL, EXTRA
 from tests.helpers.daemons import LiveDaemon, ended, environment, running_daemon, scripted, wait_for
 
+from mosaic.cli.cli_context import CREATING_COMMANDS
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
-
+WITHOUT_A_WORKSPACE = (
+    *("gui", "algorithms", "presets", "actors", "llm", "sweep init", "wandb login", "wandb logout", "wandb probe"),
+    *("daemon", "trainer", "completion"),
+)
+NEEDING_A_WORKSPACE = [
+    name
+    for name, _ in ALL
+    if not f"{name} ".startswith(tuple(f"{one} " for one in (*CREATING_COMMANDS, *WITHOUT_A_WORKSPACE)))
+]
+"""Commands that work with what is in a workspace."""
 TINY = ("--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16")
 
 
@@ -318,6 +329,35 @@ def test_commands_work_with_a_trainer_of_another_machine(
     monkeypatch.delenv("MOSAIC_TOKEN")
     assert "needs its token" in mosaic(elsewhere, "runs", *remote).err
     assert not elsewhere.root.exists()
+
+
+# --- a workspace that is not there
+
+
+@pytest.mark.parametrize("name", NEEDING_A_WORKSPACE)
+def test_a_workspace_that_was_mistyped_is_not_created(name: str, workspace: Workspace, tmp_path: Path) -> None:
+    arguments = [*name.split(), *("last" for _ in dict(ALL)[name])]
+    extra = EXTRA | {"push": ["--repo", "a/b"], "prune": ["--videos"], "wandb sync": ["--all"]}
+    arguments += [word.format(out=tmp_path) for word in extra.get(name, ()) if word != "--json"]
+    result = mosaic(workspace, "--var", str(workspace.root), *arguments, "--json")
+    assert (result.code, f"No workspace at {workspace.root}" in result.json["error"]) == (2, True), result
+    assert "mosaic train" in result.err
+    assert not workspace.root.parent.exists()
+
+
+@pytest.mark.parametrize("variable", ["", "elsewhere"])
+def test_the_default_workspace_of_a_new_machine_holds_nothing(
+    variable: str, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs", "experiments", "sweeps", "leaderboard", "wandb status"):
+        plain, result = (mosaic(workspace, *name.split(), *more, MOSAIC_VAR=variable) for more in ((), ("--json",)))
+        assert (plain.code, result.code) == (0, 0), plain.err
+        assert (result.json["runs"] if name == "wandb status" else result.json) == []
+        assert "mosaic " in plain.err, "what to do first"
+    refused = mosaic(workspace, "show", "last", MOSAIC_VAR=variable)
+    assert (refused.code, f"No workspace at {tmp_path / (variable or 'var')}" in refused.err) == (2, True)
+    assert not (tmp_path / (variable or "var")).exists()
 
 
 # --- output

@@ -29,6 +29,11 @@ Result = TypeVar("Result")
 INTERRUPTED_EXIT_CODE = 130
 """After Ctrl-C, or where what was waited for was cancelled."""
 TRUST_HINT = "If you trust what is in it: mosaic workspace trust"
+CREATING_COMMANDS = (
+    *("demo", "doctor", "envs", "train", "run", "check", "submit", "experiment check", "experiment run", "sweep run"),
+    *("eval", "play", "duel", "import", "pull", "daemon start"),
+)
+"""Create the workspace where there is none; all others refuse it."""
 YAML_SUFFIXES = (".yaml", ".yml")
 """An argument that ends like this is a file, and otherwise a name."""
 
@@ -96,6 +101,21 @@ class CliContext:
             raise BadInput(f"The workspace {chosen.root} is a file; expected a folder. Name another: --var DIR")
         return chosen
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether the workspace is the one that is used unless --var names another, and was not created yet.
+
+        A list of what it holds is empty.
+        """
+        return not self.is_remote and self.workspace_dir is None and not self.workspace.trainer.exists()
+
+    def existing_workspace(self) -> Workspace:
+        """Refuses one that was not created, such as one that was mistyped."""
+        workspace = self.workspace
+        if not workspace.trainer.exists():
+            raise BadInput(f"No workspace at {workspace.root}; `mosaic train` creates one. Name another: --var DIR")
+        return workspace
+
     def log(self, event: str, level: str = "info", **fields: object) -> None:
         """Write a line to the log of the command line, if the workspace exists."""
         with suppress(BadInput, FileNotFoundError):  # no valid path, which is what the error says that is being logged
@@ -142,7 +162,11 @@ class CliContext:
             from mosaic.client import connect_remote
 
             return connect_remote(remote)
-        return connect(self.workspace, may_start, self.daemon_arguments)
+        command = click.get_current_context(silent=True)  # none in a thread that follows a run
+        words = command.command_path.split() if command else []
+        is_creating = not words or words[1] in CREATING_COMMANDS or " ".join(words[1:3]) in CREATING_COMMANDS
+        workspace = self.workspace if is_creating or not may_start else self.existing_workspace()
+        return connect(workspace, may_start, self.daemon_arguments)
 
     def remote_trainer(self) -> RemoteTrainer | None:
         """How to reach the daemon on another machine; None: this workspace's own is used."""
@@ -180,6 +204,10 @@ class CliContext:
     def trainer(self, may_start: bool = True) -> TrainerClient:
         """The connection of this command, opened on first use."""
         return self._reconnecting(may_start).trainer()
+
+    def runs(self, **filters: Any) -> list[RunView]:
+        """The runs that match all filters, newest first."""
+        return [] if self.is_unused else self.trainer().runs(**filters)
 
     def call_with_reconnect(self, call: Callable[[TrainerClient], Result], retry_s: float | None = None) -> Result:
         """Makes a call that may safely be made twice: a daemon that died meanwhile is started again.

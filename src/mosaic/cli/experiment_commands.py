@@ -157,7 +157,7 @@ def status(context: CliContext, experiment_name: str) -> None:
 def experiments(context: CliContext, archived: bool) -> None:
     """Lists the groups of runs with the number of runs by status, newest first."""
     groups: dict[str, list[RunView]] = {}
-    for view in context.trainer().runs(include_archived=archived):
+    for view in context.runs(include_archived=archived):
         if view.group:
             groups.setdefault(view.group, []).append(view)
     if context.is_json:

@@ -134,7 +134,7 @@ def runs(
     """Lists runs, newest first."""
     if limit is None:
         limit = 0 if is_all or context.is_json else DEFAULT_LIMIT + 1
-    views = context.trainer().runs(**filters, include_archived=archived, limit=limit)  # type: ignore[arg-type]
+    views = context.runs(**filters, include_archived=archived, limit=limit)
     if context.is_json:
         output.print_json(views)
         return

@@ -194,7 +194,7 @@ def dashboard(context: CliContext, sweep_name: str, port: int) -> None:
     """Opens a sweep in optuna-dashboard, on this machine only, until Ctrl-C. Do not change anything in it."""
     from mosaic.api.sweeps.sweep_folder import find_sweep
 
-    folder = find_sweep(context.workspace, sweep_name)
+    folder = find_sweep(context.existing_workspace(), sweep_name)
     beside = Path(sys.executable).with_name(DASHBOARD)
     program = str(beside) if beside.is_file() else shutil.which(DASHBOARD)
     if program is None:
@@ -218,7 +218,7 @@ def sweeps(context: CliContext) -> None:
     from mosaic.api.sweeps.sweep_result import best_trial, format_params, format_trial_counts
     from mosaic.cli.sweep_output import sweep_json
 
-    names = sweep_names(context.workspace)
+    names = [] if context.is_unused else sweep_names(context.existing_workspace())
     if not names and not context.is_json:
         output.print_message(f"No sweeps yet in {context.place}. Start one: mosaic sweep init ALGO ENV > FILE.yaml")
         return
@@ -254,7 +254,7 @@ def _open_for_reading(context: CliContext, name: str) -> tuple[SweepFolder, Stud
     path = Path(name)
     if path.suffix in YAML_SUFFIXES:
         name = parse_sweep(read_sweep(path)).name
-    folder = find_sweep(context.workspace, name)
+    folder = find_sweep(context.existing_workspace(), name)
     return folder, read_study(folder)
 
 
