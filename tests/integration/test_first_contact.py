@@ -17,6 +17,7 @@ from mosaic.cli.cli_context import CREATING_COMMANDS
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
+
 WITHOUT_A_WORKSPACE = (
     *("gui", "algorithms", "presets", "actors", "llm", "sweep init", "wandb login", "wandb logout", "wandb probe"),
     *("daemon", "trainer", "completion"),

@@ -107,6 +107,8 @@ def test_training_waiting_curves_evaluation_and_policy(
     comparison = mosaic.compare("ours")
     printed = json.loads(command(workspace, "compare", "ours", "--json").out)
     assert [group.final_return.point for group in comparison.statistics.groups] == [printed["groups"][0]["mean"]]
+    for shown in (comparison, comparison.statistics, comparison.entries, comparison.scored_groups):
+        assert "array" not in repr(shown)
     assert command(workspace, "daemon", "stop").code == 0
     assert mosaic.get_run(run.id).tag("second", remove=["first"]).note("well").view.tags == ("second",)
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mosaic.statistics.aggregates import ScoreRange, aggregate_groups
 from mosaic.statistics.comparison import ComparedRun, compare
 from mosaic.statistics.curves import (
     Floats,
@@ -168,6 +169,21 @@ def test_probabilities_of_improvement_agree_in_both_directions() -> None:
     better = compare(runs, "algo", 0.0).improvement_probability
     one, other = better["ppo", "dqn"], better["dqn", "ppo"]
     assert (one.point, one.low, one.high) == pytest.approx((1 - other.point, 1 - other.high, 1 - other.low))
+
+
+def test_what_is_compared_prints_names_runs_and_means_and_no_arrays() -> None:
+    curve = np.linspace(0.0, 1.0, 5000)
+    runs = [ComparedRun(f"{at}", "a run", {"algo": "ppo"}, curve, curve, np.array([at])) for at in (1.0, 3.0)]
+    compared = compare(runs, "algo", 0.0)
+    (group,) = compared.groups
+    assert repr(group) == "<RunGroup ppo: 2 runs, mean 2 [-10.7062, 14.7062]>"
+    assert repr(group) in repr(compared)
+    assert repr(compare(runs[:1], "algo", 0.0).groups[0]) == "<RunGroup ppo: 1 run, mean 1>"
+    ranges = {name: ScoreRange(0.0, 8.0) for name in "AB"}
+    scores = aggregate_groups({"ppo": dict.fromkeys(ranges, np.arange(9.0))}, ranges, False)
+    for shown in (runs[0], group, group.curve, compared, scores):
+        assert len(repr(shown)) < 400
+        assert "array" not in repr(shown)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class ComparisonResult:
 
     def __repr__(self) -> str:
         groups = ", ".join(
-            f"{group.name}{f' on {name}' if self.environments else ''}: {group.final_return.point:.6g}"
+            f"{group.name}{f' on {name}' if self.environments else ''}: {group.final_return}"
             for name, group in self.scored_groups
         )
         return make_printable(f"<ComparisonResult of {self.tag}, by {self.by or EACH_RUN}: {groups}>")

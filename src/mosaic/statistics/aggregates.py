@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mosaic.contracts.printable import make_printable
 from mosaic.statistics.curves import ConfidenceBand, ConfidenceInterval
 from mosaic.statistics.scores import (
     Strata,
@@ -66,6 +67,9 @@ class GroupAggregate:
     """How far scores fall short of 1 on average; what is above 1 does not count. Lower is better."""
     profile: tuple[ConfidenceInterval, ...]
     """For each threshold: the share of runs that score higher, averaged over environments."""
+
+    def __repr__(self) -> str:
+        return make_printable(f"<GroupAggregate {self.name}: {self.runs} runs, IQM {self.iqm}>")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from mosaic.contracts.printable import make_printable
 from mosaic.statistics.aggregates import ScoreRange, min_max_range
 from mosaic.statistics.curves import ConfidenceBand, ConfidenceInterval, mean_with_band, resample, smooth
 from mosaic.statistics.scores import (
@@ -78,6 +79,9 @@ class ComparedRun:
     def task(self) -> str:
         return self.environment or str(self.settings.get("env_id") or "")
 
+    def __repr__(self) -> str:
+        return make_printable(f"<ComparedRun {self.title}: {len(self.x):,} points>")
+
 
 @dataclass(frozen=True)
 class RunGroup:
@@ -98,6 +102,10 @@ class RunGroup:
     iqm: ConfidenceInterval
     """The interquartile mean of the same, with a bootstrap interval; scaled if `Comparison.is_normalized`."""
 
+    def __repr__(self) -> str:
+        runs = f"{len(self.run_ids)} run{'s' if len(self.run_ids) != 1 else ''}"
+        return make_printable(f"<RunGroup {self.name}: {runs}, mean {self.final_return}>")
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -107,6 +115,9 @@ class Comparison:
     """By the names of two groups: the probability that a run of the first scores higher than one of the second."""
     is_normalized: bool = False
     """Whether scores were scaled to 0…1 per environment, because returns of different ones cannot be averaged."""
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {self.groups}>"
 
 
 def shorten_titles(titles: Mapping[str, str]) -> dict[str, str]:

@@ -28,11 +28,17 @@ class ConfidenceBand(NamedTuple):
     runs: npt.NDArray[np.int64]
     """Number of runs with a value at each point."""
 
+    def __repr__(self) -> str:
+        return f"<ConfidenceBand: {len(self.mean):,} points>"
+
 
 class ConfidenceInterval(NamedTuple):
     point: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{self.point:.6g}" + (f" [{self.low:.6g}, {self.high:.6g}]" if math.isfinite(self.low) else "")
 
 
 class Smoother:
