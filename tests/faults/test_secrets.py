@@ -189,8 +189,20 @@ def test_a_run_is_tracked_as_the_shell_says_that_submits_it(
             wait_for(lambda: all(state.state == "synced" for state in trainer.wandb(run_id)), "the upload", 120)
             assert ours.history(run_id)
             assert leaks(workspace, trainer) == []
+            monkeypatch.setenv("WANDB_MODE", "offline")
+            later = trainer.submit(payload).run_id
+            assert ended(trainer, later).outcome == "succeeded"
+
+            def is_recorded() -> bool:
+                return any(state.process is None and state.runs for state in trainer.wandb(later))
+
+            wait_for(is_recorded, "the recording", 120)
+            assert [state.state for state in trainer.wandb(later)] == ["offline"]
+            assert later not in ours.runs
+            (synced,) = mosaic(workspace, "wandb", "sync", later, "--json").json
+            assert (synced["state"], bool(ours.history(later))) == ("synced", True)
         assert not theirs.history(run_id)
         assert ours.keys == {"Basic " + base64.b64encode(f"api:{CANARY}".encode()).decode()}
-        (kept,) = (config_folder() / "tracking").glob("*.json")
+        kept = config_folder() / "tracking" / f"{run_id}.json"
         assert kept.stat().st_mode & 0o077 == 0
         assert set(json.loads(kept.read_text())["variables"]) == {"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_PROJECT"}

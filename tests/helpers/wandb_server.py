@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -234,3 +235,8 @@ def refusing_url() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def files_with(root: Path, text: str) -> list[Path]:
+    """The files below a folder that contain a text, such as a key."""
+    return [path for path in root.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]

@@ -520,7 +520,7 @@ def test_settings_of_an_evaluation_are_refused_in_a_training_without_one(trainer
 
 
 def test_what_has_no_effect_or_cannot_work_is_said_before_and_after_the_submission(
-    trainer: TrainerClient, workspace: Workspace
+    trainer: TrainerClient, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R3.3: in the dry run, and in the run's record."""
     wandb = {"http_proxy": "http://proxy:1"}
@@ -534,6 +534,8 @@ def test_what_has_no_effect_or_cannot_work_is_said_before_and_after_the_submissi
     file.write_text(json.dumps(payload))
     shown = mosaic(workspace, "submit", str(file), "--json")
     assert "no token of the Hub" in shown.err
+    monkeypatch.setenv("HF_TOKEN", "hf_0")  # of the shell that submits, not of the daemon
+    assert trainer.check(payload).summary.warnings == warnings[:-1]
     artifacts = {"tensorboard": {"directory": "curves"}, "wandb": {**wandb, "use_vpn_proxy": True, "enabled": True}}
     assert not trainer.check({**payload, "artifacts": artifacts}).summary.warnings
 

@@ -16,6 +16,7 @@ from tests.conftest import LANES, MARK_VARIABLE, logged_problems
 from tests.helpers import slow_cart
 from tests.helpers.daemons import LiveDaemon, ended, environment, wait_for
 from tests.helpers.ray_cluster import HEAD, RayCluster, running_cluster
+from tests.helpers.wandb_server import KEY, WandbServer, files_with
 from tests.helpers.worker_runs import events, small
 
 from mosaic.client import TrainerClient, connect
@@ -153,6 +154,22 @@ def test_a_run_on_a_node_leaves_what_a_local_run_leaves(trainer: TrainerClient) 
     }
     evaluated = ended(trainer, trainer.submit(evaluation).run_id)
     assert (evaluated.status, evaluated.executor) == ("succeeded", "local")
+
+
+def test_a_run_on_a_node_is_tracked_when_it_has_ended(
+    trainer: TrainerClient, live: LiveDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4.6, R10.1: as the shell says that submits it; the key goes to no node and to no file of the workspace."""
+    pytest.importorskip("wandb", reason="the wandb extra is not installed")
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        run_id = trainer.submit({**ppo(total_timesteps=512), "artifacts": {"wandb": {"enabled": True}}}).run_id
+        view = ended(trainer, run_id)
+        assert (view.outcome, bool(view.attempts[0].node)) == ("succeeded", True)
+        wait_for(lambda: [state.state for state in trainer.wandb(run_id)] == ["synced"], "the upload", 120)
+        assert max(row["global_step"] for row in server.history(run_id)) == 512
+    assert files_with(live.workspace.root, KEY) == files_with(SCRATCH, KEY) == []
 
 
 def test_a_run_on_a_node_is_watched_paused_cancelled_and_resumed(trainer: TrainerClient) -> None:

@@ -23,6 +23,7 @@ from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, w
 from tests.helpers.free_ports import free_ports
 from tests.helpers.lossy_relay import lossy_relay
 from tests.helpers.relay import Relay
+from tests.helpers.wandb_server import KEY, WandbServer, files_with
 
 from mosaic import connect as connect_api
 from mosaic.client import RemoteTrainer, TrainerClient, connect_remote
@@ -30,6 +31,7 @@ from mosaic.client.connect import ReconnectingClient
 from mosaic.client.remote_trainer import fetch_trainer_certificate
 from mosaic.client.submission import submit_once
 from mosaic.common.certificates import compute_fingerprint
+from mosaic.common.user_folders import config_folder
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import BadInput, IdentityFailed, VersionMismatch
@@ -102,6 +104,22 @@ def test_a_trainer_is_added_used_and_removed(far: Far) -> None:
     assert far.run("trainer", "remove", "gpu").code == 0
     assert "is not known" in far.run("runs", "--trainer", "gpu").err
     assert not far.elsewhere.root.exists()
+
+
+def test_a_run_is_tracked_as_the_shell_on_the_other_machine_says(far: Far) -> None:
+    """R4.6, R10.3: without paths and proxies of that machine; the key is in no file of the workspace."""
+    pytest.importorskip("wandb", reason="the wandb extra is not installed")
+    assert far.add().code == 0
+    with WandbServer() as server:
+        shell = {"BASE_URL": server.url, "API_KEY": KEY, "NAME": "mine", "DIR": "/here", "HTTP_PROXY": "http://p:1"}
+        variables = {f"WANDB_{name}": value for name, value in shell.items()}
+        command = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "2048", "--track", "--json")
+        run_id = far.run(*command, "--trainer", "gpu", **variables).json["run_id"]
+        wait_for(lambda: [state.state for state in far.trainer.wandb(run_id)] == ["synced"], "the upload", 120)
+        assert server.runs[run_id]["displayName"] == "mine"
+    (kept,) = (config_folder() / "tracking").glob("*.json")
+    assert json.loads(kept.read_text())["variables"].keys() == {"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_NAME"}
+    assert files_with(far.workspace.root, KEY) == []
 
 
 def test_a_token_alone_is_enough_to_reach_a_trainer_that_was_never_added(far: Far) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.probe_scripts import caller_environment, start_script
 from tests.helpers.sidecar_runs import environment
-from tests.helpers.wandb_server import KEY, WandbServer
+from tests.helpers.wandb_server import KEY, WandbServer, files_with
 from tests.helpers.worker_runs import small
 
 from mosaic.client import TrainerClient
@@ -68,5 +68,4 @@ def test_a_tracked_run_is_uploaded_with_videos_and_without_errors(
             assert [row["losses/own"] for row in server.history("their-run")] == [step / 2 for step in range(7)]
             assert ours in server.runs, "and no run was recorded twice"
             assert set(server.runs) == {ours, "their-run"}
-        holding = [path for path in workspace.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-        assert holding == []
+        assert files_with(workspace.root, KEY) == []

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.run_folders import tensorboard_points
 from tests.helpers.sidecar_runs import RUN_ID, create_run, environment, payload, read_events, recorded_run
 from tests.helpers.wandb_files import points, records
-from tests.helpers.wandb_server import KEY, WandbServer
+from tests.helpers.wandb_server import KEY, WandbServer, files_with
 
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder
@@ -118,8 +118,7 @@ def test_a_synced_run_is_not_uploaded_again_and_contains_no_key(
     calls = len(server.calls)
     assert sync_run(folder, env).state == "synced"
     assert len(server.calls) == calls
-    holding = [path for path in folder.path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-    assert holding == []
+    assert files_with(folder.path, KEY) == []
     assert KEY not in json.dumps(server.runs)
 
 

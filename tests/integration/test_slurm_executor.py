@@ -18,6 +18,7 @@ from tests.conftest import MARK_VARIABLE, logged_problems
 from tests.helpers.daemons import LiveDaemon, ended, wait_for
 from tests.helpers.slurm_commands import NODE, FakeSlurm
 from tests.helpers.uninstalled import uninstalled
+from tests.helpers.wandb_server import KEY, WandbServer, files_with
 from tests.helpers.worker_runs import events, small
 
 from mosaic.client import TrainerClient, connect
@@ -147,6 +148,23 @@ def test_runs_of_a_group_train_to_the_end(local: TrainerClient) -> None:
     assert [(view.status, view.executor, view.global_step) for view in views] == [("succeeded", "slurm", 512)] * 2
     assert {view.attempts[0].node for view in views} == {socket.gethostname()}
     assert len({view.attempts[0].job for view in views} - {""}) == 2
+
+
+def test_a_run_is_tracked_when_it_has_ended_as_the_shell_says_that_submits_it(
+    local: TrainerClient, local_daemon: LiveDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4.6, R10.1: by a process on the trainer's machine, as nodes may have neither network nor key."""
+    pytest.importorskip("wandb", reason="the wandb extra is not installed")
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        payload = ppo(total_timesteps=512)
+        payload["artifacts"] = {"wandb": {"enabled": True}}
+        run_id = local.submit(payload).run_id
+        assert ended(local, run_id).outcome == "succeeded"
+        wait_for(lambda: [state.state for state in local.wandb(run_id)] == ["synced"], "the upload", 120)
+        assert max(row["global_step"] for row in server.history(run_id)) == 512
+    assert files_with(local_daemon.workspace.root, KEY) == []
 
 
 def test_a_run_that_slurm_preempts_continues_from_its_checkpoint(local: TrainerClient) -> None:
@@ -301,9 +319,6 @@ def test_what_cannot_run_as_a_job_is_refused(trainer: TrainerClient) -> None:
         trainer.submit(scripted(steps=1) | {"resources": {"gpus": {"requested": 0.5}}})
     with pytest.raises(BadInput, match="Slurm chooses the GPU of a run"):
         trainer.submit(scripted(steps=1) | {"resources": {"gpus": {"device": 0}}})
-    tracked = scripted(steps=1) | {"artifacts": {"wandb": {"enabled": True}}}
-    with pytest.raises(BadInput, match="a run on Slurm is not tracked or uploaded while it trains"):
-        trainer.submit(tracked)
 
 
 def test_a_machine_without_slurm_or_submitit_says_what_is_missing(tmp_path: Path, plugins: Path) -> None:

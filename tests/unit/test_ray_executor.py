@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mosaic import __version__
-from mosaic.contracts.errors import BadInput, MissingExtra
+from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Attempt, Outcome, RunRecord, Stage
@@ -126,19 +126,6 @@ def test_a_run_whose_node_is_lost_waits_again_and_gives_up_after_several_losses(
     assert life.advance(run, life.Requeued(at=6.0, total_timesteps=None)).node_losses == 0
     stopping = run.model_copy(update={"stage": Stage.STOPPING})
     assert lose(stopping).outcome is Outcome.CANCELLED
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"artifacts": {"wandb": {"enabled": True}}}, "not tracked or uploaded while it trains"),
-        ({"resources": {"gpus": {"device": 1}}}, "Ray chooses the GPU"),
-    ],
-)
-def test_what_is_not_possible_on_a_cluster_is_refused(tmp_path: Path, section: dict[str, Any], message: str) -> None:
-    payload = {"metadata": {"worker": {"id": "cleanrl", "config": {}}}, "artifacts": {}, **section}
-    with pytest.raises(BadInput, match=message):
-        RayExecutor(Workspace(tmp_path), None, lambda: None).check(Payload.parse(payload))
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from tests.helpers.run_folders import make_run_folder
 from mosaic.common.processes import own_identity
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.states import Attempt
 from mosaic.journal import Journal
 from mosaic.sidecar import recorder, run_monitor, wandb_connection, wandb_environment
 from mosaic.sidecar.recorder import Recorder, logs_videos, wandb_run_fields
@@ -20,6 +21,7 @@ from mosaic.sidecar.run_monitor import RunMonitor
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.sidecar.wandb_sync import client_environment, is_user_program
 
+ATTEMPT = Attempt(number=1, slot=1, started_at=0.0, journal_from=7)
 GONE = {"pid": 2**22 + 1, "start": "1", "boot_id": own_identity()["boot_id"]}
 
 
@@ -54,7 +56,9 @@ def test_both_ways_of_requesting_are_equivalent(fields: dict[str, Any]) -> None:
 
 
 def test_names_come_from_the_payload_before_the_environment() -> None:
-    env = {"WANDB_PROJECT": "from-env", "WANDB_ENTITY": "team"}
+    env = {"WANDB_PROJECT": "from-env", "WANDB_ENTITY": "team", "WANDB_NAME": "named"}
+    run = wandb_run_fields(payload({"track_wandb": True}), "01K", env)
+    assert (run["name"], run["group"], run["tags"], run["notes"]) == ("named", None, None, None), "left to wandb"
     run = wandb_run_fields(payload({"track_wandb": True}, group="g", tags=["t" * 80], notes="n"), "01K", env)
     assert (run["project"], run["entity"], run["group"], run["notes"]) == ("from-env", "team", "g", "n")
     assert run["tags"] == ["t" * 64], "the longest that W&B accepts"
@@ -92,7 +96,7 @@ def test_a_users_program_tracks_itself() -> None:
 
 
 def test_a_run_without_tracking_has_no_sidecar(folder: RunFolder) -> None:
-    assert build_sidecar_spec(folder, payload(), None) is None
+    assert build_sidecar_spec(folder, payload(), ATTEMPT) is None
 
 
 def test_a_tracked_run_has_a_sidecar_without_secrets_in_its_arguments(
@@ -100,8 +104,7 @@ def test_a_tracked_run_has_a_sidecar_without_secrets_in_its_arguments(
 ) -> None:
     monkeypatch.setenv("MOSAIC_TOKEN", "token")
     monkeypatch.setenv("WANDB_API_KEY", "canary")
-    folder.journal.write_text("x" * 7)
-    spec = build_sidecar_spec(folder, payload({"track_wandb": True}), None)
+    spec = build_sidecar_spec(folder, payload({"track_wandb": True}), ATTEMPT)
     assert spec is not None
     assert "--upload-only" not in spec["argv"]
     assert spec["argv"][spec["argv"].index("--journal-from") + 1] == "7"
@@ -113,23 +116,21 @@ def test_what_the_caller_of_a_tracked_run_sets_for_wandb_precedes_the_daemons_en
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", "http://daemon")
-    spec = build_sidecar_spec(folder, payload({"track_wandb": True}), None, {"WANDB_BASE_URL": "http://caller"})
+    caller = {"WANDB_BASE_URL": "http://caller"}
+    spec = build_sidecar_spec(folder, payload({"track_wandb": True}), ATTEMPT, tracking=caller)
     assert spec is not None
     assert spec["env"]["WANDB_BASE_URL"] == "http://caller"
 
 
 def test_a_script_has_a_sidecar_that_uploads_unless_it_chose_a_mode(folder: RunFolder) -> None:
-    spec = build_sidecar_spec(
-        folder, payload({"cleanrl": "/c"}), {"WANDB_API_KEY": "k", "HOME": "/h"}, has_wandb_probe=True
-    )
+    script, caller = payload({"cleanrl": "/c"}), {"WANDB_API_KEY": "k", "HOME": "/h"}
+    spec = build_sidecar_spec(folder, script, ATTEMPT, caller, has_wandb_probe=True)
     assert spec is not None
     assert "--upload-only" in spec["argv"]
     assert spec["env"]["WANDB_API_KEY"] == "k"
     assert spec["env"].get("HOME") != "/h", "only what W&B needs of the caller's environment"
-    assert (
-        build_sidecar_spec(folder, payload({"cleanrl": "/c"}), {"WANDB_MODE": "offline"}, has_wandb_probe=True) is None
-    )
-    assert build_sidecar_spec(folder, payload({"cleanrl": "/c"}), {}, has_wandb_probe=False) is None
+    assert build_sidecar_spec(folder, script, ATTEMPT, {"WANDB_MODE": "offline"}, has_wandb_probe=True) is None
+    assert build_sidecar_spec(folder, script, ATTEMPT, {}, has_wandb_probe=False) is None
 
 
 def test_the_client_has_limited_retries_and_stays_in_the_run_folder(folder: RunFolder) -> None:

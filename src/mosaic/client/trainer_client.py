@@ -156,8 +156,6 @@ class TrainerClient:
         config would execute is executed. A second call with the same `key` returns the run of the first.
         """
         request = self._payload_request(payload, environment, is_trusted)
-        if environment is None and self.is_local:
-            request.tracking.update(tracking_environment(payload))
         request.submission_key = key
         request.submitted_by = submitter(self.is_local)
         try:
@@ -184,6 +182,7 @@ class TrainerClient:
             payload_json=json.dumps(self._add_imports(payload)),
             environment=environment or {},
             is_trusted=is_trusted,
+            tracking=tracking_environment(payload, self.is_local) if environment is None else {},
         )
 
     def _add_imports(self, payload: Mapping[str, Any]) -> dict[str, Any]:

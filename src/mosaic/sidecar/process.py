@@ -26,6 +26,8 @@ from mosaic.sidecar.wandb_sync import UploadQueue, offline_warning
 
 SHUTDOWN_LIMIT_S = 600.0
 """The sidecar exits this long after the run, even with work left."""
+_MODES_WITHOUT_UPLOAD = ("offline", "dryrun", "disabled")
+"""Of WANDB_MODE: what was recorded waits for `mosaic wandb sync`."""
 
 
 class SidecarProcess:
@@ -40,6 +42,7 @@ class SidecarProcess:
         self._journal_from = journal_from
         self._is_upload_only = is_upload_only
         self._journal = Journal(folder.sidecar)
+        self._may_upload = os.environ.get("WANDB_MODE", "").lower() not in _MODES_WITHOUT_UPLOAD
         self._has_warned_offline = False
 
     def run(self, repo: str | None = None) -> None:
@@ -90,7 +93,8 @@ class SidecarProcess:
                 if recorder.is_started:
                     recorder.follow()
             needs_server = any(isinstance(one, WandbRecorder) and not one.is_started for one in recorders)
-            self._warn_offline_once(uploads.tick(is_needed=has_started and needs_server))
+            if self._may_upload:
+                self._warn_offline_once(uploads.tick(is_needed=has_started and needs_server))
             time.sleep(RUN_POLL_S)
         exit_after(SHUTDOWN_LIMIT_S)
 
@@ -102,8 +106,9 @@ class SidecarProcess:
             pushing.start()
         for recorder in recorders if self._has_output() else []:
             recorder.finish()
-        problem = uploads.finish(SHUTDOWN_LIMIT_S, self._is_current_attempt)
-        self._warn_offline_once(problem if self._is_current_attempt() else None)
+        if self._may_upload:
+            problem = uploads.finish(SHUTDOWN_LIMIT_S, self._is_current_attempt)
+            self._warn_offline_once(problem if self._is_current_attempt() else None)
         if uploads.state.entries and not uploads.state.pending_folders:
             self._emit_event("wandb_synced", url=uploads.state.url)
         if pushing:

@@ -269,11 +269,11 @@ def wandb_run_fields(payload: Payload, run_id: str, environ: Mapping[str, str] =
     wandb, metadata = payload.artifacts.wandb, payload.metadata
     return {
         "id": run_id,
-        "name": wandb.run_name or run_name(payload, run_id),
+        "name": wandb.run_name or environ.get("WANDB_NAME") or run_name(payload, run_id),
         "project": wandb.project or environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
         "entity": wandb.entity or environ.get("WANDB_ENTITY") or None,
         "group": metadata.group,
-        "tags": [tag[:_MAX_TAG_CHARS] for tag in metadata.tags],
+        "tags": [tag[:_MAX_TAG_CHARS] for tag in metadata.tags] or None,  # None: WANDB_TAGS, as for the group
         "notes": metadata.notes,
         "job_type": "eval" if payload.is_evaluation else "train",
         "config": flatten_config(payload),

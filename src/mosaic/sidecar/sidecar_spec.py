@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from mosaic.common.files import file_size
 from mosaic.common.processes import without_working_directory
 from mosaic.contracts.errors import FieldProblem, MissingExtra
 from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.states import Attempt
 from mosaic.hub.description import requested_repo
 from mosaic.keeper.launch_spec import ProgramSpec
 from mosaic.secrets import find_secret, secrets_path
@@ -22,7 +22,8 @@ from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
 def build_sidecar_spec(
     folder: RunFolder,
     payload: Payload,
-    caller_env: Mapping[str, str] | None,
+    attempt: Attempt,
+    caller_env: Mapping[str, str] | None = None,
     tracking: Mapping[str, str] | None = None,
     has_wandb_probe: bool = False,
 ) -> ProgramSpec | None:
@@ -30,7 +31,7 @@ def build_sidecar_spec(
 
     `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
     (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded. `tracking` is what the caller of
-    another run sets for W&B.
+    another run sets for W&B and the Hub.
     """
     env = without_working_directory(os.environ)
     env.pop(TOKEN_VARIABLE, None)
@@ -50,8 +51,7 @@ def build_sidecar_spec(
     if not is_wanted and repo is None:
         return None
     argv = [sys.executable, "-P", "-m", "mosaic.sidecar", "go", str(folder.path)]
-    argv += ["--journal-from", str(file_size(folder.journal))]
-    argv += ["--keeper-from", str(file_size(folder.keeper))]
+    argv += ["--journal-from", str(attempt.journal_from), "--keeper-from", str(attempt.keeper_from)]
     argv += ["--upload-only"] if caller_env is not None else []
     if repo is not None:
         argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
@@ -84,7 +84,7 @@ def require_packages(payload: Payload) -> None:
             raise MissingExtra(message, [FieldProblem(path, message)])
 
 
-def unused_option_warnings(payload: Payload) -> tuple[str, ...]:
+def unused_option_warnings(payload: Payload, caller_env: Mapping[str, str]) -> tuple[str, ...]:
     """What a payload sets without effect, or without what it needs, as far as that may change until the run ends."""
     artifacts = payload.artifacts
     wandb, tensorboard = artifacts.wandb, artifacts.tensorboard
@@ -96,18 +96,18 @@ def unused_option_warnings(payload: Payload) -> tuple[str, ...]:
         "The proxies for W&B have no effect without wandb_use_vpn_proxy.": has_proxy and not wandb.use_vpn_proxy,
         "The settings of the connection to W&B have no effect: the run is not tracked (--track).": is_unused,
         "The policy cannot be uploaded: there is no token of the Hub. Set HF_TOKEN, or log in: hf auth login": (
-            artifacts.model.upload and not _has_hub_token()
+            artifacts.model.upload and not _has_hub_token({**os.environ, **caller_env})
         ),
     }
     return tuple(text for text, applies in rows.items() if applies)
 
 
-def _has_hub_token() -> bool:
+def _has_hub_token(env: Mapping[str, str]) -> bool:
     """Looks where huggingface_hub does, which takes most of a second to import."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    home = Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser()
-    path = Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser()
-    return find_secret("hf_token") is not None or path.is_file()
+    cache = Path(env.get("XDG_CACHE_HOME") or "~/.cache")
+    home = Path(env.get("HF_HOME") or cache / "huggingface").expanduser()
+    path = Path(env.get("HF_TOKEN_PATH") or home / "token").expanduser()
+    return bool(env.get("HF_TOKEN", "").strip()) or find_secret("hf_token") is not None or path.is_file()
 
 
 def _may_have_key(env: Mapping[str, str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +15,11 @@ from mosaic.contracts.options import CONFIG_PATH, OPTIONS, value_at
 from mosaic.contracts.submitter import validate_submitter
 from mosaic.workers import get_worker, name_worker
 
-TRACKING_PREFIX = "WANDB_"
+TRACKING_PREFIX, HUB_PREFIX = "WANDB_", "HF_"
 _OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SERVICE", "WANDB_SWEEP_ID")
 """What a process that is tracked itself must not hand over."""
+_OF_THIS_MACHINE = re.compile(r".*(_DIR|_HOME|_PATH|_CACHE|_PROXY|EXECUTABLE)")
+"""Names of variables that mean nothing on another machine."""
 
 
 def caller_environment() -> dict[str, str]:
@@ -28,15 +31,20 @@ def caller_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if is_text(name + value)}
 
 
-def tracking_environment(payload: Mapping[str, Any]) -> dict[str, str]:
-    """Return what this process's environment sets for W&B if a run is tracked there; otherwise nothing."""
-    paths = (OPTIONS["track"].path, f"{CONFIG_PATH}.extras.track_wandb")
-    if not any(value_at(payload, path) for path in paths):
-        return {}
+def tracking_environment(payload: Mapping[str, Any], is_local: bool) -> dict[str, str]:
+    """Return what this process's environment sets for W&B, if a run is tracked there, and for the Hub, likewise.
+
+    A trainer on another machine gets no paths and proxies of this one.
+    """
+    prefixes = []
+    for prefix, option in ((TRACKING_PREFIX, OPTIONS["track"]), (HUB_PREFIX, OPTIONS["upload_model"])):
+        paths = (option.path, *(f"{CONFIG_PATH}.extras.{extra}" for extra in option.extras))
+        prefixes += [prefix] if any(value_at(payload, path) for path in paths) else []
     return {
         name: value
         for name, value in caller_environment().items()
-        if name.startswith(TRACKING_PREFIX) and name not in _OF_ANOTHER_RUN
+        if name.startswith(tuple(prefixes)) and name not in _OF_ANOTHER_RUN
+        if is_local or not _OF_THIS_MACHINE.fullmatch(name)
     }
 
 

@@ -72,7 +72,7 @@ class Records:
         """Those of active runs, as they were accepted."""
         self.environments = CallerEnvironments(workspace)
         self.tracking = CallerEnvironments(workspace, "tracking")
-        """What the callers of tracked runs set for W&B, also for further attempts."""
+        """What the callers of tracked and uploaded runs set for W&B and the Hub, also for further attempts."""
         self.progress_times: dict[str, float] = {}
         """By active run: when it last made progress, on the monotonic clock, which does not jump."""
         self._created_at = time.monotonic()

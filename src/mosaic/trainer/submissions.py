@@ -24,7 +24,7 @@ from mosaic.contracts.submitter import validate_submitter
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.sidecar.sidecar_spec import require_packages, unused_option_warnings
-from mosaic.submission.caller_environment import TRACKING_PREFIX
+from mosaic.submission.caller_environment import HUB_PREFIX, TRACKING_PREFIX
 from mosaic.trainer.admission import (
     check_steps,
     choose_executor,
@@ -64,7 +64,7 @@ class Caller(NamedTuple):
     submitted_by: str = ""
     """The caller's login name; empty: unknown."""
     tracking: Mapping[str, str] = MappingProxyType({})
-    """What the caller's environment sets for W&B, for a run that is tracked there."""
+    """What the caller's environment sets for W&B and the Hub, for a run that is tracked or uploaded there."""
 
 
 class Submissions:
@@ -102,7 +102,7 @@ class Submissions:
             require_packages(payload)
         try:
             verdict = self.verdict(payload, self._executor(payload))
-            warnings = (*verdict.summary.warnings, *unused_option_warnings(payload))
+            warnings = (*verdict.summary.warnings, *unused_option_warnings(payload, caller.tracking))
             summary = verdict.summary.model_copy(update={"warnings": warnings})
             return payload, verdict.model_copy(update={"summary": summary})
         except ConfigRefused as error:
@@ -155,6 +155,9 @@ class Submissions:
         executor.check(payload)
         if executor.name == LOCAL_EXECUTOR:
             check_gpu_request(payload.resources.gpus, executor.capacity().gpus)
+        elif payload.resources.gpus.device is not None:
+            message = f"{executor.name.capitalize()} chooses the GPU of a run. Leave it out: --gpus 1"
+            raise refuse_key("resources.gpus.device", message)
         return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, caller: Caller) -> RunView:
@@ -220,8 +223,8 @@ class Submissions:
             # Without what would load libraries of the caller's choice into the keeper's tree.
             variables = {name: value for name, value in caller.environment.items() if not name.startswith("LD_")}
             warnings += self._records.environments.put(run_id, variables)
-        if caller.tracking and payload.artifacts.wandb.enabled:
-            variables = {name: value for name, value in caller.tracking.items() if name.startswith(TRACKING_PREFIX)}
+        prefixes = (TRACKING_PREFIX, HUB_PREFIX)
+        if variables := {name: value for name, value in caller.tracking.items() if name.startswith(prefixes)}:
             warnings += self._records.tracking.put(run_id, variables)
         record = RunRecord(
             run_id=run_id,

@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ import structlog
 
 from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
 from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import boot_id, is_gone
+from mosaic.common.processes import boot_id, identify, is_gone
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
@@ -43,6 +44,7 @@ from mosaic.contracts.options import RunKind
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
+from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.admission import refuse_import_folders
@@ -94,6 +96,8 @@ class Supervisor:
         """Finished runs, and until when to check for lanes that they left in shared memory."""
         self._sidecars: dict[str, ProcessIdentity] = {}
         """By run; sidecars may report after their runs have ended."""
+        self._sidecar_children: list[subprocess.Popen[bytes]] = []
+        """Those that were not started by keepers: of runs on a cluster."""
         self._intake = Intake(records, self._apply)
         self._adoption = Adoption(records)
         self.backlog = set(backlog)
@@ -158,6 +162,7 @@ class Supervisor:
 
     def follow_sidecars(self) -> None:
         """An upload may continue after its run, and its events still belong to the run."""
+        self._sidecar_children = [child for child in self._sidecar_children if child.poll() is None]
         for run_id, process in list(self._sidecars.items()):
             if run_id in self._records.active:
                 continue
@@ -288,9 +293,36 @@ class Supervisor:
             self._records.put(changed)
             if changed.is_active or changed.is_attached:
                 return
+            if changed.attempts and changed.attempts[-1].node and not self._records.is_read_only:
+                self._start_sidecar(changed)
             queued = [other for other in self._records.active.values() if other.stage is Stage.QUEUED]
             if self.failure_breaker.record_end(changed, queued):
                 log.warning("queue_paused", run_id=run_id, reason=self.failure_breaker.pause_reason)
+
+    def _start_sidecar(self, record: RunRecord) -> None:
+        """Record and upload a run that has ended on a cluster; elsewhere its keeper has started the sidecar."""
+        folder, tracking = self._records.folder(record.run_id), self._records.tracking.get(record.run_id)
+        try:
+            payload = self._records.read_payload(record.run_id)
+            sidecar = build_sidecar_spec(folder, payload, record.attempts[-1], tracking=tracking)
+            if sidecar is None:
+                return
+            folder.logs.mkdir(exist_ok=True)
+            with open(folder.logs / f"{sidecar['log_name']}.log", "ab") as output:
+                child = subprocess.Popen(
+                    sidecar["argv"],
+                    cwd=sidecar["cwd"],
+                    env=sidecar["env"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+        except (OSError, MosaicError) as error:
+            log.warning("sidecar_not_started", run_id=record.run_id, error=str(error))
+            return
+        self._sidecar_children.append(child)
+        self._sidecars[record.run_id] = identify(child.pid)
 
     # --- cleaning up
 

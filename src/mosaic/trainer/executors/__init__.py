@@ -42,7 +42,7 @@ class StartRequest:
     environment: dict[str, str] | None = None
     """The caller's own, where it handed one over: a script of the caller's runs in it."""
     tracking: dict[str, str] | None = None
-    """What the caller's environment sets for W&B, of a run that is tracked there."""
+    """What the caller's environment sets for W&B and the Hub, of a run that is tracked or uploaded there."""
 
     @property
     def attempt(self) -> Attempt:

@@ -131,7 +131,9 @@ class LocalExecutor:
         launch["source_folders"] = _source_folders(worker, payload)
         if is_foreign:
             launch["umask"] = self._script_umask
-        sidecar = build_sidecar_spec(folder, payload, environment, request.tracking, is_foreign and probe.wandb)
+        sidecar = build_sidecar_spec(
+            folder, payload, request.attempt, environment, request.tracking, is_foreign and probe.wandb
+        )
         if sidecar is not None:
             launch["sidecar"] = sidecar
         keeper = start_keeper(folder, launch)

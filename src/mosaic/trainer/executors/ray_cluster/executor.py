@@ -25,7 +25,6 @@ from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import ExecutorStatus
 from mosaic.formatting import count_noun
 from mosaic.trainer.executors import HeldRun, RunChange, StartRequest
-from mosaic.trainer.executors.cluster_limits import refuse_unsupported
 from mosaic.trainer.executors.ray_cluster.messages import (
     ActiveAttempts,
     AttemptEnded,
@@ -86,7 +85,6 @@ class RayExecutor:
     def check(self, payload: Payload) -> None:
         if importlib.util.find_spec("ray") is None:
             raise MissingExtra("Runs on Ray need the extra 'ray': pip install 'mosaic-rl[ray]'.")
-        refuse_unsupported(payload, "Ray")
         self._ensure_started()
         self._has_answered.wait(CONNECT_TIMEOUT_S)
         if self._cluster is None:

@@ -18,7 +18,6 @@ from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import ExecutorStatus
 from mosaic.journal import Follower
 from mosaic.trainer.executors import HeldRun, RunChange, StartRequest
-from mosaic.trainer.executors.cluster_limits import refuse_unsupported
 from mosaic.trainer.executors.slurm.job_events import JobFacts, find_action, is_final
 from mosaic.trainer.executors.slurm.job_files import JobFiles, JobOffer, SubmittedJob, TaskReport
 from mosaic.trainer.executors.slurm.job_queue import (
@@ -74,7 +73,6 @@ class SlurmExecutor:
 
     def check(self, payload: Payload) -> None:
         self._require_commands()
-        refuse_unsupported(payload, "Slurm")
         gpus = payload.resources.gpus
         if gpus.requested is not None and gpus.requested != int(gpus.requested):
             raise refuse_key(
