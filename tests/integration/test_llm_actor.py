@@ -32,7 +32,7 @@ from mosaic.arena.llm_client import ChatClient, ModelFailure, Reply, SamplingSet
 from mosaic.arena.llm_prompts import list_actions, parse_action
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.recording import RecordingHeader
-from mosaic.arena.state_text import describe_state
+from mosaic.arena.state_text import describe_state, name_actions
 from mosaic.contracts.errors import BadInput, MissingExtra, NotTrusted, UnknownName
 from mosaic.contracts.events import EVENT_TYPES, LlmTurn
 from mosaic.contracts.folder import RunFolder, Workspace
@@ -525,21 +525,57 @@ def prompt(env_id: str, server: LlmServer, **settings: Any) -> str:
         ("Taxi-v4", {"is_rainy": True}, ["It rains", "A step costs 1", "destination"], ["hotel"]),
         ("Taxi-v4", {}, [], ["rains"]),
         ("CliffWalking-v1", {}, ["one into the cliff 100"], ["slippery"]),
-        ("Blackjack-v1", {}, ["stick (0), hit (1)", "your sum: "], ["Rows", "goal"]),
+        ("Blackjack-v1", {}, ["stick (0), hit (1)", "your sum: ", "(1 is an ace)"], ["Rows", "goal", "1.5"]),
+        ("Blackjack-v1", {"natural": True}, ["unless the dealer has them, too"], ["1.5"]),
+        ("Blackjack-v1", {"natural": True, "sab": False}, ["1.5"], ["unless"]),
         ("LunarLander-v3", {}, ["`left_engine` pushes and turns to the left", "a crash -100"], ["wind"]),
-        ("MiniGrid-DoorKey-5x5-v0", {}, ["`forward` moves", "key yellow"], ["seen in part"]),
-        ("pettingzoo/tictactoe_v3", {}, ["row 0: empty | empty", "crosses"], ["pad", "yellow", "floor"]),
-        ("pettingzoo/connect_four_v3", {}, ["column_1, column_2", "red pieces"], ["crosses", "(0)"]),
-        ("pettingzoo/chess_v6", {}, ["Legal actions: a2a3, a2a4", "UCI"], ["crosses", "0, 1, 2"]),
+        (
+            "MiniGrid-DoorKey-5x5-v0",
+            {},
+            ["`forward` moves", "key yellow", "`agent down` faces down", "Rows count", "after 250 steps"],
+            ["seen in part"],
+        ),
+        ("pettingzoo/tictactoe_v3", {}, ["row 0: empty | empty", "player_1 sets crosses"], ["pad", "yellow", "floor"]),
+        ("pettingzoo/connect_four_v3", {}, ["column_1, column_2", "player_0 has red"], ["crosses", "(0)"]),
+        (
+            "pettingzoo/chess_v6",
+            {},
+            [
+                "Legal actions: a2a3, a2a4",
+                "UCI",
+                "8 r n b q k b n r",
+                "FEN: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w",
+            ],
+            ["crosses", "0, 1, 2"],
+        ),
+        (
+            "pettingzoo/go_v5",
+            {"board_size": 5, "komi": 0.5},
+            ["as black_0", " 5 . . . . .", "A B C D E", "Legal actions: A5, B5,", "E1, pass", "White gets 0.5 points"],
+            ["crosses", "Observation"],
+        ),
         (
             "pettingzoo/texas_holdem_v4",
             {},
-            ["hand: ['", "Legal actions: call, raise, fold"],
-            ["crosses", "Observation"],
+            [
+                "Your hand: ",
+                " of ",
+                "Cards that all see: none yet",
+                "Bets: player_0 ",
+                "Legal actions: call, raise",
+            ],
+            ["crosses", "Observation", "['"],
         ),
-        ("pettingzoo/leduc_holdem_v4", {}, ["hand: ", "A pair with the card"], ["crosses"]),
+        (
+            "pettingzoo/texas_holdem_no_limit_v6",
+            {},
+            ["Bets: player_0 ", "Left to bet: player_0 9"],
+            ["np.int64"],
+        ),
+        ("pettingzoo/leduc_holdem_v4", {}, ["Your hand: ", "of hearts", "A pair with the card"], ["crosses"]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*precision lowered")  # of poker without limit
 def test_a_prompt_says_what_the_game_is(
     server: LlmServer, env_id: str, settings: dict[str, Any], told: list[str], not_told: list[str]
 ) -> None:
@@ -553,11 +589,42 @@ def test_a_prompt_says_what_the_game_is(
 
 
 @pytest.mark.parametrize(
+    ("env_id", "answer", "name"),
+    [
+        ("pettingzoo/chess_v6", "ACTION: e2e4", "e2e4"),
+        ("pettingzoo/chess_v6", "I play e2e4 and win in 12 moves.", "e2e4"),
+        ("pettingzoo/chess_v6", "ACTION: e2e5", None),
+        ("pettingzoo/go_v5", "Action: d4, as the 3 stones there need it", "D4"),
+        ("pettingzoo/go_v5", "I **pass**.", "pass"),
+    ],
+)
+def test_moves_are_named(env_id: str, answer: str, name: str | None) -> None:
+    try:
+        env = make_play_env(RecordingHeader(env_id=env_id))
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    env.reset(3)
+    family, turn = find_family(env_id), env.turns[0]
+    entry = None if family is None else family.find_entry(env_id)
+    names = name_actions(env.core, entry, turn, action_names(env.env, entry, int(env.action_space(turn.agent).n)))
+    legal = [names[action] for action in turn.legal_actions or ()]
+    if name is None:
+        with pytest.raises(ModelFailure):
+            parse_action(Reply(answer), names, legal)
+    else:
+        action = names.index(parse_action(Reply(answer), names, legal))
+        assert names[action] == name
+        env.step({turn.agent: action})
+        state = describe_state(env.core, entry, env.turns[0])
+        assert ("4 . . . . P . . ." if name == "e2e4" else f"Last move: {name}") in state
+    env.close()
+
+
+@pytest.mark.parametrize(
     ("env_id", "settings"),
     [
         ("ALE/Pong-v5", {}),
         ("ALE/Pong-v5", {"obs_type": "ram"}),
-        ("pettingzoo/go_v5", {}),
         ("pettingzoo/simple_spread_v3", {}),
     ],
 )
@@ -574,7 +641,7 @@ def test_a_model_that_would_be_told_nothing_is_refused(
         ("Taxi-v4", ["stop R", "passenger", "destination", "walls between the cells (row, column) (0, 1) and (0, 2)"]),
         ("CliffWalking-v1", ["row 3: start with agent | cliff | cliff"]),
         ("CartPole-v1", ["cart position: 0.001182\n", "pole angular velocity: "]),
-        ("Blackjack-v1", ["your sum: ", "card of the dealer: "]),
+        ("Blackjack-v1", ["your sum: ", "card of the dealer (1 is an ace): "]),
         ("MountainCarContinuous-v0", ["Observation: [-0."]),
     ],
 )
@@ -634,7 +701,7 @@ def test_a_session_is_played_canceled_and_keeps_the_key_to_itself(
         run_id = trainer.submit({"kind": "play", "metadata": metadata, "artifacts": {}}).run_id
         wait_for(lambda: len(server.sent) > before, "the request")
         trainer.cancel(run_id)
-        assert ended(trainer, run_id).outcome == "cancelled"
+        assert ended(trainer, run_id).status == "ended"
     assert {sent.headers["Authorization"] for sent in server.sent} == {f"Bearer {KEY}"}
     leaks = [path for path in workspace.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert leaks == []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+import gymnasium
 import pytest
+from gymnasium.envs.registration import load_env_creator
 
 from cleanrl_worker.shell.checker import check_request
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.setting_field import SettingField
 from mosaic.envs import make
+from mosaic.envs.factory import find_family
 from mosaic.envs.symbols import frozen_lake
 
 
@@ -53,6 +57,21 @@ def test_frames_per_action_may_be_a_range(text: str, value: Any) -> None:
     env: Any = make("ALE/Pong-v5", frameskip=value)
     env.reset(seed=1)
     env.close()
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["FrozenLake-v1", "FrozenLake8x8-v1", "CliffWalking-v1", "CliffWalkingSlippery-v1", "Blackjack-v1", "Taxi-v4",
+     "CartPole-v1", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3",
+     "BipedalWalkerHardcore-v3", "CarRacing-v3"],
+)  # fmt: skip
+def test_the_catalog_has_the_defaults_that_an_id_is_registered_with(env_id: str) -> None:
+    spec, family = gymnasium.spec(env_id), find_family(env_id)
+    entry = None if family is None else family.find_entry(env_id)
+    assert entry is not None
+    parameters = inspect.signature(load_env_creator(str(spec.entry_point))).parameters
+    for field in entry.settings:
+        assert field.default == spec.kwargs.get(field.name, parameters[field.name].default), field.name
 
 
 def test_a_map_with_other_letters_can_be_drawn() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ def action_names(env: Any, entry: EnvEntry | None, count: int | None) -> tuple[s
     names: Sequence[str] = entry.actions if entry is not None else ()
     if callable(meanings):
         names = [str(name).lower() for name in meanings()]
+    elif entry is not None and entry.moves is not None:
+        names = resolve_name(entry.moves)(env.unwrapped, None, [str(number) for number in range(count)])
     return tuple(names) if len(names) == count else tuple(str(index) for index in range(count))
 
 

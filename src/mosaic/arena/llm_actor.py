@@ -182,7 +182,7 @@ class LlmActor:
             self._request = None
 
     def _start_request(self, turn: Turn) -> Request:
-        names = name_actions(self._seat.env.unwrapped, turn, self._names)
+        names = name_actions(self._seat.env.unwrapped, self._seat.entry, turn, self._names)
         legal = [names[index] for index in turn.legal_actions or range(len(names))]
         messages: list[Message] = [{"role": "system", "content": self._system}]
         for earlier, action in self._history:

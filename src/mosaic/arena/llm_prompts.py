@@ -26,8 +26,7 @@ _TURN = """Step $step. Reward since your last turn: $reward.
 $state
 Legal actions: $legal_actions
 End with: ACTION: name"""
-_MAX_LISTED_ACTIONS = 400
-_MAX_NUMBERED_ACTIONS = 50
+_MAX_LISTED_ACTIONS = 50
 _THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _ANSWER = re.compile(r"\bACTION\W*[:=]\W*([^\n]*)", re.IGNORECASE)
 
@@ -71,7 +70,7 @@ def format_actions(names: Sequence[str]) -> str:
 
 def number_actions(names: Sequence[str]) -> dict[str, str]:
     """Return the names by the numbers that a model may give instead: their own, as in `column_3`, else their places."""
-    if len(names) > _MAX_NUMBERED_ACTIONS:
+    if len(names) > _MAX_LISTED_ACTIONS:
         return {}
     own = [re.fullmatch(r"\D*(\d+)", name) for name in names]
     return {str(place) if match is None or None in own else match[1]: name
@@ -81,8 +80,10 @@ def number_actions(names: Sequence[str]) -> dict[str, str]:
 def list_actions(names: Sequence[str]) -> str:
     """Return all actions, with their numbers unless the names have them."""
     numbers = number_actions(names)
-    if not numbers or all(number in name for number, name in numbers.items()):
-        return format_actions(names) if len(names) <= _MAX_LISTED_ACTIONS else "those that are legal, at each turn"
+    if not numbers:
+        return "those that are legal, at each turn"
+    if all(number in name for number, name in numbers.items()):
+        return format_actions(names)
     return ", ".join(f"{name} ({number})" for number, name in numbers.items())
 
 
@@ -132,7 +133,7 @@ def _mentioned_names(text: str, names: Sequence[str], is_first_enough: bool) -> 
 
     With `is_first_enough`, a name at the beginning is the only one: what follows is a reason.
     """
-    known = {_plain(name): name for name in names}
+    known = {_plain(name): name for name in names if name}
     longest_first = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
     pattern = re.compile(rf"(?<!\w)({longest_first})(?!\w)")
     plain = _plain(text)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,8 @@ def read_symbols(core: Any, entry: EnvEntry | None, turns: Sequence[Turn]) -> Sy
     """Return the state as a grid of symbols, where the catalog knows how to read it."""
     if entry is None or entry.symbols is None:
         return None
-    module, _, name = entry.symbols.partition(":")
-    read = getattr(importlib.import_module(module), name)
     with suppress(Exception):  # a subclass of someone else's may lack what is read
-        grid: SymbolGrid = read(core, turns)
+        grid: SymbolGrid = resolve_name(entry.symbols)(core, turns)
         return grid
     return None
 
@@ -72,59 +70,46 @@ def describe_value(value: Any) -> str:
 
 def describe_rules(env: Any, entry: EnvEntry | None) -> str:
     """Return what the catalog says about an environment with these settings, and its limit of steps."""
-    spec = getattr(env, "spec", None)
-    parameters = inspect.signature(type(env.unwrapped)).parameters.values()
-    settings = {parameter.name: parameter.default for parameter in parameters} | dict(getattr(spec, "kwargs", {}))
+    spec, core = getattr(env, "spec", None), env.unwrapped
+    signature = inspect.signature(type(core))
+    settings = {parameter.name: parameter.default for parameter in signature.parameters.values()}
+    with suppress(AttributeError, TypeError):  # what environments keep to be pickled
+        settings |= signature.bind(*core._ezpickle_args, **core._ezpickle_kwargs).arguments
+    settings |= dict(getattr(spec, "kwargs", {}))
     lines = []
     for rule in () if entry is None else entry.rules:
-        name, value, text = (None, None, rule) if isinstance(rule, str) else rule
-        if name is None or settings.get(name) == value:
+        needed, text = ({}, rule) if isinstance(rule, str) else rule
+        if needed.items() <= settings.items():
             lines.append(text.format_map(settings))
-    if limit := getattr(spec, "max_episode_steps", None):
+    if limit := getattr(spec, "max_episode_steps", None) or getattr(core, "max_steps", None):
         lines.append(f"An episode ends after {limit:,} steps at the latest.")
     return "\n".join(lines)
 
 
-def name_actions(core: Any, turn: Turn, names: Sequence[str]) -> Sequence[str]:
-    """Return the names of all actions at this turn: in chess, those of legal moves are the moves."""
-    if not type(core).__module__.startswith("pettingzoo.classic.chess"):
-        return names
-    moves = importlib.import_module("pettingzoo.classic.chess.chess_utils")
-    player, named = core.possible_agents.index(turn.agent), list(names)
-    for action in turn.legal_actions or ():
-        named[action] = str(moves.action_to_move(core.board, action, player))
-    return named
+def name_actions(core: Any, entry: EnvEntry | None, turn: Turn, names: Sequence[str]) -> Sequence[str]:
+    """Return the names of all actions at this turn; in chess, only moves that are legal have one."""
+    return names if entry is None or entry.moves is None else resolve_name(entry.moves)(core, turn, names)
 
 
 def find_missing_words(core: Any, entry: EnvEntry | None, space: Any) -> str:
     """Return why the state cannot be told in words; empty where it can."""
     has_text = "ansi" in ((getattr(core, "metadata", None) or {}).get("render_modes") or ())
-    has_names = entry is not None and bool(entry.symbols or entry.observation_names)
-    if has_text or has_names or _read_hand(core, None) is not None or not isinstance(space, _ARRAYS | Dict):
+    has_names = entry is not None and bool(entry.symbols or entry.words or entry.observation_names)
+    if has_text or has_names or not isinstance(space, _ARRAYS | Dict):
         return ""
     if isinstance(space, Dict) and not all(isinstance(part, _ARRAYS) for part in space.spaces.values()):
         return ""
     return f"it would be told nothing but numbers without names, of {describe_space(space)}"
 
 
-def _read_hand(core: Any, agent: str | None) -> dict[str, Any] | None:
-    """Return what an agent knows in a card game of RLCard; None in other games."""
-    get_state = getattr(getattr(core, "env", None), "get_state", None)
-    if get_state is None or not hasattr(core, "_name_to_int"):
-        return None
-    known = get_state(0 if agent is None else core._name_to_int(agent))["raw_obs"]
-    shown = ("hand", "public_card", "public_cards", "my_chips", "all_chips", "pot")
-    return {name: known[name] for name in shown if name in known}
-
-
 def describe_state(core: Any, entry: EnvEntry | None, turn: Turn) -> str:
     """Return the state in words: a grid by its rows, the environment's own text, or the observation with names."""
     if (grid := read_symbols(core, entry, (turn,))) is not None:
         return _describe_grid(grid, "empty" if type(core).__module__.startswith("pettingzoo") else "floor")
+    if entry is not None and entry.words is not None:
+        return str(resolve_name(entry.words)(core, turn))
     if text := _COLORED.sub(r"[\1]", read_text(core)).strip():
         return text
-    if (hand := _read_hand(core, turn.agent)) is not None:
-        return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in hand.items())
     names = () if entry is None else entry.observation_names
     values = np.ravel(turn.observation) if names else np.empty(0)
     if names and len(names) == len(values):

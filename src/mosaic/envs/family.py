@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from mosaic.contracts.key_binding import KeyBinding
@@ -35,10 +35,19 @@ class EnvEntry:
     """What happens while no key is held, in real time; None: the environment waits for a key."""
     rate_hz: float | None = None
     """Steps per second for a human, in real time; None: the environment's own rate."""
-    rules: tuple[str | tuple[str, object, str], ...] = ()
-    """What someone must be told who sees no picture; with a setting and its value, where it has that value."""
+    rules: tuple[str | tuple[Mapping[str, object], str], ...] = ()
+    """What someone must be told who sees no picture; with settings, where they have these values."""
     symbols: str | None = None
     """`module:function` that returns their state as a grid of symbols."""
+    words: str | None = None
+    """`module:function` that returns their state as text, for an agent."""
+    moves: str | None = None
+    """`module:function` that names their discrete actions; where names differ by turn, those that are legal then."""
+
+    def with_defaults(self, pattern: str, **defaults: object) -> EnvEntry:
+        """Return the entry of ids that are registered with other defaults of some settings."""
+        settings = (replace(one, default=defaults.get(one.name, one.default)) for one in self.settings)
+        return replace(self, pattern=pattern, settings=tuple(settings))
 
     @property
     def is_real_time(self) -> bool:

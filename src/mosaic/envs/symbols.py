@@ -1,7 +1,8 @@
-"""The state of grid worlds and boards as symbols: a name for each cell, which the window draws as tiles."""
+"""The state of grid worlds and boards as symbols, a name for each cell, and of other games and their moves in words."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from mosaic.contracts.views import SymbolGrid
 
 _LAKE = {b"S": "start", b"F": "ice", b"H": "hole", b"G": "goal"}
 _DIRECTIONS = ("right", "down", "left", "up")
+_SUITS = {"S": "spades", "H": "hearts", "D": "diamonds", "C": "clubs"}
+_RANKS = {"A": "ace", "K": "king", "Q": "queen", "J": "jack", "T": "10"}
 
 
 def frozen_lake(core: Any, _: Sequence[Any]) -> SymbolGrid:
@@ -86,3 +89,64 @@ def _with_agent(
         for row, names in enumerate(rows)
     ]
     return SymbolGrid(rows=tuple(map(tuple, shown)), walls=tuple(walls))
+
+
+# --- in words
+
+
+def chess(core: Any, _: Any) -> str:
+    rows = [f"{8 - number} {row}" for number, row in enumerate(str(core.board).splitlines())]
+    return "\n".join([*rows, "  a b c d e f g h", f"FEN: {core.board.fen()}"])
+
+
+def chess_moves(core: Any, turn: Any, names: Sequence[str]) -> Sequence[str]:
+    """The same number is another move for each color, so only those that are legal now have names."""
+    if turn is None:
+        return names
+    moves = importlib.import_module("pettingzoo.classic.chess.chess_utils")
+    player, named = core.possible_agents.index(turn.agent), [""] * len(names)
+    for action in turn.legal_actions or ():
+        named[action] = str(moves.action_to_move(core.board, action, player))
+    return named
+
+
+def go(core: Any, _: Any) -> str:
+    board = core._go.board
+    moves = go_moves(core, None, range(board.size + 1))
+    size = len(board)
+    columns = f"   {' '.join(name[0] for name in moves[:size])}"
+    rows = [f"{size - row:2} {' '.join('.XO'[stone] for stone in stones)}" for row, stones in enumerate(board)]
+    last = f"Last move: {moves[_flat(core._go.recent[-1].move, size)]}" if core._go.recent else "No move yet."
+    return "\n".join([*rows, columns, last])
+
+
+def _flat(move: tuple[int, int] | None, size: int) -> int:
+    return size * size if move is None else size * move[0] + move[1]
+
+
+def go_moves(core: Any, _: Any, names: Sequence[Any]) -> Sequence[str]:
+    """Columns are letters without I, rows count from the bottom."""
+    size = core._go.board.shape[0] if hasattr(core, "_go") else core._N
+    points = [f"{'ABCDEFGHJKLMNOPQRSTUVWXYZ'[place % size]}{size - place // size}" for place in range(size * size)]
+    return [*points, "pass"]
+
+
+def card_game(core: Any, turn: Any) -> str:
+    """What an agent knows in a game of RLCard."""
+    known = core.env.get_state(core._name_to_int(turn.agent))["raw_obs"]
+    hand = [known["hand"]] if isinstance(known["hand"], str) else known["hand"]
+    public = known.get("public_cards") or filter(None, [known.get("public_card")])
+    lines = [
+        f"Your hand: {', '.join(map(_card, hand))}",
+        f"Cards that all see: {', '.join(map(_card, public)) or 'none yet'}",
+    ]
+    for title, name in (("Bets", "all_chips"), ("Left to bet", "stakes")):
+        if name in known:
+            chips = zip(core.possible_agents, known[name], strict=True)
+            lines.append(f"{title}: {', '.join(f'{agent} {int(count)}' for agent, count in chips)}")
+    return "\n".join(lines)
+
+
+def _card(code: str) -> str:
+    """`HK` is the king of hearts."""
+    return f"{_RANKS.get(code[1], code[1])} of {_SUITS[code[0]]}"

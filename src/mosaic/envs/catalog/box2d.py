@@ -5,8 +5,8 @@ from __future__ import annotations
 from mosaic.contracts.setting_field import SettingField
 from mosaic.envs.family import HEADLESS_VARIABLES, EnvEntry, EnvFamily, KeyBinding
 
+_THROTTLED = "Whether the engines are throttled instead of switched."
 _LANDER_SETTINGS = (
-    SettingField("continuous", "bool", False, "Whether the engines are throttled instead of switched."),
     SettingField("gravity", "float", -10.0, "Gravity.", {"gt": -12, "lt": 0}),
     SettingField("enable_wind", "bool", False, "Whether there is wind."),
     SettingField("wind_power", "float", 15.0, "The strength of the wind.", {"ge": 0, "le": 20}),
@@ -17,11 +17,27 @@ _THROTTLES = (
     KeyBinding(("Left",), axis=1, value=-1, label="left engine"),
     KeyBinding(("Right",), axis=1, value=1, label="right engine"),
 )
+_WALKER = EnvEntry(
+    pattern="BipedalWalker",
+    about="Walk without falling.",
+    settings=(SettingField("hardcore", "bool", False, "Whether there are ladders, stumps and pits."),),
+    keys=(
+        KeyBinding(("Q",), axis=0, value=1, label="left hip forward"),
+        KeyBinding(("A",), axis=0, value=-1, label="left hip back"),
+        KeyBinding(("W",), axis=1, value=1, label="left knee forward"),
+        KeyBinding(("S",), axis=1, value=-1, label="left knee back"),
+        KeyBinding(("O",), axis=2, value=1, label="right hip forward"),
+        KeyBinding(("K",), axis=2, value=-1, label="right hip back"),
+        KeyBinding(("P",), axis=3, value=1, label="right knee forward"),
+        KeyBinding(("L",), axis=3, value=-1, label="right knee back"),
+    ),
+    rate_hz=30,
+)
 ENTRIES = (
     EnvEntry(
         pattern="LunarLanderContinuous",
         about="Land between the flags.",
-        settings=_LANDER_SETTINGS,
+        settings=(SettingField("continuous", "bool", True, _THROTTLED), *_LANDER_SETTINGS),
         keys=_THROTTLES,
         rate_hz=40,
     ),
@@ -38,7 +54,7 @@ ENTRIES = (
             "left leg touches",
             "right leg touches",
         ),
-        settings=_LANDER_SETTINGS,
+        settings=(SettingField("continuous", "bool", False, _THROTTLED), *_LANDER_SETTINGS),
         actions=("idle", "left_engine", "main_engine", "right_engine"),
         keys=(
             KeyBinding(("Up",), "main_engine"),
@@ -51,27 +67,13 @@ ENTRIES = (
             "`main_engine` pushes up; `left_engine` pushes and turns to the left, `right_engine` to the right.",
             "Coming closer, slower and upright gives points, a leg on the ground 10, a landing 100, a crash -100; each "
             "use of the main engine costs 0.3, of another 0.03.",
-            ("enable_wind", True, "There is wind, which changes."),
+            ({"enable_wind": True}, "There is wind, which changes."),
         ),
         idle_action="idle",
         rate_hz=40,
     ),
-    EnvEntry(
-        pattern="BipedalWalker",
-        about="Walk without falling.",
-        settings=(SettingField("hardcore", "bool", False, "Whether there are ladders, stumps and pits."),),
-        keys=(
-            KeyBinding(("Q",), axis=0, value=1, label="left hip forward"),
-            KeyBinding(("A",), axis=0, value=-1, label="left hip back"),
-            KeyBinding(("W",), axis=1, value=1, label="left knee forward"),
-            KeyBinding(("S",), axis=1, value=-1, label="left knee back"),
-            KeyBinding(("O",), axis=2, value=1, label="right hip forward"),
-            KeyBinding(("K",), axis=2, value=-1, label="right hip back"),
-            KeyBinding(("P",), axis=3, value=1, label="right knee forward"),
-            KeyBinding(("L",), axis=3, value=-1, label="right knee back"),
-        ),
-        rate_hz=30,
-    ),
+    _WALKER.with_defaults("BipedalWalkerHardcore", hardcore=True),
+    _WALKER,
     EnvEntry(
         pattern="CarRacing",
         about="Drive around the track.",

@@ -17,7 +17,8 @@ ENTRIES = (
         rules=(
             "Positions are in meters, angles in radians; positive is to the right. An action pushes the cart that way.",
             "The episode ends beyond 2.4 m, or when the pole leans more than 0.21 (12 degrees).",
-            ("sutton_barto_reward", False, "Each step gives 1."),
+            ({"sutton_barto_reward": False}, "Each step gives 1."),
+            ({"sutton_barto_reward": True}, "The fall gives -1, no other step anything."),
         ),
         rate_hz=20,
     ),

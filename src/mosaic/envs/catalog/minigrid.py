@@ -25,9 +25,11 @@ ENTRIES = (
             KeyBinding(("Return",), "done"),
         ),
         rules=(
+            "Rows count from the top, columns from the left, both from 0. `agent down` faces down, the next row.",
             "`left` and `right` turn the agent on the spot; `forward` moves it to its cell ahead, if it is free. "
             "`pickup`, `drop` and `toggle` (opens doors and boxes) act on the cell that it faces.",
-            "Fulfilling the mission ends the episode with a reward below 1 that falls with each step.",
+            "Fulfilling the mission ends the episode with a reward below 1 that falls with each step, lava with 0. "
+            "`done` does nothing in most of these worlds.",
         ),
         symbols="mosaic.envs.symbols:minigrid",
     ),

@@ -24,19 +24,18 @@ _NUMBER_KEYS = tuple(KeyBinding((str(number),), f"column_{number}") for number i
 _CELLS = tuple(f"{row}_{column}" for column in ("left", "center", "right") for row in ("top", "middle", "bottom"))
 _CELL_KEYS = tuple(KeyBinding((key,), cell) for key, cell in zip("741852963", _CELLS, strict=True))
 """As on a number pad."""
-_CARDS = (
-    "Cards are a suit (S, H, D, C) and a rank. `my chips` are what you have bet, `all chips` what each has; the winner "
-    "gets them all.",
+_CARDS = "mosaic.envs.symbols:card_game"
+_CARD_RULES = (
+    "The winner gets all bets. Who folds loses what they have bet. The reward, at the end, is what you win or lose"
 )
+_BLINDS = ", in big blinds (2 chips)."
 _CLASSIC_ENTRIES = (
     EnvEntry(
         pattern="tictactoe",
         about="Three in a row, on a board of 3 by 3.",
         actions=_CELLS,
         keys=_CELL_KEYS,
-        rules=(
-            "The first player sets crosses, the second circles. Winning gives 1, losing -1, an illegal move loses.",
-        ),
+        rules=("player_1 sets crosses and begins, player_2 circles. Winning gives 1, losing -1.",),
         symbols="mosaic.envs.symbols:tictactoe",
     ),
     EnvEntry(
@@ -45,7 +44,8 @@ _CLASSIC_ENTRIES = (
         actions=tuple(f"column_{number}" for number in range(1, 8)),
         keys=_NUMBER_KEYS,
         rules=(
-            "Column 1 is the left one, row 0 the top. The first player has red pieces. Winning gives 1, losing -1.",
+            "Column 1 is the left one, row 0 the top. player_0 has red pieces and begins, player_1 yellow ones.",
+            "Winning gives 1, losing -1.",
         ),
         symbols="mosaic.envs.symbols:connect_four",
     ),
@@ -64,24 +64,48 @@ _CLASSIC_ENTRIES = (
             "Capital letters are the white pieces, of player_0; white is at the bottom. Moves are in UCI notation, "
             "such as e2e4 or e7e8q. Winning gives 1, losing -1.",
         ),
+        words="mosaic.envs.symbols:chess",
+        moves="mosaic.envs.symbols:chess_moves",
+    ),
+    EnvEntry(
+        pattern="go_",
+        about="Go: surround more of the board than the other.",
+        settings=(
+            SettingField("board_size", "int", 19, "Lines of the board.", {"ge": 2, "le": 25}),
+            SettingField("komi", "float", 7.5, "What white gets for moving second."),
+        ),
+        rules=(
+            "black_0 has X and begins, white_0 has O. A move is the column and the row of a free point, such as D4, or "
+            "`pass`; two passes end the game. Stones without free neighbours are taken. Points are the stones on the "
+            "board and the free points that only they surround. White gets {komi:g} points more.",
+            "Winning gives 1, losing -1.",
+        ),
+        words="mosaic.envs.symbols:go",
+        moves="mosaic.envs.symbols:go_moves",
     ),
     EnvEntry(
         pattern="texas_holdem_no_limit",
         about="Poker: Texas hold'em without limit, for two.",
         actions=("fold", "check_call", "raise_half_pot", "raise_full_pot", "all_in"),
-        rules=_CARDS,
+        rules=(f"{_CARD_RULES}, in chips. The blinds are 1 and 2.",),
+        words=_CARDS,
     ),
     EnvEntry(
         pattern="texas_holdem",
         about="Poker: Texas hold'em with fixed raises, for two.",
         actions=("call", "raise", "fold", "check"),
-        rules=_CARDS,
+        rules=(f"{_CARD_RULES}{_BLINDS} A raise is 2 chips in the first two rounds, then 4, at most 4 times a round.",),
+        words=_CARDS,
     ),
     EnvEntry(
         pattern="leduc_holdem",
         about="Poker with six cards (two each of jack, queen and king), one each and one that both see.",
         actions=("call", "raise", "fold", "check"),
-        rules=(*_CARDS, "A pair with the card that both see wins, else the higher card."),
+        rules=(
+            f"{_CARD_RULES}{_BLINDS} A raise is 2 chips in the first round, then 4, at most 2 times a round.",
+            "A pair with the card that both see wins, else the higher card; suits do not matter.",
+        ),
+        words=_CARDS,
     ),
     EnvEntry(pattern="", about="A board or card game; actions are numbered."),
 )
