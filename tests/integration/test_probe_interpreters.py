@@ -55,6 +55,15 @@ PLAIN = """
     for _ in range(2):
         own.reset(seed=1)
         own.step(0)
+    import os, threading, warnings
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")  # of threads: "error" does not raise that
+        for _ in range(20):
+            writer.add_event(scalar_event("losses/y", 1.0, env.steps))
+            child = os.fork() or os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    assert not warned, warned
+    assert threading.active_count() == 1
     try:
         Plain(1)
         print("Plain took an argument")

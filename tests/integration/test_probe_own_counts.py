@@ -254,6 +254,32 @@ def test_a_second_training_is_shown_while_it_runs_and_outlives_a_kill(trainer: T
     assert (view.global_step or 0) >= (seen.global_step or 0)
 
 
+HANGING = """
+import time
+import gymnasium as gym
+env = gym.make("CartPole-v1")
+env.reset(seed=7)
+episodes = 0
+for _ in range(50):
+    if any(env.step(0)[2:4]):
+        env.reset()
+        episodes += 1
+print(episodes)
+time.sleep(3600)
+"""
+
+
+def test_a_script_that_hangs_in_its_first_second_shows_all_its_steps(trainer: TrainerClient, tmp_path: Path) -> None:
+    run_id = start_script(trainer, tmp_path / "w", HANGING)
+    wait_for(lambda: trainer.get(run_id).global_step == 50, "all steps")
+    view = wait_for(lambda: (view := trainer.get(run_id)).episodes and view, "the episodes")
+    printed = RunFolder(view.run_dir).stdout_log("script").read_text()
+    assert (view.stage, view.global_step, view.episodes) == ("running", 50, int(printed))
+    assert view.pid is not None
+    os.kill(view.pid, signal.SIGKILL)
+    assert ended(trainer, run_id).global_step == 50
+
+
 CHILD_PATHS = """
 import os, subprocess, sys
 os.environ["PYTHONPATH"] = "somewhere"
@@ -262,12 +288,27 @@ code = "import gymnasium as gym; env = gym.make('CartPole-v1'); env.reset(); env
 subprocess.run([sys.executable, "-c", code], check=True)
 subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": "elsewhere"}, check=True)
 os.system(f'{sys.executable} -c "{code}"')
+own = {**os.environ, "PYTHONPATH": "elsewhere"}
+command = [sys.executable, "-c", code]
+assert os.spawnve(os.P_WAIT, sys.executable, command, own) == 0
+assert os.spawnvpe(os.P_WAIT, sys.executable, command, {os.fsencode(n): os.fsencode(v) for n, v in own.items()}) == 0
+del own["PYTHONPATH"]
+assert os.waitpid(os.posix_spawn(sys.executable, command, own), 0)[1] == 0
+assert os.waitpid(os.posix_spawnp(sys.executable, command, own), 0)[1] == 0
+try:
+    os.execve(sys.executable, command, None)
+except TypeError:
+    pass
+print(os.execve in os.supports_fd, flush=True)
+exec(code + "; env.step(0)")
+os.execvpe(sys.executable, command, own)
 """
 
 
 def test_children_with_a_python_path_of_their_own_are_recorded(trainer: TrainerClient, tmp_path: Path) -> None:
     view = ended(trainer, start_script(trainer, tmp_path / "w", CHILD_PATHS))
-    assert (view.outcome, view.global_step, view.episodes) == ("succeeded", 3, 3)
+    assert (view.outcome, view.global_step, view.episodes) == ("succeeded", 10, 9), view.reason
+    assert RunFolder(view.run_dir).stdout_log("script").read_text() == "True\n"
 
 
 def test_an_error_is_printed_as_without_the_probe(trainer: TrainerClient, tmp_path: Path) -> None:

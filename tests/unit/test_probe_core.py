@@ -220,7 +220,7 @@ def test_a_full_disk_neither_stops_the_script_nor_loses_values(
 def test_a_signal_in_the_middle_of_a_flush_neither_blocks_nor_writes_twice(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core, "EVENT_LOCK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(core, "LOCK_TIMEOUT_S", 0.01)
     probe = Probe()
     original_append = Journal.append
 

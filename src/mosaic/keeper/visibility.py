@@ -37,4 +37,7 @@ def missing_records_warning(folder: RunFolder) -> dict[str, str] | None:
         reason = "The probe is not in this program: it is not Python, or Python's options -E, -I or -S keep it out."
         return {"text": f"{reason} {_ADVICE}", "code": "probe_kept_out"}
     seen = "Gymnasium, Gym, PettingZoo, EnvPool, TensorBoard and W&B"
-    return {"text": f"No environment and no metric was seen; those of {seen} are. {_ADVICE}", "code": "nothing_seen"}
+    reason = (
+        f"No environment and no metric was seen; those of {seen} are, unless a program is started without MOSAIC_PROBE"
+    )
+    return {"text": f"{reason} in its environment. {_ADVICE}", "code": "nothing_seen"}

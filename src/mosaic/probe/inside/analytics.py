@@ -67,7 +67,7 @@ class Analytics:
     def _list_videos(self) -> list[str]:
         """Return the videos of this run, oldest first: a folder may also hold those of earlier ones."""
         videos = []
-        for folder in self.video_folders:
+        for folder in list(self.video_folders):
             for path in glob.glob(os.path.join(glob.escape(folder), "*.mp4")):
                 written_at = os.path.getmtime(path)
                 if written_at >= self._started_at - 1.0:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from _thread import allocate_lock, get_native_id, start_new_thread
 from collections import defaultdict, deque
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from mosaic.probe.inside.hooks import (
     RUN_DIR_VARIABLE,
     Instructions,
     call_before,
+    report_failure,
 )
 from mosaic.probe.inside.shared_counts import ProcessCount, SharedCounts
 
@@ -40,7 +42,7 @@ CONSOLE_HOLD_S = 1.0
 EVALUATION_HOLD_S = 60.0
 """Time that our own episodes of an evaluation wait for a script that may log them itself, often after the last one."""
 LANES_PER_RANK = 8
-EVENT_LOCK_TIMEOUT_S = 1.0
+LOCK_TIMEOUT_S = 1.0
 
 _now = time.time
 _monotonic = time.monotonic
@@ -73,6 +75,46 @@ class BarProgress(NamedTuple):
     total_timesteps: int | None
     fraction: float | None
     """How much of its work it has done, from 0 to 1."""
+
+
+class IdleReporter:
+    """A thread that writes what the script has recorded last before it computes, waits or hangs.
+
+    It ends when all is written, and before a fork, as forking a process with threads is deprecated. The module
+    `threading` does not list it.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._thread_id = 0
+        self._end, self._running = allocate_lock(), allocate_lock()
+        self._end.acquire()
+        self._running.acquire()
+        start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        try:
+            self._thread_id = get_native_id()
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the script's
+            while self._probe.reporter is self and not self._end.acquire(timeout=FLUSH_S):
+                now = _monotonic()
+                if now >= self._probe.next_flush_at + FLUSH_S:
+                    self._probe.flush(now, is_idle=True)
+        except Exception as error:
+            report_failure("reports", error)
+        finally:
+            self._running.release()
+
+    def stop(self) -> None:
+        """Wait for its end."""
+        with suppress(RuntimeError):  # two at once
+            self._end.release()
+        if self._running.acquire(timeout=LOCK_TIMEOUT_S):
+            self._running.release()
+            for _ in range(1000):
+                if not os.path.exists(f"/proc/self/task/{self._thread_id}"):
+                    break
+                time.sleep(0.0001)
 
 
 class Probe:
@@ -125,6 +167,7 @@ class Probe:
         """Environment steps of this process in training, as counted by the probe."""
         self.next_flush_at = 0.0
         self._lock = threading.Lock()
+        self.reporter: IdleReporter | None = None
         self.deferred_signal: int | None = None
         self.has_wakeup_fd = False
         """A deadly signal that arrived during a write, which completes first."""
@@ -152,6 +195,8 @@ class Probe:
         self._next_progress_at = 0.0
         self._speed = SpeedMeter()
         self._reported_step: int | None = None
+        self._reported_own: tuple[int, int | None] | None = None
+        """The steps of this process and the step that the script logs with, at the last report."""
         self._is_rank_zero = os.environ.get("RANK", "0") == "0"
         self._shared_counts = SharedCounts(self.run_dir)
         self._steps_elsewhere = 0
@@ -230,6 +275,8 @@ class Probe:
 
     def move_to_evaluation(self, episodes: list[tuple[list[Any], int]]) -> None:
         """Record episodes as evaluation that were recorded as training; with each, the steps of training before it."""
+        self.stop_reporter()  # which reads these lists
+        self.next_flush_at = 0.0
         pending = self._episode_rows["probe"]
         moved = {id(row) for row, _ in episodes}
         self._episode_rows["probe"] = [row for row in pending if id(row) not in moved]
@@ -274,7 +321,7 @@ class Probe:
         if "return" not in half:
             return
         index, length = 0, int(half.get("length", 0))
-        for known in self._finished_episodes:
+        for known in list(self._finished_episodes):
             if abs(known[1] - half["return"]) <= 1e-4 * max(1.0, abs(known[1])) and length in (0, known[2]):
                 index, length = known[0], known[2]
                 self._finished_episodes.remove(known)
@@ -293,16 +340,18 @@ class Probe:
         if now >= self.next_flush_at:
             self.flush(now)
 
-    def flush(self, now: float, is_last: bool = False) -> None:
+    def flush(self, now: float, is_last: bool = False, is_idle: bool = False) -> None:
+        """Write what is due. `is_idle`: the script may record nothing for long, and what it has recorded is due."""
         self.next_flush_at = now + FLUSH_S
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S if is_last else 0):
             return  # another thread is flushing, or this is a signal handler that interrupted a flush
         try:
-            self._settle_groups(is_last)
+            if not is_idle:  # else perhaps in the thread of the reporter: this counts steps
+                self._settle_groups(is_last)
             self._flush_points(is_last)
             self._flush_episodes(is_last)
             self._flush_corrections()
-            is_progress_due = now >= self._next_progress_at or is_last
+            is_progress_due = now >= self._next_progress_at or is_last or is_idle
             if is_progress_due:
                 self._add_progress(now)
             if self._outbox is not None:
@@ -312,7 +361,24 @@ class Probe:
         except OSError:
             pass  # a full disk does not stop the script; the writes are retried
         finally:
+            if is_idle and not self._has_unwritten():
+                self.reporter = None
+            elif self.reporter is None and not is_last and not is_idle:
+                with suppress(RuntimeError):  # no room for a thread
+                    self.reporter = IdleReporter(self)
             self._release_lock()
+
+    def _has_unwritten(self) -> bool:
+        has_lines = self._outbox is not None and self._outbox.has_lines
+        has_rows = bool(self._points or self._partial_episode or any(self._episode_rows.values()))
+        return has_lines or has_rows or self._reported_own != (self.shown_steps, self._script_step)
+
+    def stop_reporter(self) -> bool:
+        """Stop it and return whether it was running."""
+        reporter, self.reporter = self.reporter, None
+        if reporter is not None:
+            reporter.stop()
+        return reporter is not None
 
     @property
     def is_writing(self) -> bool:
@@ -341,7 +407,8 @@ class Probe:
         if not self._points:
             return
         outbox = self._open_outbox()
-        points, self._points = self._points, []
+        points = self._points[:]
+        del self._points[: len(points)]  # of the same list: the script may be adding to it meanwhile
         now = _now()
         hold_s = {CONSOLE: CONSOLE_HOLD_S, OWN: EVALUATION_HOLD_S if self.has_writer else 0.0}
         best: dict[str, int] = {}
@@ -350,13 +417,8 @@ class Probe:
                 best[tag] = source
         for tag, source in best.items():
             self._tag_sources.setdefault(tag, source)
-        writable = []
-        for point in points:
-            owner = self._tag_sources.get(point[1])
-            if owner is None:
-                self._points.append(point)
-            elif owner == point[0]:
-                writable.append(point)
+        self._points[:0] = [point for point in points if point[1] not in self._tag_sources]
+        writable = [point for point in points if point[0] == self._tag_sources.get(point[1])]
         if writable:
             values = as_float32([point[4] for point in writable])
             series = group_by_tag(
@@ -372,8 +434,9 @@ class Probe:
         if source is None:
             return
         outbox = self._open_outbox()
-        chosen = self._episode_rows[source]
-        self._episode_rows = defaultdict(list)
+        chosen = self._episode_rows[source][:]
+        for rows in list(self._episode_rows.values()):
+            del rows[: len(chosen) if rows is self._episode_rows[source] else None]
         lines: list[EpisodeRow] = []
         for row, value in zip(chosen, as_float32([row[4] for row in chosen])):
             _, env, step, at, _, length, is_cut = row
@@ -427,6 +490,7 @@ class Probe:
         if self.is_child:
             return
         steps = self.shown_steps
+        self._reported_own = steps, self._script_step
         own_step = steps or self._script_step or 0
         if self._reported_step is None:
             self._speed.start(own_step, now)
@@ -466,7 +530,7 @@ class Probe:
 
     def write_event(self, kind: str, **fields: Any) -> None:
         """Write one line immediately."""
-        if not self._lock.acquire(timeout=EVENT_LOCK_TIMEOUT_S):
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
             return  # a signal handler interrupted a flush, which continues after it
         try:
             with suppress(OSError):
@@ -485,6 +549,7 @@ class Probe:
 
     def close(self) -> None:
         if os.getpid() == self.pid:
+            self.stop_reporter()
             self.flush(_monotonic(), is_last=True)
             outbox, self._outbox = self._outbox, None
             if outbox is not None:
@@ -500,16 +565,22 @@ def current_probe() -> Probe:
     if _probe is None:
         _probe = Probe()
         atexit.register(_probe.close)
-        os.register_at_fork(after_in_child=_after_fork)
+        os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
         # Forked processes, those of multiprocessing included, end with it and do not call atexit functions.
-        call_before(os, "_exit", "processes", _before_exit)
+        call_before(os, "_exit", "processes", before_exit)
         _flush_on_sigterm(_probe)
     return _probe
 
 
-def _before_exit(*args: Any, **kwargs: Any) -> None:
+def before_exit(*args: Any, **kwargs: Any) -> None:
     if _probe is not None:
         _probe.close_if_used()
+
+
+def _before_fork() -> None:
+    """End the reporter, which the next flush starts again; the script may only wait for its children from now on."""
+    if _probe is not None and _probe.stop_reporter():
+        _probe.flush(_monotonic(), is_idle=True)
 
 
 def _after_fork() -> None:
@@ -518,6 +589,8 @@ def _after_fork() -> None:
         if _probe.has_wakeup_fd:
             signal.set_wakeup_fd(-1)  # its signals are not the parent's
             _probe.has_wakeup_fd = False
+        if _probe._outbox is not None:
+            _probe._outbox.journal._file.close()  # without its lock, which another thread may have held
         _probe._reset_state()
 
 

@@ -134,11 +134,25 @@ def _with_probe(python_path: str) -> str:
     return _PROBE_FOLDER + os.pathsep + python_path
 
 
+def _with_probe_on_path(env: Any) -> Any:
+    """Return the environment that a script passes to a program, with the probe on its path; unchanged without ours."""
+    try:
+        variables = {os.fsdecode(name): value for name, value in env.items()}
+    except (AttributeError, TypeError):
+        return env
+    if INSTRUCTIONS_VARIABLE not in variables:
+        return env
+    return {**variables, "PYTHONPATH": _with_probe(os.fsdecode(variables.get("PYTHONPATH", "")))}
+
+
 def _keep_on_path_of_children() -> None:
     """Keep the probe on the path of child processes if the script sets PYTHONPATH, which it still reads as it set it.
 
     Without an environment of their own, children get that of the process, which `os.environ` sets by `putenv`.
     """
+    for name in ("execv", "execve", "posix_spawn", "posix_spawnp"):  # which the functions of `os` for this call
+        if hasattr(os, name):
+            _patch_program_start(name)
     original = os.putenv
 
     def putenv(name: Any, value: Any) -> None:
@@ -149,14 +163,29 @@ def _keep_on_path_of_children() -> None:
         os.environ.putenv = putenv
 
 
+def _patch_program_start(name: str) -> None:
+    original = getattr(os, name)
+
+    def start(path: Any, argv: Any, *env: Any, **options: Any) -> Any:
+        core: Any = sys.modules.get(__name__.rpartition(".")[0] + ".core")
+        if core is not None and "exec" in name:  # what this process has recorded would be lost
+            core.before_exit()
+        options.update({"env": _with_probe_on_path(options["env"])} if "env" in options else {})
+        return original(path, argv, *map(_with_probe_on_path, env), **options)
+
+    start.__name__ = start.__qualname__ = name
+    start.__doc__, start.__module__ = original.__doc__, original.__module__
+    replace_method(os, name, start)
+    if original in os.supports_fd:
+        os.supports_fd.add(start)
+
+
 def patch_subprocess(module: Any) -> None:
     call_before(module.Popen, "__init__", "processes", _on_popen)
 
 
 def _on_popen(process: Any, *args: Any, **kwargs: Any) -> Any:
-    env = kwargs.get("env") or {}
-    if INSTRUCTIONS_VARIABLE in env:
-        kwargs["env"] = {**env, "PYTHONPATH": _with_probe(env.get("PYTHONPATH", ""))}
+    kwargs.update({"env": _with_probe_on_path(kwargs["env"])} if "env" in kwargs else {})
     return (process, *args), kwargs
 
 
