@@ -39,10 +39,10 @@ from mosaic.trainer.gpus import MpsServers
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.run_import import import_run
-from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
-from mosaic.trainer.submissions import Caller, Submissions
+from mosaic.trainer.submissions import Submissions
 from mosaic.trainer.supervisor import Supervisor
+from mosaic.trainer.trash import move_to_trash
 
 FACTOR = int(os.environ.get("MOSAIC_FULL_SWEEP") or 0) * 50 or 1
 pytestmark = pytest.mark.timeout(120 if FACTOR == 1 else 0)
@@ -87,7 +87,6 @@ class Trainer(NamedTuple):
     workspace: Workspace
     records: Records
     submissions: Submissions
-    service: RunService
     supervisor: Supervisor
 
 
@@ -101,8 +100,7 @@ def parts(workspace: Workspace) -> Iterator[Trainer]:
         supervisor = Supervisor(records, {local.name: local})
         checkers = Checkers({}, workspace)
         submissions = Submissions(records, checkers, {local.name: local}, lambda: None)
-        service = RunService(records, checkers, submissions, lambda: None)
-        yield Trainer(workspace, records, submissions, service, supervisor)
+        yield Trainer(workspace, records, submissions, supervisor)
 
 
 def test_a_payload_is_accepted_or_refused(parts: Trainer) -> None:
@@ -112,7 +110,7 @@ def test_a_payload_is_accepted_or_refused(parts: Trainer) -> None:
     @given(changed(PAYLOAD).map(to_json) | st.text(max_size=50) | VALUES.map(to_json))
     def check(text: str) -> None:
         with suppress(BadInput):
-            parts.submissions.check(text, Caller({"PATH": ""}))
+            parts.submissions.check(pb.PayloadRequest(payload_json=text, environment={"PATH": ""}))
 
     check()
     assert list(parts.workspace.runs.iterdir()) == []
@@ -332,7 +330,7 @@ def test_a_zip_is_imported_or_refused(parts: Trainer, tmp_path: Path) -> None:
         with suppress(BadInput):
             view = import_run(parts.records, str(path))
             assert set(os.listdir(parts.workspace.runs)) == before | {view.run_id}
-            parts.service.delete(view.run_id)
+            move_to_trash(parts.records, view.run_id)
         assert set(os.listdir(parts.workspace.runs)) == before
 
     check()

@@ -20,7 +20,7 @@ from mosaic.contracts.payload import Payload
 from mosaic.contracts.play_results import PlaySummary
 from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView, Verdict, VerdictSummary, WandbStatus
-from mosaic.trainer.folder_reader import list_files, read_file
+from mosaic.trainer.handlers.files import find_files, read_parts
 
 Json = dict[str, Any]
 
@@ -83,11 +83,11 @@ class FakeTrainer:
         return run
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
-        listed = list_files(RunFolder(self.get(run).run_dir), pattern)
+        listed = find_files(RunFolder(self.get(run).run_dir), pattern)
         return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in listed]
 
     def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
-        yield from read_file(RunFolder(self.get(run).run_dir), name, offset)
+        yield from read_parts(RunFolder(self.get(run).run_dir), name, offset)
 
     def read_json(self, run: str, name: str) -> Any:
         return TrainerClient.read_json(self, run, name)  # type: ignore[arg-type]

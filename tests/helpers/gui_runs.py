@@ -20,7 +20,7 @@ from mosaic.contracts.states import HistoryEntry, Stage
 from mosaic.contracts.trainer_pb2 import PruneRequest
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage, WandbStatus
 from mosaic.gui.app import Application
-from mosaic.trainer.folder_reader import list_files, read_file
+from mosaic.trainer.handlers.files import find_files, read_parts
 from mosaic.trainer.run_logs import Finder, find_error, search_lines, text_finder
 from mosaic.trainer.run_settings import describe_settings, find_algorithm, worker_options
 
@@ -113,11 +113,11 @@ class FakeTrainer:
         return describe_settings(self.payload, find_algorithm(self.payload), worker_options(self.payload), self.events)
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
-        listed = list_files(RunFolder(self.views[run].run_dir), pattern)
+        listed = find_files(RunFolder(self.views[run].run_dir), pattern)
         return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in listed]
 
     def read_json(self, run: str, name: str) -> Any:
-        return json.loads(b"".join(read_file(RunFolder(self.views[run].run_dir), name, 0)))
+        return json.loads(b"".join(read_parts(RunFolder(self.views[run].run_dir), name, 0)))
 
     def open_file(self, run: str, name: str) -> Path:
         return Path(self.views[run].run_dir, name)

@@ -11,7 +11,7 @@ from mosaic.contracts.states import RunRecord
 from mosaic.store import Index
 from mosaic.trainer.event_feed import WATCHERS_PER_TURN, EventFeed
 from mosaic.trainer.records import Records
-from mosaic.trainer.rpc_calls import CallThreads
+from mosaic.trainer.server import CallThreads
 
 WATCHERS = 5 * WATCHERS_PER_TURN
 

@@ -11,6 +11,7 @@ import pytest
 from tests.helpers.run_folders import WEIGHTS, make_run_folder
 
 from mosaic.common.checkpoint_files import STATE, is_intact, list_steps
+from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.disk_views import DiskKind
 from mosaic.contracts.folder import PENDING_PARTS_DIR, RunFolder
 from mosaic.run import last_good_checkpoint, load_checkpoint
@@ -21,11 +22,11 @@ from mosaic.trainer.checkpoint_pruning import (
     newest_intact,
     removable_checkpoints,
 )
-from mosaic.trainer.pruning import PruneOptions, plan_removals
+from mosaic.trainer.pruning import plan_removals
 
 BUFFER = np.arange(40_000, dtype=np.float64)
 FACTS: dict[str, Any] = {"replay": {"is_saved": True, "size_bytes": BUFFER.nbytes, "limit_mb": 100.0}}
-ALL = PruneOptions((), has_checkpoints=True, has_replay=True)
+ALL = pb.PruneRequest(checkpoints=True, keep=1, replay=True)
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_a_block_that_checkpoints_share_becomes_free_with_the_last_of_them(folde
     block.write_bytes(os.urandom(1 << 20))
     save(folder, 1, 2, part=CheckpointPart(block, 1 << 20, "0" * 64))
     block.unlink()
-    (only_checkpoints,) = plan_removals(folder, ALL._replace(has_replay=False), ())
+    (only_checkpoints,) = plan_removals(folder, pb.PruneRequest(checkpoints=True, keep=1), ())
     assert only_checkpoints.size_bytes < 1 << 20, "the other checkpoint still has the block"
     checkpoints, replay = plan_removals(folder, ALL, ())
     assert (checkpoints.kind, replay.kind) == (DiskKind.CHECKPOINTS, DiskKind.REPLAY)
@@ -125,7 +126,7 @@ def test_files_that_a_killed_process_left_are_removed_but_not_what_a_resume_rest
     pending.mkdir()
     (pending / "part").write_bytes(bytes(100_000))
     os.rename(folder.checkpoint(2), folder.checkpoints / ".2.old.tmp")
-    (replay,) = plan_removals(folder, ALL._replace(has_checkpoints=False), ())
+    (replay,) = plan_removals(folder, pb.PruneRequest(replay=True), ())
     assert names(list(replay.paths)) == ["1", PENDING_PARTS_DIR]
     assert replay.size_bytes >= 100_000 + BUFFER.nbytes
     assert list_steps(folder) == [1]
@@ -135,6 +136,6 @@ def test_files_that_a_killed_process_left_are_removed_but_not_what_a_resume_rest
 def test_videos_are_removed_as_a_whole(folder: RunFolder) -> None:
     (folder.videos / "deep").mkdir(parents=True)
     (folder.videos / "deep" / "0.mp4").write_bytes(bytes(50_000))
-    (videos,) = plan_removals(folder, PruneOptions((), has_videos=True), ())
+    (videos,) = plan_removals(folder, pb.PruneRequest(videos=True), ())
     assert videos.kind is DiskKind.VIDEOS
     assert videos.size_bytes >= 50_000

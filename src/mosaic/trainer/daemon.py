@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a port in use needs no message
 
@@ -32,7 +33,6 @@ from mosaic.contracts.errors import BadInput, NotAllowed, ReadOnlyWorkspace
 from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
 from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
 from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import Credentials, TokenInterceptor
@@ -45,21 +45,36 @@ from mosaic.trainer.executors.slurm.executor import SlurmExecutor
 from mosaic.trainer.executors.slurm.settings import SlurmSettings
 from mosaic.trainer.gpu_usage import GpuUsage, open_gpus
 from mosaic.trainer.gpus import MpsServers, has_mps, list_gpus
+from mosaic.trainer.handlers import disk, evaluate, files, machines, play, runs, telemetry, tracking, train
 from mosaic.trainer.listeners import REMOTE_OPTIONS, SERVER_OPTIONS, bind_loopback, bind_tls
 from mosaic.trainer.metrics_server import MetricsServer, MetricsSnapshot
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
-from mosaic.trainer.rpc_calls import CallThreads, DecodingInterceptor
-from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
-from mosaic.trainer.server import Servicer
+from mosaic.trainer.server import CallCounter, CallThreads, VerbServer
+from mosaic.trainer.services import Services
 from mosaic.trainer.submissions import Submissions
 from mosaic.trainer.supervisor import Supervisor
 from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity
 from mosaic.trainer.workspace_lock import WorkspaceLock
 from mosaic.workers import discover_workers
 
+if TYPE_CHECKING:
+    from mosaic.contracts.trainer_pb2_verbs import Handlers
+
 log = structlog.get_logger("mosaic.trainer.daemon")
+
+HANDLERS: Handlers = {
+    **disk.HANDLERS,
+    **evaluate.HANDLERS,
+    **files.HANDLERS,
+    **machines.HANDLERS,
+    **play.HANDLERS,
+    **runs.HANDLERS,
+    **telemetry.HANDLERS,
+    **tracking.HANDLERS,
+    **train.HANDLERS,
+}
 
 IDLE_TIMEOUT_S = 600.0
 MAX_CONCURRENT_RUNS = 1000
@@ -105,7 +120,7 @@ class Daemon:
         self._slurm = slurm or SlurmSettings()
         self._on_listening = on_listening
         self._tls: TlsIdentity | None = None
-        self._credentials = Credentials(secrets.token_hex(32))
+        self.credentials = Credentials(secrets.token_hex(32))
         self._is_draining = False
         self._is_ready = False
         """Whether daemon.json invites callers."""
@@ -132,7 +147,7 @@ class Daemon:
         if self._listen:
             self.require_writable()  # its maker would know the key and the token
             self._tls = load_or_create_identity(workspace)
-            self._credentials = self._credentials._replace(
+            self.credentials = self.credentials._replace(
                 remote_token=self._tls.token, fingerprint=self._tls.fingerprint
             )
         checkers = Checkers(discover_workers(), workspace)
@@ -170,7 +185,7 @@ class Daemon:
         threads = CallThreads()
         feed = EventFeed(self._records, threads)
         server = grpc.aio.server(
-            interceptors=[TokenInterceptor(self._credentials), DecodingInterceptor()],
+            interceptors=[TokenInterceptor(self.credentials)],
             options=(*SERVER_OPTIONS, *(REMOTE_OPTIONS if self._tls else ())),
         )
         if self._listen and self._tls:
@@ -180,11 +195,9 @@ class Daemon:
         self.supervisor = Supervisor(self._records, executors, backlog)
         wake = self.supervisor.wake
         submissions = Submissions(self._records, checkers, executors, wake, self._default_executor)
-        self._run_service = RunService(self._records, checkers, submissions, wake)
-        servicer = Servicer(
-            self._records, submissions, self._run_service, checkers, feed, threads, self._credentials, self
-        )
-        add_TrainerServicer_to_server(servicer, server)
+        self._services = Services(self._records, submissions, checkers, feed, threads, self, wake)
+        verbs = VerbServer(HANDLERS, self._services, threads, self.require_writable)
+        verbs.add_to(server)
         await _add_standard_services(server)
         self._started_at = time.time()
         if self._metrics_port is not None:
@@ -212,12 +225,11 @@ class Daemon:
                     await asyncio.wait_for(self._shutdown_requested.wait(), CHECK_S)
                     break
                 self._check_files()
-                self._check_shutdown(servicer)
+                self._check_shutdown(verbs.calls)
         finally:
             self._withdraw()
             if self._metrics is not None:
                 self._metrics.close()
-            servicer.is_closing = True
             self.supervisor.stop()
             feed.close()
             await server.stop(STOP_GRACE_S)
@@ -229,7 +241,7 @@ class Daemon:
 
     def _create_executors(self) -> dict[str, Executor]:
         mps = MpsServers(self._workspace.root)
-        local = LocalExecutor(self._address, self._credentials.token, self._script_umask, self._slots, mps)
+        local = LocalExecutor(self._address, self.credentials.token, self._script_umask, self._slots, mps)
         ray = RayExecutor(self._workspace, self._ray_address, lambda: self.supervisor.wake())
         slurm = SlurmExecutor(self._workspace, self._slurm, lambda: self.supervisor.wake())
         return {executor.name: executor for executor in (local, ray, slurm)}
@@ -237,7 +249,7 @@ class Daemon:
     def _write_daemon_file(self) -> None:
         content = {
             "address": self._address,
-            "token": self._credentials.token,
+            "token": self.credentials.token,
             "process": own_identity(),
             "started_at": self._started_at,
             "workspace": os.path.realpath(self._workspace.root),
@@ -280,7 +292,7 @@ class Daemon:
         if is_restored:
             log.warning("daemon_files_restored", workspace=str(self._workspace.root))
 
-    def _check_shutdown(self, servicer: Servicer) -> None:
+    def _check_shutdown(self, calls: CallCounter) -> None:
         """Requests a shutdown if the workspace is gone, all runs are drained, or the daemon is idle."""
         has_held = any(record.holds_slot for record in self._records.active.values())
         if not self._lock.has_folder():
@@ -289,8 +301,8 @@ class Daemon:
             log.info("daemon_drained")
         elif (
             (self._records.active and not self._is_read_only)  # what waits there would keep the daemon for ever
-            or servicer.calls.open
-            or time.monotonic() - servicer.calls.last_ended_at < self._idle_s
+            or calls.open
+            or time.monotonic() - calls.last_ended_at < self._idle_s
         ):
             return
         self._shutdown_requested.set()
@@ -401,7 +413,7 @@ class Daemon:
             for run_id, record in list(self._records.active.items()):  # also those submitted or resumed meanwhile
                 if record.stage is not Stage.STOPPING:
                     with suppress(NotAllowed):  # it has just ended
-                        self._run_service.cancel(run_id)
+                        runs.cancel_run(self._services, pb.RunRequest(run=run_id))
             time.sleep(0.05)
         self._request_shutdown()
 

@@ -17,7 +17,7 @@ from mosaic.journal.follow import parse_event
 from mosaic.store import IndexedEvent, encode_event
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.records import Records
-from mosaic.trainer.rpc_calls import CallThreads, run_in
+from mosaic.trainer.server import CallThreads, run_in
 
 log = structlog.get_logger("mosaic.trainer.event_feed")
 
@@ -48,13 +48,13 @@ class EventFeed:
         """What was selected of the events in memory: most watchers ask for the same."""
         self._waiting: list[asyncio.Future[None]] = []
         """Of the watchers that have sent all events so far."""
-        self._is_closed = False
+        self.is_closed = False
 
     async def run(self) -> None:
         """Reads events as they come, until closed."""
         self._records.on_change = partial(asyncio.get_running_loop().call_soon_threadsafe, self._has_news.set)
         try:
-            while not self._is_closed:
+            while not self.is_closed:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._has_news.wait(), POLL_S)
                 self._has_news.clear()
@@ -82,14 +82,14 @@ class EventFeed:
 
     async def _pause(self) -> None:
         """Wait for the next turn; twice as long as the loop was late, so that a busy machine answers calls first."""
-        if not self._is_closed:
+        if not self.is_closed:
             due_at = asyncio.get_running_loop().time() + TURN_S
             await asyncio.sleep(TURN_S)
             await asyncio.sleep(min(2 * (asyncio.get_running_loop().time() - due_at), MAX_PAUSE_S))
 
     def close(self) -> None:
         """Ends all watches."""
-        self._is_closed = True
+        self.is_closed = True
         self._has_news.set()
 
     def _read_next(self, cursor: int) -> list[IndexedEvent]:
@@ -129,7 +129,7 @@ class EventFeed:
         # History comes from the index, where a deleted run has none.
         is_live = after < 0
         yield cursor, (), 0
-        while not self._is_closed:
+        while not self.is_closed:
             newest, was_live = self._newest, is_live
             if is_live and cursor >= self._before:
                 events = self._recent_after(cursor, run_id, tuple(kinds), has_points)
@@ -149,7 +149,7 @@ class EventFeed:
                 yield part[-1].cursor, part, skipped if at == 0 else 0
             if is_live and not was_live:
                 yield cursor, (), 0
-            if newest == self._newest and not self._is_closed and is_live:
+            if newest == self._newest and not self.is_closed and is_live:
                 self._waiting.append(asyncio.get_running_loop().create_future())
                 await self._waiting[-1]
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from mosaic.common.files import fsync_path
+from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.disk_views import DiskKind, PruneItem, PrunePart
 from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
 from mosaic.contracts.folder import PRUNED_PREFIX, REPLAY_PREFIX, RunFolder
@@ -30,25 +31,11 @@ from mosaic.trainer.checkpoint_pruning import (
     removable_checkpoints,
 )
 from mosaic.trainer.disk_usage import REPORT_S, allocated_bytes, replay_bytes
-from mosaic.trainer.folder_reader import read_evaluations
+from mosaic.trainer.handlers.evaluate import find_evaluations
 from mosaic.trainer.records import Records
 from mosaic.trainer.trash import delete_for_good
 
 log = structlog.get_logger("mosaic.trainer.pruning")
-
-
-class PruneOptions(NamedTuple):
-    run_ids: tuple[str, ...]
-    """Empty: all that have ended."""
-    has_checkpoints: bool = False
-    keep: int = 1
-    has_replay: bool = False
-    has_videos: bool = False
-    has_trash: bool = False
-    trashed_ids: tuple[str, ...] = ()
-    """The runs of the trash that are meant; empty: all."""
-    older_than_s: float = 0.0
-    is_dry_run: bool = True
 
 
 class Removal(NamedTuple):
@@ -80,53 +67,54 @@ class FreedSpace:
 class Pruner:
     """One request. It looks at one run after the other, so that a caller can follow it."""
 
-    def __init__(self, records: Records, options: PruneOptions) -> None:
+    def __init__(self, records: Records, request: pb.PruneRequest) -> None:
         self._records = records
-        self._options = options
+        self._request = request
         self._uses: dict[str, str] = {}
         """The payloads of active runs as text, in which the ids of other runs are searched."""
 
     def run(self) -> Iterator[PrunePart]:
         """Yield what is removed, or would be: some runs at a time."""
-        options = self._options
-        if not (options.has_checkpoints or options.has_replay or options.has_videos or options.has_trash):
+        request = self._request
+        has_trash = request.trash or bool(request.trashed)
+        if not (request.checkpoints or request.replay or request.videos or has_trash):
             raise BadInput("Nothing to prune was named; expected checkpoints, replay buffers, videos or the trash.")
         run_ids = self._list_runs()
-        evaluated = self._find_evaluated_checkpoints() if options.has_checkpoints and run_ids else {}
+        evaluated = self._find_evaluated_checkpoints() if request.checkpoints and run_ids else {}
         items: list[PruneItem] = []
         notes: list[str] = []
         reported_at = time.monotonic()
         for count, run_id in enumerate(run_ids, 1):
             with suppress(UnknownName):  # it has just been deleted
                 record = self._records.get(run_id)
-                if record.is_active or time.time() - (record.finished_at or 0.0) < options.older_than_s:
+                if record.is_active or time.time() - (record.finished_at or 0.0) < request.older_than_s:
                     continue
                 items += self._prune_run(record, evaluated.get(run_id, set()), notes)
             if time.monotonic() - reported_at > REPORT_S:
                 yield PrunePart(run_count=count, run_total=len(run_ids), items=tuple(items), notes=tuple(notes))
                 items, notes, reported_at = [], [], time.monotonic()
-        if options.has_trash:
+        if has_trash:
             workspace = self._records.workspace
-            items += delete_for_good(workspace, options.trashed_ids, options.older_than_s, options.is_dry_run)
+            items += delete_for_good(workspace, request.trashed, request.older_than_s, request.is_dry_run)
         yield PrunePart(run_count=len(run_ids), run_total=len(run_ids), items=tuple(items), notes=tuple(notes))
 
     def _list_runs(self) -> list[str]:
-        options = self._options
-        for run_id in options.run_ids:
+        run_ids = [self._records.resolve(run) for run in self._request.runs]
+        for run_id in run_ids:
             record = self._records.get(run_id)
             if record.is_active:
                 raise NotAllowed(
                     f"Run {run_id} is {record.status}, so nothing was removed. Wait for its end, or stop it first: "
                     f"mosaic cancel {run_id}"
                 )
-        if not (options.has_checkpoints or options.has_replay or options.has_videos):
+        if not (self._request.checkpoints or self._request.replay or self._request.videos):
             return []
-        return list(options.run_ids or self._records.index.list_run_ids(include_archived=True))
+        return run_ids or self._records.index.list_run_ids(include_archived=True)
 
     def _find_evaluated_checkpoints(self) -> Mapping[str, set[str]]:
         """Return the names of checkpoints by run that results of evaluations refer to."""
         names: defaultdict[str, set[str]] = defaultdict(set)
-        for evaluation in read_evaluations(self._records):
+        for evaluation in find_evaluations(self._records):
             if evaluation.trained is not None:
                 path = Path(evaluation.summary.policy_path or "")
                 names[evaluation.trained.run_id] |= {path.name, str(evaluation.summary.checkpoint_step)}
@@ -150,7 +138,7 @@ class Pruner:
     def _prune_run(self, record: RunRecord, evaluated: set[str], notes: list[str]) -> list[PruneItem]:
         folder = self._records.folder(record.run_id)
         try:
-            removals = plan_removals(folder, self._options, evaluated)
+            removals = plan_removals(folder, self._request, evaluated)
             if not removals:
                 return []
             user = self._find_user(record.run_id)
@@ -159,7 +147,7 @@ class Pruner:
                     f"Run {record.run_id} keeps its files: run {user.run_id}, which is {user.status}, uses them."
                 )
                 return []
-            if not self._options.is_dry_run:
+            if not self._request.is_dry_run:
                 removals = self._remove(record, removals, notes)
         except (OSError, zipfile.BadZipFile) as error:
             log.warning("run_not_pruned", run_id=record.run_id, error=str(error))
@@ -205,24 +193,24 @@ class Pruner:
         return removals
 
 
-def plan_removals(folder: RunFolder, options: PruneOptions, needed: Iterable[str]) -> list[Removal]:
-    """Return what of a run's folder these options remove; nothing is changed."""
+def plan_removals(folder: RunFolder, request: pb.PruneRequest, needed: Iterable[str]) -> list[Removal]:
+    """Return what of a run's folder is removed; nothing is changed."""
     removals: list[Removal] = []
     freed = FreedSpace()
     discarded: list[Path] = []
     has_checkpoints = folder.checkpoints.is_dir()
     leftovers = list_leftovers(folder) if has_checkpoints else []
-    if options.has_checkpoints and has_checkpoints:
-        discarded = removable_checkpoints(folder, options.keep, needed)
+    if request.checkpoints and has_checkpoints:
+        discarded = removable_checkpoints(folder, request.keep, needed)
         if discarded:
             discarded, leftovers = [*discarded, *leftovers], []
             removals.append(Removal(DiskKind.CHECKPOINTS, tuple(discarded), sum(map(freed.add, discarded))))
-    if options.has_replay and has_checkpoints:
+    if request.replay and has_checkpoints:
         paths = [*(path for path in checkpoints_with_replay(folder) if path not in discarded), *leftovers]
         if paths:
             size = sum(_replay_size(path, freed) if path.name.isdecimal() else freed.add(path) for path in paths)
             removals.append(Removal(DiskKind.REPLAY, tuple(paths), size))
-    if options.has_videos and folder.videos.is_dir():
+    if request.videos and folder.videos.is_dir():
         removals.append(Removal(DiskKind.VIDEOS, (folder.videos,), freed.add(folder.videos)))
     return removals
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -264,6 +264,21 @@ class Records:
         near = near or [f"the group {name!r}" for name in similar_names(reference, groups)]
         hint = f" Did you mean {near[0]}?" if near else ""
         raise UnknownName(f"No run or group {reference!r}.{hint} List them: mosaic runs")
+
+    def find(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> RunRecord:
+        """Return the record of the run that `resolve` finds."""
+        return self.get(self.resolve(reference, fits))
+
+    def runs_with(self, name: str, run_id: str = "") -> Iterator[tuple[RunRecord, RunFolder]]:
+        """Yield the runs, newest first, or the one run, whose folder has a file or folder of this name.
+
+        Most runs have none, which costs one system call each.
+        """
+        for candidate in [run_id] if run_id else self.index.list_run_ids():
+            if os.path.exists(f"{self.workspace.runs}/{candidate}/{name}"):
+                record = self.index.get_record(candidate)
+                if record is not None:  # else it has just been deleted
+                    yield record, self.folder(candidate)
 
     def _describe_candidate(self, run_id: str) -> str:
         view = self.view(run_id)

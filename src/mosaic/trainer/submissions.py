@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import write_json, write_text
 from mosaic.common.limited_json import decode_limited
+from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, ConfigRefused, DiskFull, MosaicError, refuse_key
 from mosaic.contracts.extras import TranslatedPayload, translate_extras
 from mosaic.contracts.imports import named_modules
@@ -50,23 +50,6 @@ from mosaic.workers import name_worker
 SUBMISSION_KEY = re.compile(r"[0-9a-f]{32}")
 
 
-class Caller(NamedTuple):
-    """What a caller passes with a config."""
-
-    environment: Mapping[str, str] = MappingProxyType({})
-    """For its own programs; it is kept until the run is started."""
-    import_folders: tuple[str, ...] = ()
-    """Where modules that a config names are found, if it does not state that."""
-    is_trusted: bool = False
-    """Whether what an imported config would execute is executed."""
-    submission_key: str = ""
-    """What a request that is repeated is recognized by; empty: it is not."""
-    submitted_by: str = ""
-    """The caller's login name; empty: unknown."""
-    tracking: Mapping[str, str] = MappingProxyType({})
-    """What the caller's environment sets for W&B and the Hub, for a run that is tracked or uploaded there."""
-
-
 class Submissions:
     def __init__(
         self,
@@ -83,32 +66,32 @@ class Submissions:
         self._default_executor = default_executor
         self._creation_lock = threading.Lock()
 
-    def check(self, text: str, caller: Caller) -> Verdict:
+    def check(self, request: pb.PayloadRequest) -> Verdict:
         """The verdict on a payload: its contract's first, then the worker's own."""
-        payload, verdict = self._check_submission(redact_secrets(decode_limited(text)), caller)
+        payload, verdict = self._check_submission(redact_secrets(decode_limited(request.payload_json)), request)
         # The worker itself answers with one thread.
         threads = self._with_cpus(payload, verdict.summary.cpus).resources.cpus or 1
         return verdict.model_copy(update={"summary": verdict.summary.model_copy(update={"threads": threads})})
 
-    def _check_submission(self, data: Any, caller: Caller) -> tuple[Payload, Verdict]:
+    def _check_submission(self, data: Any, request: pb.PayloadRequest) -> tuple[Payload, Verdict]:
         translated = translate_extras(name_worker(data))
-        payload = self._parse_submission(translated, caller)
+        payload = self._parse_submission(translated, request)
         payload.refuse_unused_evaluation(translated.written_paths)
-        refuse_programs(payload, bool(caller.environment))
+        refuse_programs(payload, bool(request.environment))
         refuse_import_folders(payload, self._records.workspace.trainer)
-        _check_variables({**caller.environment, **caller.tracking})
+        _check_variables({**request.environment, **request.tracking})
         require_trust(payload)
-        if not caller.environment:  # a program of the caller's tracks itself, in its own Python
+        if not request.environment:  # a program of the caller's tracks itself, in its own Python
             require_packages(payload)
         try:
             verdict = self.verdict(payload, self._executor(payload))
-            warnings = (*verdict.summary.warnings, *unused_option_warnings(payload, caller.tracking))
+            warnings = (*verdict.summary.warnings, *unused_option_warnings(payload, request.tracking))
             summary = verdict.summary.model_copy(update={"warnings": warnings})
             return payload, verdict.model_copy(update={"summary": summary})
         except ConfigRefused as error:
             raise restore_written_paths(error, translated) from None
 
-    def _parse_submission(self, translated: TranslatedPayload, caller: Caller) -> Payload:
+    def _parse_submission(self, translated: TranslatedPayload, request: pb.PayloadRequest) -> Payload:
         """The payload, marked as imported where its policy and its environment are those of an imported run."""
         payload = parse_payload(translated)
         check_steps(payload.metadata.worker.config.get("total_timesteps"))
@@ -123,7 +106,7 @@ class Submissions:
         )
         if trained is not None and not trained.is_imported:
             payload = self._with_imports_of(trained, payload)
-        return mark_imported(payload, is_imported and not caller.is_trusted)
+        return mark_imported(payload, is_imported and not request.is_trusted)
 
     def _with_imports_of(self, trained: RunRecord, payload: Payload) -> Payload:
         """The payload with what the run imports whose policy it evaluates: the checkpoint names the same modules."""
@@ -160,40 +143,40 @@ class Submissions:
             raise refuse_key("resources.gpus.device", message)
         return self._checkers.check(payload.metadata.worker.id, payload)
 
-    def submit(self, text: str, caller: Caller) -> RunView:
+    def submit(self, request: pb.PayloadRequest) -> RunView:
         """Creates the run, if all checks accept it. That of an experiment is returned if it exists already.
 
         So is the run of a request that is repeated because its answer was lost.
         """
-        _check_submission_key(caller.submission_key)
-        _check_submitter(caller.submitted_by)
-        if repeated := self._find_submitted(caller):
+        _check_submission_key(request.submission_key)
+        _check_submitter(request.submitted_by)
+        if repeated := self._find_submitted(request):
             return self._records.view(repeated)
         self.require_space()
-        data = decode_limited(text)
+        data = decode_limited(request.payload_json)
         redacted = redact_secrets(data)
-        payload, verdict = self._check_submission(redacted, caller)
+        payload, verdict = self._check_submission(redacted, request)
         stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
         if stored != redacted:  # a reference got another name, because another secret had that one
-            payload = self._parse_submission(translate_extras(name_worker(stored)), caller)
+            payload = self._parse_submission(translate_extras(name_worker(stored)), request)
         payload = pin_env_version(payload, verdict.summary.environment.id)
         with self._creation_lock:  # so that a run submitted twice at the same time is created once
-            found = self._find_submitted(caller) or self._find_experiment_run(payload.metadata)
-            return self._records.view(found) if found else self._create_run(payload, verdict.summary, caller)
+            found = self._find_submitted(request) or self._find_experiment_run(payload.metadata)
+            return self._records.view(found) if found else self._create_run(payload, verdict.summary, request)
 
-    def _find_submitted(self, caller: Caller) -> str | None:
-        return self._records.index.find_submitted_run(caller.submission_key) if caller.submission_key else None
+    def _find_submitted(self, request: pb.PayloadRequest) -> str | None:
+        return self._records.index.find_submitted_run(request.submission_key) if request.submission_key else None
 
     def _find_experiment_run(self, metadata: Metadata) -> str | None:
         if metadata.experiment is None:
             return None
         return self._records.index.find_experiment_run(metadata.group, metadata.experiment)
 
-    def _create_run(self, payload: Payload, summary: VerdictSummary, caller: Caller) -> RunView:
+    def _create_run(self, payload: Payload, summary: VerdictSummary, request: pb.PayloadRequest) -> RunView:
         with self._records.lock:
             run_id = self._records.new_id()
         try:
-            record = self._create_run_folder(run_id, payload, summary, caller)
+            record = self._create_run_folder(run_id, payload, summary, request)
             with self._records.lock:
                 self._records.put(record)
         except BaseException:
@@ -209,7 +192,9 @@ class Submissions:
         if full_disk:
             raise DiskFull(full_disk)
 
-    def _create_run_folder(self, run_id: str, payload: Payload, summary: VerdictSummary, caller: Caller) -> RunRecord:
+    def _create_run_folder(
+        self, run_id: str, payload: Payload, summary: VerdictSummary, request: pb.PayloadRequest
+    ) -> RunRecord:
         """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
         workspace = self._records.workspace
         with self._records.lock:
@@ -218,13 +203,13 @@ class Submissions:
         payload = self._with_cpus(payload, summary.cpus)
         executor = self._executor(payload)
         slots = executor.capacity()
-        warnings = summary.warnings + hidden_gpu_warnings(payload, slots.gpus, caller.environment)
-        if caller.environment:
+        warnings = summary.warnings + hidden_gpu_warnings(payload, slots.gpus, request.environment)
+        if request.environment:
             # Without what would load libraries of the caller's choice into the keeper's tree.
-            variables = {name: value for name, value in caller.environment.items() if not name.startswith("LD_")}
+            variables = {name: value for name, value in request.environment.items() if not name.startswith("LD_")}
             warnings += self._records.environments.put(run_id, variables)
         prefixes = (TRACKING_PREFIX, HUB_PREFIX)
-        if variables := {name: value for name, value in caller.tracking.items() if name.startswith(prefixes)}:
+        if variables := {name: value for name, value in request.tracking.items() if name.startswith(prefixes)}:
             warnings += self._records.tracking.put(run_id, variables)
         record = RunRecord(
             run_id=run_id,
@@ -232,8 +217,8 @@ class Submissions:
             run_name=payload.run_name,
             group=payload.metadata.group,
             experiment=payload.metadata.experiment,
-            submission_key=caller.submission_key or None,
-            submitted_by=caller.submitted_by or None,
+            submission_key=request.submission_key or None,
+            submitted_by=request.submitted_by or None,
             tags=payload.metadata.tags,
             notes=payload.metadata.notes,
             is_imported=payload.metadata.is_imported,

@@ -161,7 +161,7 @@ def move_to_trash(records: Records, reference: str) -> RunView:
 
 def _require_ended(records: Records, reference: str) -> str:
     with records.lock:
-        record = records.get(records.resolve(reference))
+        record = records.find(reference)
     if record.is_active:
         raise NotAllowed(
             f"Run {record.run_id} is {record.status} and cannot be deleted. "
