@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import mosaic
 
+from mosaic.api.policy import load_policy_file
+from mosaic.arena.evaluation_batches import first_evaluation_seed
 from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
@@ -37,6 +39,16 @@ def spaces(env_id: str) -> tuple[Any, Any]:
     return env.observation_space, env.action_space
 
 
+PARTS = gymnasium.spaces.Dict(
+    {
+        "speed": gymnasium.spaces.Box(-1, 1, (3,)),
+        "place": gymnasium.spaces.Discrete(5),
+        "flags": gymnasium.spaces.MultiBinary(2),
+    }
+)
+"""As in `make.py`."""
+
+
 @pytest.mark.parametrize(
     ("name", "file", "env_id"),
     [
@@ -50,7 +62,7 @@ def test_a_stored_policy_chooses_the_actions_of_the_library(name: str, file: str
     statistics = read_statistics(DATA / "vecnormalize.pkl") if name == "normalized" else None
     policy = Sb3Policy(DATA / file, *spaces(env_id), statistics)
     expected = json.loads((DATA / "expected.json").read_text())[name]
-    actions = [policy.act(np.array(observation, np.float32)) for observation in expected["observations"]]
+    actions = [policy.choose(np.array(observation, np.float32)) for observation in expected["observations"]]
     assert np.allclose(actions, expected["actions"], atol=1e-5)
 
 
@@ -62,6 +74,33 @@ def test_a_stored_policy_acts_in_a_session(workspace: Workspace) -> None:
     assert min(json.loads(played.out)["agents"]["*"]["returns"]) > 100  # at random some 20
     refused = mosaic(workspace, "play", "Acrobot-v1", "--actor", target)
     assert (refused.code, "observations of 4 values; those here have 6" in refused.err) == (2, True), refused.err
+    mosaic(workspace, "daemon", "stop")
+
+
+def test_a_stored_policy_is_evaluated_and_loaded_in_its_environment(workspace: Workspace) -> None:
+    path, options = DATA / "ppo_lake.zip", ("--episodes", "30", "--record-episodes", "--json")
+    evaluated = mosaic(workspace, "eval", str(path), "--env-id", "FrozenLake-v1", *options)
+    assert evaluated.code == 0, evaluated.err
+    loaded = load_policy_file(path, env_id="FrozenLake-v1")
+    returns = []
+    for seed in range(first_evaluation_seed(1), first_evaluation_seed(1) + 30):
+        env = loaded.make_env()
+        observation, _ = env.reset(seed=seed)
+        is_over, total = False, 0.0
+        while not is_over:
+            observation, reward, is_terminated, is_truncated, _ = env.step(loaded.act(observation))
+            is_over, total = is_terminated or is_truncated, total + float(reward)
+        returns.append(total)
+        env.close()
+    assert returns == evaluated.json["returns"]
+    assert mosaic(workspace, "replay", "last", "--json").json["identical"] is True
+    for arguments, words in (
+        ((), "does not state its environment. Give it: --env-id"),
+        (("--env-id", "FrozenLake8x8-v1"), "observations of 16 values; those here have 64"),
+        (("--env-id", "FrozenLake-v1", "--stochastic"), "acts deterministically here"),
+    ):
+        refused = mosaic(workspace, "eval", str(path), *arguments)
+        assert (refused.code, words in refused.err) == (2, True), refused.err
     mosaic(workspace, "daemon", "stop")
 
 
@@ -124,7 +163,7 @@ def test_a_damaged_file_is_refused_with_a_sentence(
     path = tmp_path_factory.mktemp("damage") / "model.zip"
     path.write_bytes(data)
     with suppress(BadInput):
-        Sb3Policy(path, *spaces("CartPole-v1")).act(np.zeros(4, np.float32))
+        Sb3Policy(path, *spaces("CartPole-v1")).choose(np.zeros(4, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +188,63 @@ def test_a_saved_policy_acts_as_the_library_does(
     for _ in range(OBSERVATIONS):
         observation = rng.normal(size=env.observation_space.shape or ()).astype(np.float32)
         expected, _ = model.predict(observation, deterministic=True)
-        assert np.allclose(policy.act(observation), expected, atol=1e-5)
+        assert np.allclose(policy.choose(observation), expected, atol=1e-5)
+
+
+class PartsEnv(gymnasium.Env[Any, Any]):
+    """Images and what is next to them."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "view": gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8),
+            "speed": gymnasium.spaces.Box(-2, 2, (2, 2)),
+            "place": gymnasium.spaces.Discrete(5),
+            "cards": gymnasium.spaces.MultiDiscrete([3, 4]),
+        }
+    )
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), float(action), False, False, {}
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "DQN"])
+def test_a_policy_of_parts_with_an_image_acts_as_the_library_does(sb3: Any, algorithm: str, tmp_path: Path) -> None:
+    options = {"buffer_size": 100} if algorithm == "DQN" else {}
+    model = getattr(sb3, algorithm)("MultiInputPolicy", PartsEnv(), seed=1, device="cpu", **options)
+    model.save(tmp_path / "model")
+    policy = Sb3Policy(tmp_path / "model.zip", PartsEnv.observation_space, PartsEnv.action_space)
+    for _ in range(OBSERVATIONS):
+        observation = PartsEnv.observation_space.sample()
+        expected, _ = model.predict(observation, deterministic=True)
+        assert policy.choose(observation) == expected
+
+
+def test_statistics_of_parts_are_applied_as_in_the_library(sb3: Any, tmp_path: Path) -> None:
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    class Vectors(PartsEnv):
+        observation_space = gymnasium.spaces.Dict(
+            {name: gymnasium.spaces.Box(-2, 2, (size,)) for name, size in (("far", 2), ("near", 3))}
+        )
+
+    envs = VecNormalize(DummyVecEnv([Vectors]))
+    envs.reset()
+    for _ in range(20):
+        envs.step(np.array([1]))
+    envs.save(str(tmp_path / "statistics.pkl"))
+    model = sb3.PPO("MultiInputPolicy", Vectors(), seed=1, device="cpu")
+    model.save(tmp_path / "model")
+    statistics = read_statistics(tmp_path / "statistics.pkl")
+    policy = Sb3Policy(tmp_path / "model.zip", Vectors.observation_space, Vectors.action_space, statistics)
+    for _ in range(OBSERVATIONS):
+        observation = Vectors.observation_space.sample()
+        expected, _ = model.predict(envs.normalize_obs(observation), deterministic=True)
+        assert policy.choose(observation) == expected
 
 
 class ImageEnv(gymnasium.Env[Any, Any]):
@@ -171,7 +266,7 @@ def test_a_policy_that_sees_images_acts_as_the_library_does(sb3: Any, tmp_path: 
     for seed in range(5):
         image = np.random.default_rng(seed).integers(0, 255, (36, 36, 4), np.uint8)
         expected, _ = model.predict(image, deterministic=True)
-        assert policy.act(image) == expected
+        assert policy.choose(image) == expected
 
 
 @pytest.fixture
@@ -195,7 +290,7 @@ def test_code_in_the_file_does_not_run(model_zip: Path, tmp_path: Path) -> None:
                 coded = base64.b64encode(pickle.dumps(Payload())).decode()
                 content = json.dumps(json.loads(content) | {"extra": {":serialized:": coded}}).encode()
             new.writestr(name, content)
-    Sb3Policy(changed, *spaces("CartPole-v1")).act(np.zeros(4))
+    Sb3Policy(changed, *spaces("CartPole-v1")).choose(np.zeros(4))
     assert not mark.exists()
 
 
@@ -210,13 +305,31 @@ def test_a_policy_that_does_not_fit_is_refused_with_the_reason(model_zip: Path, 
         Sb3Policy(tmp_path / "other.zip", *spaces("CartPole-v1"))
 
 
-def test_numbered_observations_are_vectors_with_a_single_one(model_zip: Path) -> None:
-    """As in Stable-Baselines3: a policy of a Discrete space reads one-hot vectors."""
-    space, actions = gymnasium.spaces.Discrete(4, start=10), spaces("CartPole-v1")[1]
-    numbered, plain = Sb3Policy(model_zip, space, actions), Sb3Policy(model_zip, *spaces("CartPole-v1"))
-    assert [numbered.act(10 + place) for place in range(4)] == [plain.act(row) for row in np.eye(4, dtype=np.float32)]
-    with pytest.raises(BadInput, match="observations of 4 values; those here have 16"):
-        Sb3Policy(model_zip, gymnasium.spaces.Discrete(16), actions)
+@pytest.mark.parametrize(
+    ("name", "space", "actions"),
+    [("ppo_lake", *spaces("FrozenLake-v1")), ("ppo_parts", PARTS, gymnasium.spaces.Box(-1, 1, (2,)))],
+)
+def test_a_policy_of_numbers_or_of_parts_chooses_the_actions_of_the_library(
+    name: str, space: Any, actions: Any
+) -> None:
+    """Numbered observations are one-hot vectors, those of several parts (MultiInputPolicy) their parts in order."""
+    expected = json.loads((DATA / "expected.json").read_text())[name]
+    policy = Sb3Policy(DATA / f"{name}.zip", space, actions)
+    chosen = [policy.choose(observation) for observation in expected["observations"]]
+    assert np.allclose(chosen, expected["actions"], atol=1e-5)
+    rows = np.stack([policy.to_array(observation) for observation in expected["observations"]])
+    assert np.allclose(policy.act(rows, True, None), expected["actions"], atol=1e-5)
+
+
+def test_a_policy_of_other_parts_is_refused() -> None:
+    lake, lake_actions = spaces("FrozenLake-v1")
+    with pytest.raises(BadInput, match="observations of the kind Dict; those here are Discrete"):
+        Sb3Policy(DATA / "ppo_parts.zip", lake, lake_actions)
+    with pytest.raises(BadInput, match="observations of 16 values; those here have 64"):
+        Sb3Policy(DATA / "ppo_lake.zip", spaces("FrozenLake8x8-v1")[0], lake_actions)
+    parts = gymnasium.spaces.Dict({name: part for name, part in PARTS.spaces.items() if name != "flags"})
+    with pytest.raises(BadInput, match="observations of 10 values; those here have 8"):
+        Sb3Policy(DATA / "ppo_parts.zip", parts, gymnasium.spaces.Box(-1, 1, (2,)))
 
 
 def test_statistics_with_code_are_refused(tmp_path: Path) -> None:

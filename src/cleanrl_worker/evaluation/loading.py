@@ -18,6 +18,7 @@ from mosaic.arena import EvaluablePolicy
 from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipper, make_array_converter
 from mosaic.arena.evaluation_batches import EvaluatedPolicy, batch_size, first_evaluation_seed
 from mosaic.arena.recording import Preprocessing, RecordingHeader
+from mosaic.arena.sb3_policy import SB3, SB3_SUFFIX, Sb3Policy
 from mosaic.arena.simulation import library_versions
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
 from mosaic.envs import make
@@ -72,6 +73,8 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
     config = request.config
     loaded, env = _load(request.evaluation.policy_path, config.algo, config.env_id, request.evaluation.seed)
     env.close()
+    if isinstance(loaded.policy, Sb3Policy) and request.evaluation.stochastic:
+        raise BadInput(f"{loaded.path}: a policy of {SB3} acts deterministically here. Leave out --stochastic.")
     if loaded.header is None and request.artifacts.record_episodes:
         raise refuse_key(
             "artifacts.record_episodes",
@@ -82,6 +85,8 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
 
 def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | None) -> tuple[LoadedPolicy, Any]:
     """Return the policy with an environment that it fits; names that are not given come from the file."""
+    if path.endswith(SB3_SUFFIX):
+        return _load_sb3(Path(path).expanduser().absolute(), env_id, first_seed)
     saved = find_policy(path)
     if saved.checkpoint is not None and algo not in (None, saved.algo):
         raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {algo!r}.")
@@ -127,6 +132,28 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
     return loaded, env
 
 
+def _load_sb3(path: Path, env_id: str | None, first_seed: int | None) -> tuple[LoadedPolicy, Any]:
+    """Load the zip of Stable-Baselines3, which does not state its environment."""
+    if not env_id:
+        message = f"{path} does not state its environment. Give it: --env-id"
+        raise BadInput(message, [FieldProblem("env_id", message)])
+    with problems_of("env_id"):
+        env = make(env_id)
+    loaded = LoadedPolicy(
+        path=path,
+        step=None,
+        algo=SB3,
+        env_id=env_id,
+        first_seed=first_evaluation_seed(DEFAULT_SEED) if first_seed is None else first_seed,
+        policy=Sb3Policy(path, env.observation_space, env.action_space),
+        make_env=partial(make, env_id),
+        header=RecordingHeader(env_id=env_id, versions=library_versions(find_family(env_id))),
+        saved_policy=SavedPolicy(path),
+        environment_summary=describe_env(env),
+    )
+    return loaded, env
+
+
 def recording_header(algo: str, env_id: str, settings: dict[str, Any]) -> RecordingHeader | None:
     if ALGORITHMS[algo].runs_in_envpool:
         return None
@@ -155,7 +182,7 @@ def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None =
         env_id=loaded.env_id,
         step=loaded.step,
         observation_shape=observations.shape,
-        flatten=make_array_converter(observations),
+        flatten=getattr(policy, "to_array", None) or make_array_converter(observations),
         act=act,
         make_env=loaded.make_env,
         rows=BATCH_SIZE if is_recurrent else None,
@@ -291,7 +318,7 @@ def check_evaluation(request: WorkerRequest) -> dict[str, Any]:
     match = load_for_evaluation(request)
     checkpoint = match.saved_policy.checkpoint
     return {
-        "module": module_name(match.algo),
+        "module": "" if match.algo == SB3 else module_name(match.algo),
         "algo": match.algo,
         "env_id": match.env_id,
         "policy_path": str(match.path),

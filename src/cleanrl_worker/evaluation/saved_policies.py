@@ -14,6 +14,7 @@ import numpy as np
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.user_cleanrl import USER_CLEANRL_PREFIX
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WORKER_NAME
+from mosaic.arena.sb3_policy import SB3, SB3_SUFFIX
 from mosaic.common.checkpoint_files import list_steps
 from mosaic.common.limited_json import MAX_BYTES, decode_limited
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, MosaicError, WrongWorker
@@ -222,6 +223,8 @@ def _read_worker_config(path: Path) -> dict[str, Any]:
 
 def inspect_policy(path: str) -> dict[str, Any]:
     """Return the metadata of a checkpoint, of a run's latest one, or of a model file; raise if it is damaged."""
+    if path.endswith(SB3_SUFFIX) and Path(path).is_file():
+        return {"kind": "sb3", "path": path, "algo": SB3}
     policy = find_policy(path)
     is_model = policy.path.is_file()
     metadata = {

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from mosaic.arena.evaluate import make_action_clipper
-from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
+from mosaic.arena.sb3_policy import SB3_SUFFIX, Sb3Policy, read_statistics
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, unknown_name_error
 from mosaic.contracts.play import ActorChoice
 from mosaic.envs.families import EnvEntry
@@ -118,7 +118,7 @@ class PolicyActor:
         statistics = choice.options["vecnormalize"]
         path = Path(seat.policy_paths.get(choice.target, choice.target)).expanduser()
         self._sb3: Sb3Policy | None = None
-        if path.suffix == ".zip":
+        if path.suffix == SB3_SUFFIX:
             if not self._is_deterministic:
                 raise BadInput(f"{choice}: a policy of Stable-Baselines3 acts deterministically here.")
             read = None if statistics is None else read_statistics(Path(statistics).expanduser())
@@ -163,7 +163,7 @@ class PolicyActor:
 
     def act(self, turn: Turn) -> Any:
         if self._sb3 is not None:
-            return self._sb3.act(turn.observation)
+            return self._sb3.choose(turn.observation)
         return self._clip(self._policy.act(turn.observation, self._is_deterministic))
 
     def close(self) -> None:

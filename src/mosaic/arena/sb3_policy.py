@@ -14,17 +14,20 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.envs.spaces import flat_size, make_flattener
 from mosaic.run.torchreader import read_weights
 
 Array = npt.NDArray[Any]
+SB3, SB3_SUFFIX = "Stable-Baselines3", ".zip"
 MAX_DATA_BYTES = 64 << 20
 MAX_WEIGHT_BYTES = 256 << 20
 MAX_STATISTICS_BYTES = 64 << 20
@@ -68,44 +71,50 @@ _CONVOLUTIONS = ((0, 4), (2, 2), (4, 1))
 class ObservationStatistics:
     """What VecNormalize had learned about observations."""
 
-    mean: Array
-    variance: Array
+    moments: Mapping[str, tuple[Array, Array]]
+    """Mean and variance, by the name of a part; of observations without parts, of the name `""`."""
     epsilon: float
     clip: float
 
-    def normalize(self, observation: Array) -> Array:
-        scaled = (observation - self.mean) / np.sqrt(self.variance + self.epsilon)
+    def normalize(self, part: str, values: Any) -> Any:
+        if part not in self.moments:
+            return values
+        mean, variance = self.moments[part]
+        scaled = (np.asarray(values) - mean) / np.sqrt(variance + self.epsilon)
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
 
+class _Part(NamedTuple):
+    """How a part of an observation is read, or all of it."""
+
+    name: str
+    read: Callable[[Any], Array]
+    """Returns a vector."""
+    width: int
+
+
 class Sb3Policy:
-    """Acts deterministically on single observations."""
+    """Acts deterministically."""
 
     def __init__(
         self, path: Path, observation_space: Any, action_space: Any, statistics: ObservationStatistics | None = None
     ) -> None:
         self.path = path
         self._space = action_space
-        self._state_count: int | None = None
-        """Of numbered observations, which the policy gets as one-hot vectors."""
-        if isinstance(observation_space, Discrete):
-            self._state_count, self._first_state = int(observation_space.n), int(observation_space.start)
-            observation_space = Box(0, 1, (self._state_count,), np.float32)
         self._statistics = statistics
-        data, weights = _read_zip(path)
-        self._weights = weights
-        module, class_name = _policy_class(data, path)
+        data, self._weights = _read_zip(path)
+        module = _policy_module(data, path)
         found = re.fullmatch(r"stable_baselines3\.(\w+)\.policies", module)
         if found is None or found.group(1) not in _MODULES:
             raise BadInput(f"{path}: policies of {module!r} cannot be read; known are those of {', '.join(_MODULES)}.")
         self._kind = _MODULES[found.group(1)]
         self._activation = _activation(data, self._kind.activation, path)
-        self._is_image = f"{self._kind.features}.cnn.0.weight" in weights
         self._layers = self._find_layers()
         self._refuse_unknown_parts(data, observation_space)
         try:
-            self._check_shapes(observation_space, class_name)
-            self._choose(np.zeros(observation_space.shape, observation_space.dtype))
+            self._parts = self._find_parts(observation_space)
+            self._check_shapes(observation_space)
+            self.act(np.zeros((1, sum(part.width for part in self._parts)), np.float32), True, None)
         except (ValueError, IndexError, KeyError) as error:
             raise BadInput(f"{path}: the weights do not fit together: {error}.") from None
 
@@ -116,9 +125,12 @@ class Sb3Policy:
         if self._kind.head:
             names.append(self._kind.head)
         try:
-            return [(self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]) for name in names]
+            layers = [(self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]) for name in names]
         except KeyError as error:
             raise BadInput(f"{self.path}: the weights have no {error.args[0]!r}; the policy cannot be built.") from None
+        if not layers:
+            raise BadInput(f"{self.path}: the policy has no layers that are known here.")
+        return layers
 
     def _refuse_unknown_parts(self, data: Mapping[str, Any], observation_space: Any) -> None:
         """Refuse what would act differently from the library, though its weights have the right shapes."""
@@ -130,13 +142,17 @@ class Sb3Policy:
             raise BadInput(f"{self.path}: `squash_output` is not supported.")
         if str(changed.get("normalize_images", True)) != "True":
             raise BadInput(f"{self.path}: `normalize_images=False` is not supported.")
+        described = data.get("observation_space")
+        kind = str(described.get(":type:")).rpartition(".")[2].rstrip("'>") if isinstance(described, dict) else ""
+        if "Dict" in (kind, own := type(observation_space).__name__) and kind != own:
+            raise BadInput(f"{self.path}: it was trained on observations of the kind {kind}; those here are {own}.")
+        names = [f"extractors.{name}." for name in observation_space.spaces] if own == "Dict" else [""]
+        known = tuple(f"{name}{layer}." for name in names for layer in ("cnn", "linear"))
         for name in self._weights:
             owner, _, part = name.rpartition("features_extractor.")
             is_used = owner == "pi_" or f"{owner}features_extractor" == self._kind.features
-            if part != name and is_used and not part.startswith(("cnn.", "linear.")):
+            if part != name and is_used and not part.startswith(known):
                 raise BadInput(f"{self.path}: its features extractor is not known ({name}).")
-        if not self._is_image and len(getattr(observation_space, "shape", None) or ()) > 2:
-            raise BadInput(f"{self.path}: images are supported for CnnPolicy only.")
         if getattr(self._space, "shape", None) is None or not (self._is_discrete or hasattr(self._space, "low")):
             raise BadInput(f"{self.path}: actions of {self._space} are not supported.")
 
@@ -144,57 +160,76 @@ class Sb3Policy:
     def _is_discrete(self) -> bool:
         return hasattr(self._space, "n") and self._space.shape == ()
 
-    def _check_shapes(self, observation_space: Any, class_name: str) -> None:
-        if not self._layers:
-            raise BadInput(f"{self.path}: {class_name} has no layers that are known here.")
-        shape = getattr(observation_space, "shape", None)
-        if not shape:
-            raise BadInput(f"{self.path}: it needs observations that are arrays; those here are {observation_space}.")
-        if self._statistics is not None and self._statistics.mean.shape != shape:
+    def _find_parts(self, space: Any) -> list[_Part]:
+        if isinstance(space, Dict):
+            parts = space.spaces.items()
+            return [self._find_part(name, part, f"{self._kind.features}.extractors.{name}.") for name, part in parts]
+        return [self._find_part("", space, f"{self._kind.features}.")]
+
+    def _find_part(self, name: str, space: Any, prefix: str) -> _Part:
+        shape: Any = getattr(space, "shape", None)
+        known = self._statistics.moments.get(name) if self._statistics is not None else None
+        if known is not None and known[0].shape != shape:
             raise BadInput(
-                f"The statistics of VecNormalize are for observations of the shape {self._statistics.mean.shape}; "
-                f"those here have the shape {shape}."
+                f"The statistics of VecNormalize are for observations of the shape {known[0].shape}; those here have "
+                f"the shape {shape}."
             )
-        expected = int(self._layers[0][0].shape[1])
-        if self._is_image:
-            channels = int(self._weights[f"{self._kind.features}.cnn.0.weight"].shape[1])
+        if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
+            raise BadInput(f"{self.path}: it needs observations that are arrays; those here are {space}.")
+        if f"{prefix}cnn.0.weight" in self._weights:
+            channels = int(self._weights[f"{prefix}cnn.0.weight"].shape[1])
             if len(shape) != 3 or channels not in (shape[0], shape[2]):
                 raise BadInput(f"{self.path}: it reads images with {channels} channels; observations here are {shape}.")
-        elif int(np.prod(shape)) != expected:
+            read = partial(self._read_image, prefix=prefix)
+            return _Part(name, read, len(read(np.zeros(shape, space.dtype))))
+        if len(shape) > 2:
+            raise BadInput(f"{self.path}: images are supported for policies that read them by convolutions only.")
+        return _Part(name, make_flattener(space) or np.asarray, flat_size(space))
+
+    def _check_shapes(self, observation_space: Any) -> None:
+        expected, width = int(self._layers[0][0].shape[1]), sum(part.width for part in self._parts)
+        if width != expected:
             raise BadInput(
-                f"{self.path}: it was trained on observations of {expected} values; those here have "
-                f"{int(np.prod(shape))}. If its environment was wrapped, that is not part of the file."
+                f"{self.path}: it was trained on observations of {expected} values; those here have {width}. If its "
+                "environment was wrapped, that is not part of the file."
             )
         outputs = int(self._layers[-1][0].shape[0])
         needed = int(self._space.n) if self._is_discrete else int(np.prod(self._space.shape))
         if outputs != needed:
             raise BadInput(f"{self.path}: it chooses among {outputs} actions; here are {needed}.")
 
-    def act(self, observation: Any) -> Any:
-        if self._state_count is not None:
-            return self._choose(np.arange(self._state_count) == int(observation) - self._first_state)
-        return self._choose(observation)
+    def choose(self, observation: Any) -> Any:
+        """Return the action for one observation."""
+        (action,) = self.act(self.to_array(observation)[None], True, None)
+        return int(action) if self._is_discrete else action
 
-    def _choose(self, observation: Any) -> Any:
-        values = np.asarray(observation)
-        if self._statistics is not None:
-            values = self._statistics.normalize(values)
-        features = self._read_image(values) if self._is_image else values.astype(np.float32).ravel()
+    def to_array(self, observation: Any) -> Array:
+        """Return the features of an observation: what the hidden layers read."""
+        vectors = []
+        for part in self._parts:
+            values = observation[part.name] if part.name else observation
+            if self._statistics is not None:
+                values = self._statistics.normalize(part.name, values)
+            vectors.append(np.asarray(part.read(values), np.float32))
+        return np.concatenate(vectors)
+
+    def act(self, observations: Array, deterministic: bool, rng: object) -> Array:
+        """Return an action for each row of features."""
+        values = observations
         for weight, bias in self._layers[:-1]:
-            features = self._activation(weight @ features + bias)
+            values = self._activation(values @ weight.T + bias)
         weight, bias = self._layers[-1]
-        output = weight @ features + bias
+        output = values @ weight.T + bias
         if self._is_discrete:
-            return int(output.argmax())
+            return np.asarray(output.argmax(1))
         low, high = self._space.low.ravel(), self._space.high.ravel()
-        action = (
+        actions = (
             low + 0.5 * (np.tanh(output) + 1) * (high - low) if self._kind.is_squashed else np.clip(output, low, high)
         )
-        return action.reshape(self._space.shape).astype(self._space.dtype)
+        return np.asarray(actions.reshape(-1, *self._space.shape).astype(self._space.dtype))
 
-    def _read_image(self, image: Array) -> Array:
+    def _read_image(self, image: Array, prefix: str) -> Array:
         """The convolutional network of Mnih et al. (2015), with weights [out, in, height, width]."""
-        prefix = f"{self._kind.features}."
         channels = self._weights[f"{prefix}cnn.0.weight"].shape[1]
         values = image if image.shape[0] == channels else image.transpose(2, 0, 1)
         values = values.astype(np.float32) / 255.0
@@ -231,13 +266,13 @@ def _read_member(archive: zipfile.ZipFile, name: str, limit: int, path: Path) ->
     return archive.read(info)
 
 
-def _policy_class(data: Mapping[str, Any], path: Path) -> tuple[str, str]:
-    """Return the module and the name of the policy's class, from the text next to its pickle."""
+def _policy_module(data: Mapping[str, Any], path: Path) -> str:
+    """Return the module of the policy's class, from the text next to its pickle."""
     described = data.get("policy_class")
     module = described.get("__module__") if isinstance(described, dict) else None
     if not isinstance(module, str):
         raise BadInput(f"{path} does not say which class of policy it holds.")
-    return module, str(described.get(":type:", "policy"))  # type: ignore[union-attr]  # checked above
+    return module
 
 
 def _activation(data: Mapping[str, Any], default: str, path: Path) -> Callable[[Array], Array]:
@@ -301,16 +336,16 @@ def read_statistics(path: Path) -> ObservationStatistics:
             raise BadInput(f"{path} is larger than {MAX_STATISTICS_BYTES:,} bytes.")
         with open(path, "rb") as file:
             saved: Any = _StatisticsReader(file).load()
-        statistics = ObservationStatistics(
-            np.asarray(saved.obs_rms.mean, np.float64),
-            np.asarray(saved.obs_rms.var, np.float64),
-            float(saved.epsilon),
-            float(saved.clip_obs),
-        )
+        found = saved.obs_rms if isinstance(saved.obs_rms, dict) else {"": saved.obs_rms}
+        moments = {
+            str(name): (np.asarray(one.mean, np.float64), np.asarray(one.var, np.float64))
+            for name, one in found.items()
+        }
+        statistics = ObservationStatistics(moments, float(saved.epsilon), float(saved.clip_obs))
     except MosaicError:
         raise
     except Exception as error:  # a pickle may raise anything
         raise BadInput(f"{path} is not a file of VecNormalize that can be read: {error}.") from None
-    if statistics.mean.shape != statistics.variance.shape:
+    if any(mean.shape != variance.shape for mean, variance in moments.values()):
         raise BadInput(f"{path} is damaged: mean and variance have different shapes.")
     return statistics

@@ -72,7 +72,8 @@ def evaluate(
     """Evaluates a policy on fresh seeds, deterministically. An evaluation is a run.
 
     RUN is a run that has trained one; of a GROUP, all such runs are evaluated, one after the other. CHECKPOINT is the
-    folder of a checkpoint or of a run, a .cleanrl_model, or a file with weights only, with --algo and --env-id.
+    folder of a checkpoint or of a run, a .cleanrl_model, a file with weights only, with --algo and --env-id, or a .zip
+    of Stable-Baselines3, with --env-id.
     """
     context.print_workspace()
     if not is_policy_path(policy):
