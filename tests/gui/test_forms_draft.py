@@ -182,33 +182,35 @@ def test_an_algorithm_that_the_form_does_not_know_is_refused() -> None:
         )
 
 
-def test_the_form_trains_scripts_of_an_installed_cleanrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R3.5: registry; a CleanRL of the user's."""
-    checkout = make_checkout(tmp_path)
-    scripts = open_script_folder(str(checkout))
-    monkeypatch.setattr(form_layout, "_installed_scripts", lambda: scripts)
-    monkeypatch.setattr(form_layout, "trainable_by_worker", form_layout.trainable_by_worker.__wrapped__)
-    assert form_layout.trainable_by_worker()["cleanrl"] == (*algorithms_by_worker()["cleanrl"], "cleanrl:walk")
-
-    layout = form_layout.get_layout.__wrapped__("cleanrl", "cleanrl:walk")
-    monkeypatch.setattr("mosaic.gui.models.draft.get_layout", lambda *_: layout)
+def test_the_form_trains_scripts_of_a_cleanrl_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R3.5, R7.1: of a folder with an interpreter, or of an installed package."""
+    checkout = str(make_checkout(tmp_path))
+    assert form_layout.script_names("cleanrl", checkout) == ("cleanrl:walk",)
+    assert form_layout.script_names("bdi", checkout) == ()
+    own = Draft("cleanrl", "cleanrl:walk", cleanrl=checkout, cleanrl_python="/v/bin/python")
+    layout = own.layout
     assert [field.name for field in layout.core] == ["env_id", "total_timesteps", "seed"]
     assert {"learning_rate", "capture_video", "max_seconds"} <= layout.fields.keys()
-    assert "grid_limit" not in layout.fields, "the script has no such setting"
-    draft = filled(layout, Draft("cleanrl", "cleanrl:walk"), num_envs="2")
+    assert not {"grid_limit", "tensorboard", "keep_checkpoints"} & layout.fields.keys(), "nothing without effect"
+    draft = filled(layout, own, num_envs="2")
     (payload,) = build_payloads(layout, draft, 0.0)
     config = config_of(payload)
-    assert (config["algo"], config["cleanrl"], config["algo_params"]) == (
-        "cleanrl:walk",
-        str(checkout),
-        {"num_envs": 2},
-    )
+    assert (config["algo"], config["algo_params"]) == ("cleanrl:walk", {"num_envs": 2})
+    assert (config["cleanrl"], config["cleanrl_python"]) == (checkout, "/v/bin/python")
     assert program_environment(payload) is not None
-    assert draft_from_payload(payload) == draft
-    assert to_command_line(layout, draft).startswith("mosaic train cleanrl:walk ")
-    config["cleanrl"] = "/another"
-    with pytest.raises(BadInput, match="of /another"):
-        draft_from_payload(payload)
+    assert draft_from_payload(payload) == draft == Draft.from_json(draft.to_json())
+    words = ["--cleanrl", checkout, "--cleanrl-python", "/v/bin/python"]
+    assert shlex.split(to_command_line(layout, draft))[:7] == ["mosaic", "train", "cleanrl:walk", *words]
+    preset = preset_from_draft(layout, draft)
+    assert draft_from_preset(preset, checkout, "/v/bin/python") == draft
+    with pytest.raises(BadInput, match="Choose your CleanRL"):
+        draft_from_preset(preset)
+
+    monkeypatch.setattr(form_layout, "find_installed_scripts", lambda: open_script_folder(checkout))
+    form_layout.forget_scripts()
+    installed = draft_from_preset(preset)
+    assert "--cleanrl" not in to_command_line(installed.layout, installed)
+    form_layout.forget_scripts()
 
 
 def test_several_seeds_make_a_group(layout: FormLayout) -> None:

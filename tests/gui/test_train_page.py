@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +29,18 @@ from PySide6.QtWidgets import (
 from tests.helpers.daemons import LiveDaemon, ended
 from tests.helpers.gui import click, find, press, pump, settle, type_text
 from tests.helpers.gui_runs import run_id, view
+from tests.helpers.probe_cleanrl import make_checkout
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.app import Application
+from mosaic.gui.forms.form_rows import LabelledRow
 from mosaic.gui.forms.presets_menu import PresetsMenu
 from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.models.draft import Draft
 from mosaic.gui.models.environment_choices import sort_environments
+from mosaic.gui.models.form_layout import forget_scripts
+from mosaic.gui.models.training import Training
 from mosaic.submission.user_presets import Preset, presets_path, read_presets, save_preset
 
 LISTED = [
@@ -251,7 +257,7 @@ def test_a_preset_that_cannot_be_saved_or_read_is_explained(program: Application
     assert read_presets() == {}
     save_preset("elsewhere", Preset("nosuch", "magic"))
     presets.load("elsewhere")
-    assert "'magic' of the worker 'nosuch', which is not here" in messages.pop()
+    assert "no algorithm 'magic' of the worker 'nosuch'" in messages.pop()
     program.workbench.delete_preset("elsewhere")
     presets.load("elsewhere")
     assert messages.pop() == "No preset 'elsewhere'."
@@ -400,6 +406,62 @@ def test_dry_run_submit_train_again_and_evaluate(
     ended(trainer, second)
     pump(lambda: bench.runs.get_or_placeholder(second).checkpoint_step, "its checkpoint to be known")
     _evaluate(window, program, trainer, second)
+
+
+def test_a_script_of_a_cleanrl_of_ones_own_is_checked_trained_edited_and_remembered(
+    daemon: LiveDaemon, trainer: TrainerClient, program: Application, tmp_path: Path
+) -> None:
+    """R3.5, R7.1: its flags are fields; the dry run, the run and the next window know where it is."""
+    program.start()
+    bench = program.workbench
+    window = opened(program)
+    form, row = find(window, "train.scroll", TrainForm), find(window, "train.cleanrl", QLineEdit)
+    note = next(one for one in form.findChildren(LabelledRow) if one.isAncestorOf(row)).note_label
+
+    def choose(path: str, field: str = "train.cleanrl") -> None:
+        type_text(find(window, field, QLineEdit), path)
+        press(find(window, field, QLineEdit), Qt.Key.Key_Return)
+        form.finish_building()
+
+    choose(str(tmp_path / "nothing"))
+    assert "is not a folder" in note.text()
+    assert bench.training.draft.cleanrl == ""
+    checkout = make_checkout(tmp_path / "it's mine")
+    choose(str(checkout))
+    assert note.text() == "1 script, at the end of the list above."
+    choose_algorithm(window, "cleanrl:walk")
+    form.finish_building()
+    type_text(find(window, "train.num_envs", QLineEdit), "2")
+    choose("/no/python", "train.cleanrl_python")
+    verdict = find(window, "train.verdict", QLabel)
+    click(find(window, "train.dry_run", QPushButton))
+    pump(lambda: "/no/python cannot be run" in verdict.text(), "the refusal of the interpreter")
+    choose(sys.executable, "train.cleanrl_python")
+    click(find(window, "train.dry_run", QPushButton))
+    pump(lambda: "walk.py" in bench.notes.scratch, "the verdict")
+    assert trainer.runs() == []
+    click(find(window, "train.submit", QPushButton))
+    run_id = pump(lambda: bench.selection, "the run")
+    assert ended(trainer, run_id).outcome == "succeeded"
+    config = trainer.config(run_id)["metadata"]["worker"]["config"]
+    assert (config["cleanrl"], config["cleanrl_python"]) == (str(checkout), sys.executable)
+    assert config["algo_params"] == {"num_envs": 2}
+    bench.training.replace(Draft("cleanrl", "ppo"))
+    bench.edit_requested.emit(run_id, trainer.config(run_id))
+    form.finish_building()
+    assert row.text() == str(checkout)
+    assert find(window, "train.num_envs", QLineEdit).text() == "2"
+    click(find(window, "train.reset", QToolButton))
+    assert find(window, "train.algorithm", QComboBox).currentText() == "cleanrl:walk"
+    again = Training(bench.settings)
+    bench.training.save()
+    assert (again.draft.algorithm, again.draft.cleanrl) == ("cleanrl:walk", str(checkout))
+    shutil.rmtree(checkout)
+    forget_scripts()  # as in another process
+    gone = Training(bench.settings).draft
+    assert (gone.algorithm, gone.cleanrl) == ("ppo", str(checkout))
+    choose("")
+    assert find(window, "train.algorithm", QComboBox).currentText() == "ppo"
 
 
 def _evaluate(window: QWidget, program: Application, trainer: TrainerClient, run_id: str) -> None:

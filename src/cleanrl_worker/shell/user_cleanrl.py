@@ -168,6 +168,7 @@ def describe_script(script: Path) -> dict[str, Any]:
         "summary": ast.get_docstring(module) or f"The script {script}, unchanged.",
         "help": "",
         "fields": fields,
+        "options_without_effect": OPTIONS_WITHOUT_EFFECT,
         "supports": {"action_spaces": [], "observation_spaces": [], "resume": False, "evaluation": False},
     }
 
@@ -335,7 +336,7 @@ def required_packages(script: Path) -> list[str]:
 
 def missing_package_problem(checkout: CleanrlCheckout, script: Path) -> str | None:
     """Return a message if the interpreter cannot run the script."""
-    advice = "Choose another interpreter: --cleanrl-python /path/to/venv/bin/python"
+    advice = "Choose another interpreter (Its Python in the form): --cleanrl-python /path/to/venv/bin/python"
     try:
         missing = missing_packages(checkout, required_packages(script))
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -70,7 +70,7 @@ class AlgorithmCommand(Command):
         self.algorithm = algorithm
         stated = {field.name: field for field in algorithm.fields}
         options = [OPTIONS[name] for name in TRAIN_OPTION_NAMES]
-        for_run = [option for option in options if not option.is_core and not option.is_worker_option]
+        for_run = [option for option in algorithm.run_options if option.has_flag]
         if algorithm.is_user_script:
             options = [option for option in options if option.name in stated]
         core = [stated.get(option.name, option) for option in options if option.is_core]

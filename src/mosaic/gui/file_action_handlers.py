@@ -72,7 +72,7 @@ def ask_import(workbench: Workbench) -> None:
 
 def ask_import_folder(workbench: Workbench) -> None:
     start = Path(workbench.settings.get("export.folder", str(Path.home())))
-    ui.open_folder_dialog(
+    ui.open_path_dialog(
         workbench.window,
         "import.folder",
         "Import the folder of a run",
@@ -153,7 +153,7 @@ def export_runs(workbench: Workbench) -> None:
     if len(views) == 1:
         export(workbench, export_zip, ".zip", ZIP_FILTER, views[0])
         return
-    ui.open_folder_dialog(
+    ui.open_path_dialog(
         workbench.window,
         "export.target",
         f"Export {len(views):,} runs into a folder",
@@ -182,7 +182,7 @@ def _export_folder(workbench: Workbench) -> Path:
 
 
 def ask_workspace(workbench: Workbench) -> None:
-    ui.open_folder_dialog(
+    ui.open_path_dialog(
         workbench.window,
         "workspace.folder",
         "Open a workspace",

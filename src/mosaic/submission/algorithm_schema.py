@@ -31,6 +31,13 @@ class Algorithm:
         """Whether it is a user's script, which runs in the user's Python environment."""
         return bool(self.location)
 
+    @property
+    def run_options(self) -> list[Option]:
+        """The options of a run with it that do not need its worker."""
+        excluded = self.schema_entry.get("options_without_effect", ())
+        options = (option for option in OPTIONS.values() if not option.is_core and not option.is_worker_option)
+        return [option for option in options if option.name not in excluded]
+
     def default(self, name: str) -> Any:
         return next((field.default for field in self.fields if field.name == name), None)
 

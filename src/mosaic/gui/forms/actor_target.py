@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from PySide6.QtCore import QSignalBlocker, Signal
-from PySide6.QtWidgets import QFileDialog, QLineEdit, QWidget
+from PySide6.QtWidgets import QLineEdit, QWidget
 
 from mosaic.contracts.views import RunView
 from mosaic.formatting import capitalize_first, run_title
@@ -64,13 +65,9 @@ class TargetEditor(QWidget):
         self.edited.emit(target)
 
     def _open_dialog(self) -> None:
-        filters = [self._description.file_filter] if self._description is not None else []
-        dialog = ui.with_object_name(QFileDialog(self, "Choose a file"), f"{self._prefix}.files")
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.setNameFilters([*filters, "All files (*)"])
-        dialog.fileSelected.connect(self._choose)
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
+        filters = [self._description.file_filter] if self._description is not None else ["Any file (*)"]
+        name, start = f"{self._prefix}.files", Path(self.line.text())
+        ui.open_path_dialog(self, name, "Choose a file", start, lambda path: self._choose(str(path)), filters)
 
 
 class PolicyTarget(TargetEditor):

@@ -156,7 +156,7 @@ class LabelledRow(FormRow):
         self.label.setBuddy(editor)
         self._add_editor(editor, is_wide)
         if is_wide:  # ends where the editors of fields end
-            self._grid.setContentsMargins(0, 0, RESET_WIDTH + theme.GAP, 0)
+            self._grid.setContentsMargins(0, 0, RESET_WIDTH, 0)
         self._editor = editor
         self._fit_to_text()
         self.set_note("")
@@ -164,9 +164,10 @@ class LabelledRow(FormRow):
     def _fit_to_text(self) -> None:
         self._editor.setMinimumWidth(theme.scale(EDITOR_WIDTH + theme.GAP + EDITOR_WIDTH // 2))
 
-    def set_note(self, text: str) -> None:
+    def set_note(self, text: str, is_problem: bool = False) -> None:
         self.note_label.setText(text)
         self.note_label.setVisible(bool(text))
+        set_properties(self.note_label, error=is_problem, muted=not is_problem)
 
 
 class FieldRow(FormRow):

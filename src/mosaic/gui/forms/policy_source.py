@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QObject, QSignalBlocker, QTimer, Signal
-from PySide6.QtWidgets import QFileDialog, QLineEdit, QWidget
+from PySide6.QtWidgets import QLineEdit, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
@@ -15,7 +16,7 @@ from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.forms.form_rows import LabelledRow, form_combo, make_searchable, widget_row
 from mosaic.gui.models.policy_form import describe_checkpoint, runs_with_policy, telemetry_of
-from mosaic.gui.views.widgets import button, muted_label, set_properties, with_object_name
+from mosaic.gui.views.widgets import button, muted_label, open_path_dialog, set_properties, with_object_name
 from mosaic.gui.workbench import Workbench
 
 INSPECT_DELAY_MS = 300
@@ -68,11 +69,10 @@ class PolicySourceFields(QObject):
         self._path = with_object_name(QLineEdit(), "policy.path")
         self._path.setPlaceholderText("A checkpoint folder, a run folder or a .cleanrl_model file")
         self._path.textEdited.connect(self._on_path_edited)
-        choose_file = partial(self._open_file_dialog, QFileDialog.FileMode.ExistingFile)
-        choose_folder = partial(self._open_file_dialog, QFileDialog.FileMode.Directory)
+        choose_file = partial(self._open_dialog, "Trained models (*.cleanrl_model)")
         self._pickers = (
             button("File…", "policy.file", choose_file, "Choose a .cleanrl_model file"),
-            button("Folder…", "policy.folder", choose_folder, "Choose the folder of a checkpoint or of a run"),
+            button("Folder…", "policy.folder", self._open_dialog, "Choose the folder of a checkpoint or of a run"),
         )
         return LabelledRow("or its path", widget_row((self._path, 1), *self._pickers), is_wide=True)
 
@@ -124,21 +124,13 @@ class PolicySourceFields(QObject):
         self.path_chosen.emit(self._worker, path)
         self._inspect_timer.start()
 
-    def _open_file_dialog(self, mode: QFileDialog.FileMode) -> None:
-        start = str(self._workbench.workspace.root)
-        dialog = with_object_name(QFileDialog(self._form, "Choose a trained policy", start), "policy.files")
-        dialog.setFileMode(mode)
-        if mode is QFileDialog.FileMode.ExistingFile:
-            dialog.setNameFilters(["Trained models (*.cleanrl_model)", "All files (*)"])
-        else:
-            dialog.setOption(QFileDialog.Option.ShowDirsOnly)
-        dialog.fileSelected.connect(self._on_file_chosen)
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
+    def _open_dialog(self, *filters: str) -> None:
+        start = self._workbench.workspace.root
+        open_path_dialog(self._form, "policy.files", "Choose a trained policy", start, self._on_file_chosen, filters)
 
-    def _on_file_chosen(self, path: str) -> None:
+    def _on_file_chosen(self, path: Path) -> None:
         self._runs.setCurrentIndex(-1)
-        self._choose_path(path)
+        self._choose_path(str(path))
 
     def _choose_path(self, path: str) -> None:
         self.path_chosen.emit(self._worker, path)

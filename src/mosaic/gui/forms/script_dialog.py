@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtWidgets import QDialog, QFileDialog, QHBoxLayout, QLineEdit
+from PySide6.QtWidgets import QDialog, QLineEdit
 
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
+from mosaic.gui.forms.path_field import PathField
 from mosaic.gui.forms.submit_controller import SubmitController
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
@@ -31,20 +32,25 @@ class ScriptDialog(QDialog):
         self.setWindowTitle("Run a script")
         self._workbench = workbench
         script, arguments, python = workbench.settings.get_for_workspace(SETTING, ["", "", sys.executable])
-        self._script = self._create_field("script.path", script, "my_script.py")
-        self._arguments = self._create_field("script.arguments", arguments, "--env-id CartPole-v1 --seed 1")
-        self._python = self._create_field("script.python", python, sys.executable)
+        self._script = PathField("script.path", "Choose a script", "my_script.py", ["Python scripts (*.py)"])
+        self._python = PathField("script.python", "Choose a Python", sys.executable, ["Python (python*)"])
+        self._arguments = ui.with_object_name(QLineEdit(arguments), "script.arguments")
+        self._arguments.setPlaceholderText("--env-id CartPole-v1 --seed 1")
+        for field, path in ((self._script, script), (self._python, python)):
+            field.show_path(path)
         self._inquiry = SubmitController(
             workbench, self, "script", "Start", "Start it as a run", "Check the command; nothing is started"
         )
         self._inquiry.submit_button.setDefault(True)
+        for edit in (self._script.edit, self._arguments, self._python.edit):
+            edit.textChanged.connect(lambda _: self._inquiry.line.clear())
         margin = theme.MARGIN
         ui.column(
             ui.muted_label(
                 "Your script runs unedited in its folder, with the environment of this window. Its curves, frames and "
                 "log are shown like those of any run."
             ),
-            ui.form(("Script", self._build_script_row()), ("Arguments", self._arguments), ("Python", self._python)),
+            ui.form(("Script", self._script), ("Arguments", self._arguments), ("Python", self._python)),
             self._inquiry.line,
             ui.row(
                 ui.Stretch(),
@@ -60,42 +66,22 @@ class ScriptDialog(QDialog):
         self._inquiry.submitted.connect(self.accept)
         self.resize(WIDTH, self.sizeHint().height())
 
-    def _create_field(self, name: str, text: str, placeholder: str) -> QLineEdit:
-        field = ui.with_object_name(QLineEdit(text), name)
-        field.setPlaceholderText(placeholder)
-        field.textEdited.connect(lambda _: self._inquiry.line.clear())
-        return field
-
-    def _build_script_row(self) -> QHBoxLayout:
-        choose = ui.button("Choose…", "script.choose", self._open_file_dialog)
-        choose.setAutoDefault(False)
-        return ui.row((self._script, 1), choose)
-
-    def _open_file_dialog(self) -> None:
-        start = self._script.text() or str(Path.home())
-        dialog = ui.with_object_name(QFileDialog(self, "Choose a script", start), "script.files")
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.setNameFilters(["Python scripts (*.py)", "All files (*)"])
-        dialog.fileSelected.connect(self._script.setText)
-        dialog.finished.connect(dialog.deleteLater)
-        dialog.open()
-
     def _dry_run(self) -> None:
         payload = self._build_payload()
         if payload is not None:
-            self._inquiry.dry_run(Path(self._script.text()).name, payload)
+            self._inquiry.dry_run(Path(self._script.path).name, payload)
 
     def _submit(self) -> None:
         payload = self._build_payload()
         if payload is not None:
-            fields = [field.text() for field in (self._script, self._arguments, self._python)]
+            fields = [self._script.path, self._arguments.text(), self._python.edit.text()]
             self._workbench.settings.put_for_workspace(SETTING, fields)
             self._inquiry.submit_runs([payload])
 
     def _build_payload(self) -> dict[str, Any] | None:
         """None, and the problem is shown, where something is wrong."""
         try:
-            return script_payload(self._script.text(), self._arguments.text(), self._python.text())
+            return script_payload(self._script.edit.text(), self._arguments.text(), self._python.edit.text())
         except BadInput as error:
             self._inquiry.line.show_text(str(error), "bad")
             return None

@@ -9,8 +9,10 @@ from PySide6.QtCore import QEvent, QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
+from mosaic.formatting import count_noun
 from mosaic.gui import theme
 from mosaic.gui.forms.algorithm_box import AlgorithmBox
 from mosaic.gui.forms.environment_settings_row import EnvironmentSettingsRow
@@ -24,6 +26,7 @@ from mosaic.gui.forms.form_rows import (
     create_row,
     form_combo,
 )
+from mosaic.gui.forms.path_field import PathField
 from mosaic.gui.models.draft import changed_fields, field_text, problems
 from mosaic.gui.models.env_settings_text import FIELD_NAME as ENV_KWARGS
 from mosaic.gui.models.env_settings_text import object_problem, read_object, settings_problems, without_settings
@@ -33,9 +36,10 @@ from mosaic.gui.models.environment_check import (
     check_environment,
 )
 from mosaic.gui.models.environment_choices import WorkerEnvironments, environment_problem
-from mosaic.gui.models.form_layout import FormSection, trainable_by_worker, worker_algorithms
+from mosaic.gui.models.form_layout import FormSection, algorithms_by_worker, script_names, worker_algorithms
 from mosaic.gui.models.training import Training
 from mosaic.gui.views.widgets import YieldingScrollArea, column, create_timer, muted_label, section_label
+from mosaic.workers import get_worker
 
 PREFIX = "train"
 MAX_COLUMN_WIDTH = 760
@@ -43,9 +47,11 @@ MAX_COLUMN_WIDTH = 760
 
 
 class TrainForm(YieldingScrollArea):
-    def __init__(self, training: Training, environments: WorkerEnvironments) -> None:
+    def __init__(self, training: Training, environments: WorkerEnvironments, has_scripts: bool = True) -> None:
+        """`has_scripts`: programs of the user's can be started, as the trainer is on this machine."""
         super().__init__()
         self._training = training
+        self._has_scripts = has_scripts
         self._environments = environments
         self._rows: dict[str, FieldRow] = {}
         self._field_errors: dict[str, str] = {}
@@ -59,9 +65,17 @@ class TrainForm(YieldingScrollArea):
         self._columns_layout.setSpacing(2 * theme.MARGIN)
         self.setWidget(body)
         self._worker = form_combo("train.worker")
-        self._worker.addItems(list(trainable_by_worker()))
+        self._worker.addItems(list(algorithms_by_worker()))
         self._algorithm = AlgorithmBox("train.algorithm")
-        self._choice_rows = (LabelledRow("Worker", self._worker), LabelledRow("Algorithm", self._algorithm))
+        self._cleanrl = PathField("train.cleanrl", "Your CleanRL", "A checkout, or an environment with it")
+        hint = "The one next to it, else MOSAIC's"
+        self._python = PathField("train.cleanrl_python", "Its Python", hint, ["Python (python*)"])
+        self._choice_rows = (
+            LabelledRow("Worker", self._worker),
+            LabelledRow("Algorithm", self._algorithm),
+            LabelledRow("Your CleanRL", self._cleanrl, is_wide=True),
+            LabelledRow("Its Python", self._python, is_wide=True),
+        )
         self._rest_label = muted_label("", "train.rest")
         self._columns: dict[QVBoxLayout, QWidget] = {}
         self._left, self._right = self._add_column(3), self._add_column(2)
@@ -76,6 +90,8 @@ class TrainForm(YieldingScrollArea):
         self._build()
         self._worker.currentTextChanged.connect(self._on_worker_chosen)
         self._algorithm.name_chosen.connect(self._choose_algorithm)
+        for field in (self._cleanrl, self._python):
+            field.path_chosen.connect(self._choose_cleanrl)
         training.draft_replaced.connect(self._build)
         training.draft_edited.connect(self.refresh)
         environments.environments_loaded.connect(lambda _: self._show_environments())
@@ -210,13 +226,34 @@ class TrainForm(YieldingScrollArea):
         draft = self._training.draft
         with QSignalBlocker(self._worker), QSignalBlocker(self._algorithm):
             self._worker.setCurrentText(draft.worker)
+            scripts = self._show_cleanrl(draft.cleanrl)
+            title = "Your CleanRL" if draft.cleanrl else "Scripts"
             groups = algorithm_groups(worker_algorithms(draft.worker))
-            listed = {name for _, names in groups for name in names}
-            scripts = [name for name in trainable_by_worker()[draft.worker] if name not in listed]
-            self._algorithm.show_names([*groups, ("Scripts", scripts)], draft.algorithm)
+            self._algorithm.show_names([*groups, (title, scripts)], draft.algorithm)
+            self._cleanrl.show_path(draft.cleanrl)
+            self._python.show_path(draft.cleanrl_python)
+
+    def _show_cleanrl(self, folder: str) -> list[str]:
+        """Say what is in a folder for CleanRL, and return the names of its scripts."""
+        worker, (row, python_row) = self._training.draft.worker, self._choice_rows[2:]
+        row.setVisible(self._has_scripts and get_worker(worker).script_names is not None)
+        python_row.setVisible(row.isVisibleTo(self) and bool(self._training.draft.cleanrl))
+        try:
+            scripts = list(script_names(worker, folder)) if self._has_scripts else []
+        except BadInput as error:
+            row.set_note(str(error).removeprefix("cleanrl: "), is_problem=True)
+            return []
+        row.set_note(f"{count_noun(len(scripts), 'script')}, at the end of the list above." if folder else "")
+        return scripts
+
+    def _choose_cleanrl(self) -> None:
+        """A folder without scripts is not taken; what is wrong with it is said below it."""
+        folder, python = self._cleanrl.path, self._python.path
+        if self._show_cleanrl(folder) or not folder:
+            self._training.choose_cleanrl(folder, python if folder else "")
 
     def _on_worker_chosen(self, worker: str) -> None:
-        self._training.choose_worker(worker, trainable_by_worker()[worker][0])
+        self._training.choose_worker(worker, algorithms_by_worker()[worker][0])
 
     def _choose_algorithm(self, algorithm: str) -> None:
         self._training.choose_algorithm(self._worker.currentText(), algorithm)
@@ -266,7 +303,8 @@ class TrainForm(YieldingScrollArea):
         layout = self._training.layout
         by_field = problems(layout, draft)
         env_id = field_text(draft, layout.fields["env_id"]).strip()
-        problem = environment_problem(env_id, self._environments.for_worker(draft.worker))
+        listings = [] if layout.algorithm.is_user_script else self._environments.for_worker(draft.worker)
+        problem = environment_problem(env_id, listings)  # a script has packages of its own
         if ENV_KWARGS in layout.fields and ENV_KWARGS not in by_field:
             text = field_text(draft, layout.fields[ENV_KWARGS])
             wrong = settings_problems(self._environment_settings() or (), text)

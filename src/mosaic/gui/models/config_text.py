@@ -17,7 +17,7 @@ from mosaic.gui.models.draft import (
     draft_from_payload,
     to_command_line,
 )
-from mosaic.gui.models.form_layout import FormLayout, get_layout
+from mosaic.gui.models.form_layout import FormLayout
 from mosaic.submission.algorithm_schema import command_name
 from mosaic.submission.run_payloads import CORE_FIELD_NAMES
 
@@ -64,7 +64,7 @@ def to_python(payload: dict[str, Any]) -> str:
     if value_at(payload, "metadata.worker.id") == SCRIPT_WORKER:
         return ""
     form = _to_form(payload)
-    if form is None:
+    if form is None or form[1].cleanrl:
         return f"import mosaic\n\nrun = mosaic.submit({pprint.pformat(payload, width=100, sort_dicts=False)})\n"
     layout, draft = form
     config = value_at(build_payloads(layout, draft, 0.0)[0], CONFIG_PATH)
@@ -83,8 +83,7 @@ def _to_form(payload: dict[str, Any]) -> tuple[FormLayout, Draft] | None:
         return None
     try:
         draft = draft_from_payload(payload)
-        layout = get_layout(draft.worker, draft.algorithm)
-        build_payloads(layout, draft, 0.0)
+        build_payloads(draft.layout, draft, 0.0)
     except MosaicError:
         return None
-    return None if draft.rest else (layout, draft)
+    return None if draft.rest else (draft.layout, draft)

@@ -39,6 +39,15 @@ class Draft:
     """The parts of an opened payload that the form has no fields for; they are submitted unchanged."""
     source: str = ""
     """The id of the run whose settings were opened; empty: none."""
+    cleanrl: str = ""
+    """The user's folder with CleanRL's scripts; empty: those of an installed package."""
+    cleanrl_python: str = ""
+    """What runs them; empty: the interpreter next to them, else ours."""
+
+    @property
+    def layout(self) -> FormLayout:
+        """Raises BadInput where no form can show it."""
+        return get_layout(self.worker, self.algorithm, self.cleanrl, self.cleanrl_python)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,7 +60,9 @@ class Draft:
             texts = {str(name): str(text) for name, text in draft.texts.items()}
         except (TypeError, AttributeError):
             return None
-        return replace(draft, texts=texts) if isinstance(draft.rest, dict) else None
+        places = (draft.cleanrl, draft.cleanrl_python)
+        is_valid = isinstance(draft.rest, dict) and all(isinstance(place, str) for place in places)
+        return replace(draft, texts=texts) if is_valid else None
 
     def with_text(self, setting: SettingField, text: str) -> Draft:
         """A field that has its default again is left out."""
@@ -146,18 +157,18 @@ def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[dict[st
     return [with_seed(payload, seed, group) for seed in parse_seeds(draft.seeds)]
 
 
-def draft_from_payload(payload: dict[str, Any]) -> Draft:
-    """The draft that builds this payload. Raises BadInput where no form can show it."""
+def draft_from_payload(payload: dict[str, Any], cleanrl: str = "", cleanrl_python: str = "") -> Draft:
+    """The draft that builds this payload, with this CleanRL of the user's where it names none.
+
+    Raises BadInput where no form can show it.
+    """
     rest = translate_extras(payload).data
     worker = str(_pop_path(rest, ("metadata", "worker", "id"), ""))
     algorithm = str(_pop_path(rest, OPTIONS["algo"].keys, ""))
-    layout = get_layout(worker, algorithm)
-    for key, place in layout.algorithm.location.items():
-        given = _pop_path(rest, (*CONFIG_PATH.split("."), key), place)
-        if given != place:
-            raise BadInput(f"The form has {algorithm!r} of {place}, not of {given}. Submit it with: mosaic resubmit")
-    draft = Draft(worker, algorithm)
-    for name, setting in layout.fields.items():
+    given = [str(_pop_path(rest, (*CONFIG_PATH.split("."), key), "")) for key in ("cleanrl", "cleanrl_python")]
+    places = given if any(given) else [cleanrl, cleanrl_python]
+    draft = Draft(worker, algorithm, cleanrl=places[0], cleanrl_python=places[1])
+    for name, setting in draft.layout.fields.items():
         value = _pop_path(rest, setting_path(name), setting.default)
         if value != setting.default:
             draft = draft.with_text(setting, format_setting(setting, value))
@@ -172,9 +183,9 @@ def preset_from_draft(layout: FormLayout, draft: Draft) -> Preset:
     return Preset(draft.worker, draft.algorithm, changed_values(layout, draft), draft.seeds, draft.rest)
 
 
-def draft_from_preset(preset: Preset) -> Draft:
+def draft_from_preset(preset: Preset, cleanrl: str = "", cleanrl_python: str = "") -> Draft:
     """The draft that shows it. Raises BadInput where no form can."""
-    return replace(draft_from_payload(preset.build_payload({}, {})), seeds=preset.seeds)
+    return replace(draft_from_payload(preset.build_payload({}, {}), cleanrl, cleanrl_python), seeds=preset.seeds)
 
 
 def _pop_path(data: dict[str, Any], path: tuple[str, ...], default: Any) -> Any:
@@ -204,6 +215,9 @@ def to_command_line(layout: FormLayout, draft: Draft) -> str:
     values = changed_values(layout, draft)
     config = payloads[0]["metadata"]["worker"]["config"]
     words = ["mosaic", "train", command_name(draft.worker, draft.algorithm)]
+    if layout.algorithm.is_user_script:
+        places = {"--cleanrl": draft.cleanrl, "--cleanrl-python": draft.cleanrl_python}
+        words += [word for flag, place in places.items() if place for word in (flag, place)]
     for name in CORE_FIELD_NAMES:
         if name == "seed" and draft.seeds is not None:
             words += ["--seeds", draft.seeds.replace(" ", "")]

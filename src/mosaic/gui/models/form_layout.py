@@ -17,6 +17,7 @@ from mosaic.submission.algorithm_schema import (
     ScriptFolder,
     find_installed_scripts,
     load_algorithms,
+    open_script_folder,
     supported_options,
 )
 
@@ -97,30 +98,36 @@ def worker_algorithms(worker: str) -> tuple[Algorithm, ...]:
 
 
 @cache
-def _installed_scripts() -> ScriptFolder | None:
-    return find_installed_scripts()
+def _open_scripts(cleanrl: str) -> ScriptFolder | None:
+    return open_script_folder(cleanrl) if cleanrl else find_installed_scripts()
+
+
+def script_names(worker: str, cleanrl: str = "") -> tuple[str, ...]:
+    """The scripts in a user's folder, else those of an installed package, which are trained but not evaluated.
+
+    Raises BadInput where the folder has none.
+    """
+    scripts = _open_scripts(cleanrl)
+    return scripts.names if scripts is not None and scripts.worker.id == worker else ()
+
+
+def forget_scripts() -> None:
+    """Read them again: they may have been edited."""
+    _open_scripts.cache_clear()
+    get_layout.cache_clear()
 
 
 @cache
-def trainable_by_worker() -> dict[str, tuple[str, ...]]:
-    """The same with the scripts of an installed package, such as CleanRL's, which are trained but not evaluated."""
-    names, scripts = algorithms_by_worker(), _installed_scripts()
-    if scripts is None:
-        return names
-    return names | {scripts.worker.id: (*names.get(scripts.worker.id, ()), *scripts.names)}
-
-
-@cache
-def get_layout(worker: str, name: str) -> FormLayout:
+def get_layout(worker: str, name: str, cleanrl: str = "", cleanrl_python: str = "") -> FormLayout:
     for algorithm in _all_algorithms():
         if (algorithm.worker.id, algorithm.name) == (worker, name):
             return build_layout(algorithm, supported_options(worker))
-    scripts = _installed_scripts()
-    if scripts is not None and scripts.worker.id == worker and name in scripts.names:
-        # It has the options that it states, and those that do not need its worker.
-        for_all = [option for option in OPTIONS.values() if not option.is_core and not option.is_worker_option]
-        return build_layout(scripts.load(name), for_all)
-    raise BadInput(f"The form has no algorithm {name!r} of worker {worker!r}. Submit it with: mosaic submit")
+    if ":" in name and name in script_names(worker, cleanrl) and (scripts := _open_scripts(cleanrl)):
+        python = {"cleanrl_python": cleanrl_python} if cleanrl_python else {}
+        algorithm = scripts.load(name, **python)
+        return build_layout(algorithm, algorithm.run_options)  # and the options that it states
+    hint = "Choose your CleanRL in the form, or submit it" if ":" in name else "Install its worker, or submit it"
+    raise BadInput(f"The form has no algorithm {name!r} of the worker {worker!r}. {hint} with: mosaic submit")
 
 
 def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:
@@ -134,7 +141,8 @@ def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:
     main = shown.pop(CORE_GROUP, [])
     core = (*main[:1], *(stated[name] for name in _SETTINGS_OF_ENVIRONMENT if name in stated), *main[1:])
     for title, names in _SETTINGS_ON_THE_RIGHT.items():
-        shown[title][1:1] = [stated[name] for name in names if name in stated]
+        if beside := [stated[name] for name in names if name in stated]:
+            shown.setdefault(title, [])[1:1] = beside
     elsewhere = {*OPTIONS, *_SETTINGS_OF_ENVIRONMENT, *(field.name for fields in shown.values() for field in fields)}
     groups: dict[str, list[SettingField]] = {}
     for field in algorithm.fields:

@@ -10,7 +10,6 @@ from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.draft import Draft, preset_from_draft
-from mosaic.gui.models.form_layout import get_layout
 from mosaic.submission.user_presets import read_presets, save_preset
 
 MAX_BEST_RUNS = 5
@@ -30,7 +29,7 @@ def move_presets_to_file(settings: GuiSettings) -> None:
             with suppress(BadInput):
                 draft = Draft.from_json(stored)
                 if name not in known and draft is not None:
-                    save_preset(name, preset_from_draft(get_layout(draft.worker, draft.algorithm), draft))
+                    save_preset(name, preset_from_draft(draft.layout, draft))
                     del earlier[name]
         settings.put("presets", earlier)
         settings.flush()

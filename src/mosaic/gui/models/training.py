@@ -20,7 +20,7 @@ from mosaic.gui.models.draft import (
     draft_from_preset,
     preset_from_draft,
 )
-from mosaic.gui.models.form_layout import FormLayout, get_layout, trainable_by_worker
+from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, forget_scripts
 from mosaic.gui.models.presets import move_presets_to_file
 from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.user_presets import Preset
@@ -57,12 +57,12 @@ class Training(QObject):
     def draft(self) -> Draft:
         if self._draft is None:
             stored = self._settings.get_for_workspace("train_draft")
-            self._draft = _draft_if_available(Draft.from_json(stored)) or default_draft()
+            self._draft = _available(Draft.from_json(stored) or default_draft())
         return self._draft
 
     @property
     def layout(self) -> FormLayout:
-        return get_layout(self.draft.worker, self.draft.algorithm)
+        return self.draft.layout
 
     def edit(self, draft: Draft) -> None:
         """The same form with another value in it."""
@@ -92,12 +92,18 @@ class Training(QObject):
         if (worker, algorithm) != (draft.worker, draft.algorithm):
             self.replace(replace(draft, worker=worker, algorithm=algorithm))
 
+    def choose_cleanrl(self, folder: str, python: str) -> None:
+        """Take the scripts of the user's CleanRL from there, as they are now."""
+        forget_scripts()
+        self.replace(_available(replace(self.draft, cleanrl=folder, cleanrl_python=python)))
+
     def reset(self) -> None:
-        self.replace(Draft(self.draft.worker, self.draft.algorithm))
+        self.replace(replace(self.draft, texts={}, seeds=None, rest={}, source=""))
 
     def load_payload(self, payload: dict[str, Any], source: str = "") -> None:
         """`source` is the id of the run that it comes from. Raises BadInput where no form can show it."""
-        self.replace(replace(draft_from_payload(payload), source=source))
+        draft = self.draft
+        self.replace(replace(draft_from_payload(payload, draft.cleanrl, draft.cleanrl_python), source=source))
 
     def save(self) -> None:
         self._save_timer.stop()
@@ -114,25 +120,28 @@ class Training(QObject):
 
     def load_preset(self, preset: Preset) -> None:
         """Raises BadInput where no form can show it."""
-        if preset.algorithm not in trainable_by_worker().get(preset.worker, ()):
-            raise BadInput(
-                f"The preset is for {preset.algorithm!r} of the worker {preset.worker!r}, which is not here. Delete "
-                "it, or install its worker."
-            )
-        self.replace(draft_from_preset(preset))
+        self.replace(draft_from_preset(preset, self.draft.cleanrl, self.draft.cleanrl_python))
 
 
 def default_draft() -> Draft:
     """A draft without changes, for PPO where a worker has it."""
-    known = trainable_by_worker()
+    known = algorithms_by_worker()
     if not known:
         raise BadInput("No worker with algorithms is installed: pip install 'mosaic-rl[train]'")
     worker, names = next(iter(known.items()))
     return Draft(worker, DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in names else names[0])
 
 
-def _draft_if_available(draft: Draft | None) -> Draft | None:
-    return draft if draft is not None and draft.algorithm in trainable_by_worker().get(draft.worker, ()) else None
+def _available(draft: Draft) -> Draft:
+    """The draft; where its algorithm is not here any more, one of the default algorithm."""
+    try:
+        is_here = bool(draft.layout.fields)
+    except BadInput:
+        is_here = False
+    if is_here:
+        return draft
+    default = default_draft()
+    return replace(default, texts=draft.texts, cleanrl=draft.cleanrl, cleanrl_python=draft.cleanrl_python)
 
 
 class RunsSubmission:

@@ -86,7 +86,7 @@ class TrainView(QWidget):
         super().__init__()
         self._workbench = workbench
         self._training = workbench.training
-        self.columns = TrainForm(self._training, workbench.environments)
+        self.columns = TrainForm(self._training, workbench.environments, not workbench.is_remote)
         self.help = HelpPanel()
         self._inquiry = SubmitController(
             workbench, self, "train", "Submit", "Start it", "Ask the worker to check the settings; nothing is started"

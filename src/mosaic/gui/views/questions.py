@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import Qt
@@ -53,14 +53,21 @@ def _message_box(parent: QWidget | None, name: str, title: str, text: str, detai
     return box
 
 
-def open_folder_dialog(
-    parent: QWidget | None, name: str, title: str, start: Path, on_selected: Callable[[Path], object]
+def open_path_dialog(
+    parent: QWidget | None,
+    name: str,
+    title: str,
+    start: Path,
+    on_selected: Callable[[Path], object],
+    filters: Sequence[str] = (),
 ) -> None:
-    """Asks for a folder; `start` is shown first."""
+    """Asks for a file of one of these kinds, or, without them, for a folder; `start` is shown first."""
     dialog = with_object_name(QFileDialog(parent, title, str(start)), name)
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    dialog.setFileMode(QFileDialog.FileMode.Directory)
-    dialog.setOption(QFileDialog.Option.ShowDirsOnly)
+    dialog.setFileMode(QFileDialog.FileMode.ExistingFile if filters else QFileDialog.FileMode.Directory)
+    dialog.setOption(QFileDialog.Option.ShowDirsOnly, not filters)
+    if filters:
+        dialog.setNameFilters([*filters, "All files (*)"])
     dialog.fileSelected.connect(lambda selected: on_selected(Path(selected)))
     dialog.open()
 

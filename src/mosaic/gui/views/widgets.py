@@ -45,7 +45,7 @@ from mosaic.gui.views.labels import status_label as status_label
 from mosaic.gui.views.labels import with_object_name as with_object_name
 from mosaic.gui.views.questions import confirm as confirm
 from mosaic.gui.views.questions import inform as inform
-from mosaic.gui.views.questions import open_folder_dialog as open_folder_dialog
+from mosaic.gui.views.questions import open_path_dialog as open_path_dialog
 from mosaic.gui.views.questions import open_save_dialog as open_save_dialog
 
 TableT = TypeVar("TableT", bound=QTableView)
