@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
-from tests.helpers.daemons import ended
+from tests.helpers.daemons import ended, wait_for
 
 from mosaic.api.play_payload import build_play_payload
 from mosaic.api.policy_lookup import evaluation_payload
 from mosaic.api.replays import replay_episodes
+from mosaic.arena.recording import Recording
 from mosaic.client import TrainerClient
+from mosaic.common.checkpoint_files import list_steps
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
 from mosaic.run import last_good_checkpoint
@@ -68,3 +72,45 @@ def test_settings_last_from_the_training_to_the_evaluation(trainer: TrainerClien
     assert session.outcome == "succeeded", session
     summary = trainer.read_json(session.run_id, "play_summary.json")
     assert summary["agents"]["*"]["avg_length"] == 3, json.dumps(summary)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_drawn_map_is_one_map_in_a_training_its_resume_evaluation_and_replays(
+    trainer: TrainerClient, processes: int
+) -> None:
+    """The constructor draws the map: in each environment of each process, also after a kill."""
+    drawn = {"is_slippery": False, "map_name": None}
+    settings = {**SETTINGS, "env_kwargs": drawn, "num_envs": 4, "num_steps": 64, "env_processes": processes}
+    settings |= {"total_timesteps": 100_000_000, "checkpoint_every": 1_024}
+    run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
+    folder = RunFolder(trainer.get(run_id).run_dir)
+    wait_for(lambda: len(list_steps(folder)) > 1, "some checkpoints", 120)
+    pid = trainer.get(run_id).pid
+    assert pid is not None
+    os.killpg(pid, signal.SIGKILL)
+    killed = ended(trainer, run_id)
+    step = list_steps(folder)[-1]
+    assert killed.outcome == "failed"
+    trainer.resume(run_id, step + 8_192)
+    view = ended(trainer, run_id, 120)
+    assert (view.outcome, view.global_step) == ("succeeded", step + 8_192)
+    with Recording(folder.recording) as recording:
+        numbers = recording.numbers
+        before, after = [number for number in numbers if number < 40], numbers[-40:]
+        assert {tuple(recording.episode(number).hashes[:1]) for number in numbers} == {recording.episode(0).hashes[:1]}
+    for number in (*before[::8], *after[::8]):
+        (report,) = replay_episodes(folder.recording, number)
+        assert (report.is_identical, "observations" in report.compared) == (True, True), report
+    options = {"eval_batch_size": 5, "record_episodes": True}
+    evaluation = ended(trainer, trainer.submit(evaluation_payload(trainer, run_id, options)).run_id, 120)
+    played = {"env_kwargs": drawn, "episodes": 2}
+    payload = build_play_payload(trainer, "FrozenLake-v1", {"*": f"policy:{run_id}"}, played)
+    session = ended(trainer, trainer.submit(payload).run_id, 120)
+    for one in (evaluation, session):
+        reports = list(replay_episodes(RunFolder(one.run_dir).recording))
+        assert [report.is_identical for report in reports] == [True] * len(reports) != []
+    with (
+        Recording(RunFolder(evaluation.run_dir).recording) as first,
+        Recording(RunFolder(session.run_dir).recording) as other,
+    ):
+        assert {first.episode(0).actions.tobytes()} == {other.episode(0).actions.tobytes()}
