@@ -62,9 +62,10 @@ def test_a_game_without_its_package_is_not_listed_as_installed(
     assert f"pip install {package}." in str(caught.value)
 
 
-def test_no_policy_acts_by_turns_and_that_is_what_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["x.cleanrl_model", "x.zip"])
+def test_no_policy_acts_by_turns_and_that_is_what_is_said(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match="no policy acts in pettingzoo/tictactoe_v3, whose agents act by turns"):
-        sit("pettingzoo/tictactoe_v3", ActorChoice(kind="policy", target=str(tmp_path / "x.cleanrl_model")))
+        sit("pettingzoo/tictactoe_v3", ActorChoice(kind="policy", target=str(tmp_path / name)))
 
 
 def test_a_file_that_does_not_state_its_algorithm_gets_it_by_an_option(tmp_path: Path) -> None:

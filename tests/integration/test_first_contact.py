@@ -13,6 +13,7 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.commands_by_kind import ALL, EXTRA
 from tests.helpers.daemons import LiveDaemon, ended, environment, running_daemon, scripted, wait_for
 
+from mosaic.api.play_payload import build_play_payload
 from mosaic.cli.cli_context import CREATING_COMMANDS
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
@@ -124,6 +125,9 @@ def test_a_queued_run_shows_what_it_waits_for(workspace: Workspace, plugins: Pat
         listed = mosaic(workspace, "runs")
         assert "3 runs: 2 queued, 1 running. Next in the queue: 1 of 1 slots busy, place 1." in listed.err
         assert "1 of 1 slots busy, place 2" in mosaic(workspace, "show", "last").out
+        game = trainer.submit(build_play_payload(trainer, "FrozenLake-v1", {"*": "random"}, {"episodes": 1}))
+        assert game.wait_reason in (None, "place 1"), "it waits for no training"
+        assert ended(trainer, game.run_id).outcome == "succeeded"
         detached = mosaic(workspace, "run", "--detach", "--", "true")
         assert "is queued (1 of 1 slots busy, place 3)" in detached.out
         for run_id in (*others, first):

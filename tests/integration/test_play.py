@@ -228,6 +228,7 @@ def test_commands_to_a_session_that_is_queued_are_refused(trainer: TrainerClient
     """They would not reach it: it reads what comes after its start."""
     last = [start("FrozenLake-v1") for _ in range(PLAY_SLOTS + 1)][-1]
     assert trainer.get(last).stage == "queued"
+    wait_for(lambda: trainer.get(last).wait_reason == "8 of 8 slots busy, place 1", "its place in the queue")
     control = trainer.control_session(last)
     control.send(Step())
     with pytest.raises(NotAllowed, match="has not started yet"):

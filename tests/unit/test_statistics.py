@@ -193,6 +193,8 @@ def test_a_rate_has_wilsons_interval(wins: int, count: int, low: float, high: fl
     """Brown, Cai and DasGupta (2001): it stays between 0 and 1, and says something of 0 in 5."""
     interval = score_with_interval(np.array([1.0] * wins + [0.0] * (count - wins)))
     assert tuple(interval) == pytest.approx((wins / count, low, high), abs=1e-4)
+    if wins in (0, count):
+        assert interval[1 if wins == 0 else 2] == wins / count, "it is shown"
     values = np.array([0.0, 1.0, 0.5])
     assert score_with_interval(values) == mean_with_interval(values)
     assert np.isnan(score_with_interval(np.array([1.0]))[1:]).all()

@@ -114,41 +114,25 @@ class PolicyActor:
     """A trained policy: the last checkpoint of a run, a model file of CleanRL or a zip of Stable-Baselines3."""
 
     def __init__(self, choice: ActorChoice, seat: Seat) -> None:
-        self._is_deterministic = not choice.options["stochastic"]
-        statistics = choice.options["vecnormalize"]
-        path = Path(seat.policy_paths.get(choice.target, choice.target)).expanduser()
-        self._sb3: Sb3Policy | None = None
-        if path.suffix == SB3_SUFFIX:
-            if not self._is_deterministic:
-                raise BadInput(f"{choice}: a policy of Stable-Baselines3 acts deterministically here.")
-            read = None if statistics is None else read_statistics(Path(statistics).expanduser())
-            self._sb3 = Sb3Policy(path, seat.observation_space, seat.action_space, read)
-            return
-        if statistics is not None:
-            raise BadInput(f"{choice}: `vecnormalize` is for the files of Stable-Baselines3.")
-        self._load(choice, path, seat)
-
-    def _load(self, choice: ActorChoice, path: Path, seat: Seat) -> None:
-        from mosaic.api.policy import load_policy_file
-
         if seat.env_id.startswith(PETTINGZOO_PREFIX) and hasattr(seat.env, "agent_iter"):
             raise BadInput(
                 f"{choice}: no policy acts in {seat.env_id}, whose agents act by turns. Choose another actor."
             )
-        self._policy = load_policy_file(path, choice.options["algo"], seat.env_id).for_agent(seat.agent)
-        self._share_statistics(choice, seat)
-        self._clip = make_action_clipper(seat.action_space)
-        expected = getattr(seat.observation_space, "shape", None)
-        shape = self._policy.observation_shape
-        if shape is not None and expected != shape:
-            raise BadInput(
-                f"{choice}: it was trained on {self._policy.env_id} with observations of the shape {shape}; those of "
-                f"{seat.env_id} have the shape {expected}."
-            )
+        is_stochastic, statistics = choice.options["stochastic"], choice.options["vecnormalize"]
+        path = Path(seat.policy_paths.get(choice.target, choice.target)).expanduser()
+        self._reset: Callable[[int], None] = lambda seed: None
+        if path.suffix == SB3_SUFFIX:
+            if is_stochastic:
+                raise BadInput(f"{choice}: a policy of Stable-Baselines3 acts deterministically here.")
+            read = None if statistics is None else read_statistics(Path(statistics).expanduser())
+            self._act: Callable[[Any], Any] = Sb3Policy(path, seat.observation_space, seat.action_space, read).choose
+            return
+        if statistics is not None:
+            raise BadInput(f"{choice}: `vecnormalize` is for the files of Stable-Baselines3.")
+        from mosaic.api.policy import load_policy_file
 
-    def _share_statistics(self, choice: ActorChoice, seat: Seat) -> None:
-        """Give the wrappers of the session the policy's statistics; refuse a session with other wrappers."""
-        own = self._policy.make_env()
+        policy = load_policy_file(path, choice.options["algo"], seat.env_id).for_agent(seat.agent)
+        own = policy.make_env()
         own.close()
         needed, present = (", ".join(getattr(env, "specs", ())) or "none" for env in (own, seat.env))
         if needed != present:
@@ -156,15 +140,21 @@ class PolicyActor:
         if isinstance(own, WrappedEnv) and isinstance(seat.env, WrappedEnv):
             seat.env.share_statistics(own)
             seat.env.set_frozen(True)
+        expected, shape = getattr(seat.observation_space, "shape", None), policy.observation_shape
+        if shape is not None and expected != shape:
+            raise BadInput(
+                f"{choice}: it was trained on {policy.env_id} with observations of the shape {shape}; those of "
+                f"{seat.env_id} have the shape {expected}."
+            )
+        clip = make_action_clipper(seat.action_space)
+        self._reset = policy.reset
+        self._act = lambda observation: clip(policy.act(observation, not is_stochastic))
 
     def start_episode(self, seed: int) -> None:
-        if self._sb3 is None:
-            self._policy.reset(seed)
+        self._reset(seed)
 
     def act(self, turn: Turn) -> Any:
-        if self._sb3 is not None:
-            return self._sb3.choose(turn.observation)
-        return self._clip(self._policy.act(turn.observation, self._is_deterministic))
+        return self._act(turn.observation)
 
     def close(self) -> None:
         pass

@@ -158,7 +158,8 @@ def score_with_interval(values: Floats) -> ConfidenceInterval:
     mean, z2 = float(values.mean()), _Z_975**2
     center = (mean + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z_975 / (1 + z2 / count) * math.sqrt(mean * (1 - mean) / count + z2 / (4 * count**2))
-    return ConfidenceInterval(mean, max(0.0, center - half), min(1.0, center + half))
+    low, high = (round(value, 12) for value in (center - half, center + half))  # of 0 or n of n, exactly 0 or 1
+    return ConfidenceInterval(mean, max(0.0, low), min(1.0, high))
 
 
 def mean_with_interval(values: Floats) -> ConfidenceInterval:

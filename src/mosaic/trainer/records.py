@@ -63,8 +63,8 @@ class Records:
         """Called, from any thread, when there is a new event for watchers."""
         self.rebuilt_index: str | None = None
         """Why the index was rebuilt, and from how many folders."""
-        self.queue_notes: dict[str, str] = {}
-        """By executor: why its queue waits, as of the supervisor's last look at it: `2 of 2 slots busy`."""
+        self.queue_notes: dict[tuple[str, RunKind], str] = {}
+        """By executor and kind of run: why its queue waits, as of the supervisor's last look: `2 of 2 slots busy`."""
         self.wait_reasons: dict[str, Mapping[str, str]] = {}
         """By executor and run: why that run waits, where the reason is its own."""
         self.active: dict[str, RunRecord] = {}
@@ -297,11 +297,11 @@ class Records:
         return self.to_view(*run, self.queue_positions())
 
     def queue_positions(self) -> dict[str, int]:
-        """Map each queued run to its place in the order in which its executor starts them, from 1."""
+        """Map each queued run to its place in the order in which its executor starts those of its kind, from 1."""
         active = list(self.active.values())
         positions: dict[str, int] = {}
-        for executor in {record.executor for record in active}:
-            own = [record for record in active if record.executor == executor]
+        for queue in {(record.executor, record.kind) for record in active}:
+            own = [record for record in active if (record.executor, record.kind) == queue]
             order = start_order(
                 [record for record in own if record.stage is Stage.QUEUED],
                 [record for record in own if record.holds_slot],
@@ -316,7 +316,9 @@ class Records:
             job = record.attempts[-1].job if record.stage is Stage.STARTING and record.attempts else ""
             return f"waits in Slurm's queue, job {job}" if job and not record.attempts[-1].node else None
         own = self.wait_reasons.get(record.executor, {}).get(record.run_id)
-        return own or ", ".join(filter(None, (self.queue_notes.get(record.executor), f"place {position}")))
+        return own or ", ".join(
+            filter(None, (self.queue_notes.get((record.executor, record.kind)), f"place {position}"))
+        )
 
     def to_view(self, record: RunRecord, progress: RunProgress, queue_positions: Mapping[str, int]) -> RunView:
         total = record.total_timesteps or progress.total_timesteps

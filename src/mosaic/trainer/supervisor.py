@@ -344,7 +344,7 @@ class Supervisor:
     def start_runs(self) -> None:
         if self.is_draining or self._records.is_read_only:
             reason = "the daemon starts no further run" if self.is_draining else "this workspace is read-only"
-            self._records.queue_notes = dict.fromkeys(self._executors, reason)
+            self._records.queue_notes = {(name, kind): reason for name in self._executors for kind in RunKind}
             return
         with self._records.lock:
             active = list(self._records.active.values())
@@ -377,10 +377,9 @@ class Supervisor:
         chosen = choose(queued, running, slots)
         running += [record for record in queued if record.run_id in chosen]
         left = [record for record in queued if record.run_id not in chosen]
-        busy = {kind: describe_busy(running, slots, any(one.kind is kind for one in left), kind) for kind in RunKind}
-        self._records.queue_notes[name] = reason or busy[RunKind.TRAIN]
-        others = {} if reason else {one.run_id: busy[one.kind] for one in left if one.kind is not RunKind.TRAIN}
-        self._records.wait_reasons[name] = {**others, **waits}
+        for kind in RunKind:
+            busy = describe_busy(running, slots, any(one.kind is kind for one in left), kind)
+            self._records.queue_notes[name, kind] = reason or busy
         return chosen
 
     def _is_queue_held(self, queued: list[RunRecord]) -> bool:
