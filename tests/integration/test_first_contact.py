@@ -80,6 +80,20 @@ def test_a_module_of_ones_own_is_found_from_the_callers_folder(
     assert (imports.modules, imports.folders[0]) == (("my_envs",), str(own_module))
 
 
+@pytest.mark.parametrize("given", ["Own-v0", "Own", "my_envs", "my_envs.py", "my_envs.py:Own-v0"])
+def test_the_module_of_an_environment_of_ones_own_is_named_where_it_was_left_out(
+    given: str, trainer: TrainerClient, own_module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_module)
+    with pytest.raises(BadInput, match="my_envs:Own-v0") as refusal:
+        trainer.check(train_payload(env_id=given))
+    assert [problem.setting for problem in refusal.value.problems] == ["env_id"]
+    monkeypatch.chdir("/")
+    with pytest.raises(BadInput) as refusal:
+        trainer.check(train_payload(env_id=given.partition(":")[0]))
+    assert "my_envs:Own-v0" not in str(refusal.value), "there is no such file there"
+
+
 def test_a_module_that_a_file_or_a_remote_client_names_is_not_imported(
     daemon: LiveDaemon, workspace: Workspace, own_module: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

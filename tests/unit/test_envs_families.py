@@ -48,6 +48,9 @@ def test_an_environment_is_created_without_the_checking_wrapper() -> None:
         ("LunarLander-v2", "LunarLander-v3"),
         ("HalfCheetah-v2", "HalfCheetah-v5"),
         ("Breakout-v5", "ALE/Breakout-v5"),
+        ("Breakout", "ALE/Breakout-v5"),
+        ("breakout", "ALE/Breakout-v5"),
+        ("lunarlander", "LunarLander-v3"),
     ],
 )
 def test_an_unknown_id_raises_with_the_closest_known_id(env_id: str, suggestion: str) -> None:
@@ -55,9 +58,11 @@ def test_an_unknown_id_raises_with_the_closest_known_id(env_id: str, suggestion:
         make(env_id)
 
 
-def test_an_id_unlike_any_other_gets_no_suggestion() -> None:
+@pytest.mark.parametrize("env_id", ["NoSuch-v9", "Foo-v1", "Foo"])
+def test_an_id_unlike_any_other_gets_no_suggestion(env_id: str) -> None:
+    """The version of an id is no likeness."""
     with pytest.raises(UnknownName) as raised:
-        make("NoSuch-v9")
+        make(env_id)
     assert "Did you mean" not in str(raised.value)
     assert "Known: " in str(raised.value)
 

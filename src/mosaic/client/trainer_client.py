@@ -40,7 +40,13 @@ from mosaic.contracts.views import (
     Verdict,
     WandbStatus,
 )
-from mosaic.submission.caller_environment import import_folders, submitter, tracking_environment, with_imports
+from mosaic.submission.caller_environment import (
+    import_folders,
+    own_environment_hint,
+    submitter,
+    tracking_environment,
+    with_imports,
+)
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
@@ -159,7 +165,8 @@ class TrainerClient:
         request.submission_key = key
         request.submitted_by = submitter(self.is_local)
         try:
-            return self._parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
+            with own_environment_hint(payload if self.is_local else {}):
+                return self._parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
         except NoDaemon as error:
             raise SubmissionUncertain(error) from None
 
@@ -168,7 +175,8 @@ class TrainerClient:
     ) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
         request = self._payload_request(payload, environment, is_trusted)
-        return self._daemon.decode(Verdict, self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
+        with own_environment_hint(payload if self.is_local else {}):
+            return self._daemon.decode(Verdict, self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
 
     def _payload_request(
         self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -177,17 +177,22 @@ def error_class(name: str) -> type[MosaicError]:
 
 
 def unknown_name_error(
-    what: str, name: str, known: Iterable[str], where: str = "", alternatives: Iterable[str] = ()
+    what: str,
+    name: str,
+    known: Iterable[str],
+    where: str = "",
+    alternatives: Iterable[str] = (),
+    near: Sequence[str] | None = None,
 ) -> UnknownName:
     """`No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo.`
 
-    `alternatives` are known names that serve the same purpose, instead of those that are spelled similarly.
+    `alternatives` are known names that serve the same purpose, instead of those that are spelled similarly (`near`).
     """
     names = sorted(known)
     if other := " or ".join(map(repr, alternatives)):
         hint = f" The nearest in purpose: {other}."
     else:
-        near = similar_names(name, names)
+        near = similar_names(name, names) if near is None else near
         hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     some = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
     listed = f" Known: {some}." if names else ""
@@ -204,6 +209,25 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
     if not near:
         near = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)]
     return near[:MAX_SUGGESTED]
+
+
+def similar_environments(env_id: str, known: Iterable[str]) -> list[str]:
+    """Return the newest versions of the environments that are meant by `env_id`; its own version says nothing."""
+    newest = {_without_version(one): one for one in sorted(known, key=_version)}
+    name = _without_version(env_id)
+    near = similar_names(name, newest)
+    if not near and len(name) > 2:
+        near = [other for other in newest if other.lower().startswith(name.lower())]
+    return [newest[other] for other in near[:MAX_SUGGESTED]]
+
+
+def _without_version(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id)
+
+
+def _version(env_id: str) -> int:
+    match = re.search(r"-v(\d+)$", env_id)
+    return int(match[1]) if match else -1
 
 
 def _initials(name: str) -> str:

@@ -10,7 +10,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from mosaic.contracts.errors import BadInput, FieldProblem, MissingExtra, UnknownName, unknown_name_error
+from mosaic.contracts.errors import (
+    BadInput,
+    FieldProblem,
+    MissingExtra,
+    UnknownName,
+    similar_environments,
+    unknown_name_error,
+)
 from mosaic.envs.env_settings import check_env_settings
 from mosaic.envs.families import DISTRIBUTION, FAMILIES, EnvFamily
 from mosaic.envs.user_modules import import_user_module
@@ -91,9 +98,8 @@ def ensure_registered(env_id: str, *, needs_rendering: bool = False) -> EnvFamil
     """Register the id with Gymnasium, or raise why that fails; return its family if it is in the catalog."""
     gymnasium = _gymnasium()
     _silence_warnings()
-    module = env_id.rpartition(":")[0]
-    if module:
-        import_user_module(module, "env_id", filter(None, (row.registering_module for row in FAMILIES.values())))
+    if ":" in env_id:
+        import_user_module(env_id, "env_id", filter(None, (row.registering_module for row in FAMILIES.values())))
     plain_id = env_id.rpartition(":")[2]
     for family in FAMILIES.values():
         if family.owns_name(plain_id) and plain_id not in gymnasium.registry:
@@ -243,12 +249,16 @@ def _find_spec(plain_id: str) -> Any:
         (known.version for known in registry.values() if _base_name(known) == match["name"] and not _is_stub(known)),
         key=lambda version: -1 if version is None else version,
     )
-    known_ids = {*registry, *(known for family in FAMILIES.values() for known in family.known_ids)}
-    if with_namespace := [known for known in known_ids if known.endswith(f"/{plain_id}")]:
-        raise unknown_name_error("environment", plain_id, with_namespace)
-    if not versions:
-        names = [known for known, record in registry.items() if not _is_stub(record)]
-        raise unknown_name_error("environment", plain_id, names)
+    listed = [known for family in FAMILIES.values() for known in family.known_ids]
+    ids = {known for known in (*registry, *listed) if known.endswith(f"/{plain_id}")}
+    if match["version"] is None:
+        ids |= {known for known in listed if re.fullmatch(rf".*/{re.escape(plain_id)}-v\d+", known)}
+    if ids or not versions:
+        # Once Atari's games are registered, so are those of the time before they had a namespace: nobody means these.
+        old = {re.sub(r"-v\d+$", "", known).rpartition("/")[2] for known in listed}
+        ids = ids or {known for known, record in registry.items() if not _is_stub(record) and record.name not in old}
+        near = similar_environments(plain_id, {*ids, *listed})
+        raise unknown_name_error("environment", plain_id, () if near else ids, near=near)
     newest = match["name"] if versions[-1] is None else f"{match['name']}-v{versions[-1]}"
     if match["version"] is None:
         return registry[newest]

@@ -75,7 +75,7 @@ def make_team_env(env_id: str, render_mode: str | None = None, **settings: Any) 
             env = AtariTeamFrames(env)
     elif ":" in env_id:
         module, _, name = env_id.rpartition(":")
-        make = getattr(import_user_module(module, "env_id"), name, None)
+        make = getattr(import_user_module(env_id, "env_id"), name, None)
         if make is None:
             raise BadInput(f"env_id: the module {module!r} has no {name!r} that makes a parallel environment.")
         with seeded_construction(env_id):

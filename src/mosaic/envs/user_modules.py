@@ -34,8 +34,9 @@ def allowed_imports() -> Imports:
     return _allowed
 
 
-def import_user_module(module: str, setting: str, always_allowed: Iterable[str] = ()) -> ModuleType:
-    """Import a module that `setting` names; raise what is wrong with it in one sentence."""
+def import_user_module(name: str, setting: str, always_allowed: Iterable[str] = ()) -> ModuleType:
+    """Import the module of `module:Name`, which `setting` names; raise what is wrong with it in one sentence."""
+    module, _, member = name.rpartition(":")
     allowed = {*_allowed.modules, *always_allowed, *os.environ.get(MODULES_VARIABLE, "").replace(" ", "").split(",")}
     if module not in allowed:
         raise _problem(
@@ -48,10 +49,10 @@ def import_user_module(module: str, setting: str, always_allowed: Iterable[str] 
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _problem(setting, f"the module {module!r} needs {error.name!r}, which is not installed.") from error
-        raise _problem(
-            setting,
-            f"there is no module {error.name!r}. Give the command in its folder, or add that to PYTHONPATH.",
-        ) from None
+        todo = "Give the command in its folder, or add that to PYTHONPATH."
+        if module.endswith(".py"):
+            todo = f"A module is named without .py: {module.removesuffix('.py')}:{member}"
+        raise _problem(setting, f"there is no module {error.name!r}. {todo}") from None
     except Exception as error:  # the user's own code raises anything
         cause = f"{type(error).__name__}: {error}"[:_MAX_SHOWN]
         raise _problem(setting, f"the module {module!r} cannot be imported: {cause}.") from error
@@ -59,8 +60,8 @@ def import_user_module(module: str, setting: str, always_allowed: Iterable[str] 
 
 def import_object(name: str, setting: str, base: type) -> Any:
     """Return the class `module:Class` that `setting` names; raise unless it is a subclass of `base`."""
-    module_name, _, attribute = name.partition(":")
-    module = import_user_module(module_name, setting)
+    module_name, _, attribute = name.rpartition(":")
+    module = import_user_module(name, setting)
     value: Any = getattr(module, attribute, None)
     if value is None:
         known = [key for key, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, base)]

@@ -6,10 +6,12 @@ import os
 import pwd
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.errors import MAX_SUGGESTED, FieldProblem, NotAllowed, UnknownName
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, value_at
 from mosaic.contracts.submitter import validate_submitter
@@ -20,6 +22,8 @@ _OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SERVICE", "WANDB_SWEEP
 """What a process that is tracked itself must not hand over."""
 _OF_THIS_MACHINE = re.compile(r".*(_DIR|_HOME|_PATH|_CACHE|_PROXY|EXECUTABLE)")
 """Names of variables that mean nothing on another machine."""
+_REGISTRATION = re.compile(r"""\bregister\(\s*(?:id\s*=\s*)?["']([\w./-]+)["']""")
+_MAX_FILES = 200
 
 
 def caller_environment() -> dict[str, str]:
@@ -101,3 +105,26 @@ def with_imports(payload: Mapping[str, Any]) -> dict[str, Any]:
         folders = [*dict.fromkeys((*folders, *import_folders()))] if isinstance(folders, list | tuple) else folders
     imports = {"modules": modules, "folders": folders}
     return {**payload, "metadata": {**payload["metadata"], "worker": {**worker, "imports": imports}}}
+
+
+@contextmanager
+def own_environment_hint(payload: Mapping[str, Any]) -> Iterator[None]:
+    """Name the module of an environment that the worker does not know where a file in this folder registers it."""
+    try:
+        yield
+    except UnknownName as error:
+        env_id = str(value_at(payload, f"{CONFIG_PATH}.env_id"))
+        found = []
+        for path in sorted(Path.cwd().glob("*.py"))[:_MAX_FILES] if f"No environment {env_id!r}" in str(error) else ():
+            registered = _REGISTRATION.findall(path.read_text(encoding="utf-8", errors="replace"))
+            is_meant = env_id in (path.stem, path.name)
+            found += [
+                f"{path.stem}:{one}"
+                for one in registered
+                if is_meant or one.partition("-v")[0] == env_id or one == env_id
+            ]
+        if not found:
+            raise
+        hint = " or ".join(map(repr, found[:MAX_SUGGESTED]))
+        sentence = f"No environment {env_id!r}. One of your own is named with its module. Did you mean {hint}?"
+        raise UnknownName(sentence, [FieldProblem("env_id", sentence)]) from None

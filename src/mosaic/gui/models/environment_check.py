@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mosaic.contracts.errors import similar_names
+from mosaic.contracts.errors import similar_environments
 from mosaic.contracts.views import EnvironmentDetails, EnvironmentListing
 from mosaic.submission.algorithm_schema import Algorithm
 
@@ -84,9 +83,11 @@ def check_environment(
         is_foreign = bool(namespace and name) and not any(known.startswith(f"{namespace}/") for known in ids)
         if is_known_otherwise or is_foreign:
             return EnvironmentFinding()
-        near = _similar_ids(env_id, [listing.id for listing in listings if listing.is_installed])
+        near = similar_environments(env_id, [listing.id for listing in listings if listing.is_installed])
         end = "Did you mean:" if near else "The worker checks it when it is submitted."
-        return EnvironmentFinding(f"No environment {env_id!r} is listed. {end}", environments=tuple(near))
+        return EnvironmentFinding(
+            f"No environment {env_id!r} is listed. {end}", environments=tuple(near[:MAX_SUGGESTIONS])
+        )
     if details is None or details.has_several_agents or not details.action_space:
         return EnvironmentFinding()
     return _check_fit(algorithm, details, candidates)
@@ -112,20 +113,6 @@ def _check_fit(
     preferred = [one for one in fitting if game_family(one)] or fitting
     names = tuple(sorted((one.name for one in preferred), key=lambda name: _distance(algorithm.name, name)))
     return EnvironmentFinding(f"{problem}{' These fit:' if names else ''}", algorithms=names[:MAX_SUGGESTIONS])
-
-
-def _similar_ids(env_id: str, known: Sequence[str]) -> list[str]:
-    """The newest versions of what is spelled similarly."""
-    base = {re.sub(r"-v\d+$", "", one): one for one in sorted(known, key=_version)}
-    near = similar_names(re.sub(r"-v\d+$", "", env_id), base)
-    if not near and len(env_id) > 2:
-        near = [name for name in base if name.lower().startswith(env_id.lower())]
-    return [base[name] for name in near][:MAX_SUGGESTIONS]
-
-
-def _version(env_id: str) -> int:
-    match = re.search(r"-v(\d+)$", env_id)
-    return int(match[1]) if match else -1
 
 
 def _distance(name: str, other: str) -> tuple[bool, str]:
