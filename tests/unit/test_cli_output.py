@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from mosaic.cli.doctor import required_distributions, split_extras
 from mosaic.cli.export import running_mean
 from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
 from mosaic.common.files import atomic_write
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, StorageFailed
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,9 @@ def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
         file.write(b"half")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StorageFailed, match="No space left"), atomic_write(target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert (BadInput.exit_code, StorageFailed.exit_code) == (2, 1), "as the page of exit codes says"
     with pytest.raises(BadInput, match="cannot be written"), atomic_write(tmp_path / "no" / "such.png"):
         pass
 

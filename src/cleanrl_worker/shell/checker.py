@@ -13,7 +13,8 @@ from cleanrl_worker.registry import ALGORITHMS, module_name
 from cleanrl_worker.shell import launcher
 from cleanrl_worker.shell.user_cleanrl import script_algorithms
 from cleanrl_worker.shell.worker_config import DEFAULT_SEED, WorkerRequest, parse_request
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.common.files import write_error
+from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.views import VerdictSummary
 from mosaic.envs import list_environments
 from mosaic.envs.factory import describe_env
@@ -136,7 +137,7 @@ def _export_model(request: CheckerRequest) -> Reply:
     try:
         launcher.write_model(load_checkpoint(request.require("path"), with_parts=False), into)
     except OSError as error:
-        raise BadInput(f"{into} cannot be written: {error.strerror or error}.") from None
+        raise write_error(into, error) from None
     return {"path": str(into)}
 
 

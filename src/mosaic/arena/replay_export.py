@@ -13,7 +13,7 @@ import numpy as np
 from mosaic.arena.episode_replay import EpisodeReplay
 from mosaic.arena.replay_source import ReplaySource
 from mosaic.arena.state_text import describe_action
-from mosaic.common.files import atomic_write
+from mosaic.common.files import atomic_write, write_error
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.replays import ReplayReport
 from mosaic.fastlane import limit_size, scale_image_smoothly
@@ -74,7 +74,7 @@ def _open_writer(
             video.finish()
         except OSError as error:
             video.discard()
-            raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from None
+            raise write_error(path, error) from None
         except BaseException:
             video.discard()
             raise

@@ -22,6 +22,7 @@ import click
 from mosaic import __version__
 from mosaic.cli import output
 from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext, common_options
+from mosaic.common.files import DISK_ERRORS
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, similar_names, unknown_name_error
 from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
@@ -29,7 +30,7 @@ PROGRAM_NAME = "mosaic"
 FLAG_COMMANDS = ("train", "check", "run", "eval", "play", "resubmit", "tag")
 """Take settings as flags."""
 
-OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+OUTPUT_ERRORS = (errno.EPIPE, *DISK_ERRORS)
 """Of a write to stdout; an error of another file has its name."""
 
 COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {

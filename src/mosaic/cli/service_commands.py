@@ -13,7 +13,8 @@ import click
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.systemd_unit import build_unit
-from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.common.files import write_error
+from mosaic.contracts.errors import MosaicError, NotAllowed
 from mosaic.contracts.options import EXECUTORS
 
 UNIT_NAME = "mosaic-trainer.service"
@@ -77,7 +78,7 @@ def install_service(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(unit, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}.") from None
+        raise write_error(path, error) from None
     output.echo(f"Wrote {path}")
     if not _has_systemd():
         output.print_message(

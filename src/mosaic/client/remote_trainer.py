@@ -15,7 +15,7 @@ from mosaic.client.identify import CHANNEL_OPTIONS, DaemonMissing, ProofRefused,
 from mosaic.client.trainer_client import TrainerClient
 from mosaic.common.certificates import compute_fingerprint, fetch_certificate, join_address, split_address
 from mosaic.contracts.daemon_port import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, PORT
-from mosaic.contracts.errors import BadInput, IdentityFailed, NoDaemon, VersionMismatch, similar_names
+from mosaic.contracts.errors import BadInput, IdentityFailed, NoDaemon, TokenRefused, VersionMismatch, similar_names
 from mosaic.contracts.folder import TOKEN_VARIABLE
 from mosaic.secrets import find_secret
 from mosaic.trainer_profiles import TrainerProfile, read_profiles
@@ -217,7 +217,7 @@ def _describe_refusal(remote: RemoteTrainer, error: ProofRefused) -> IdentityFai
         )
     again = f"mosaic trainer add {remote.name} {remote.address} --replace" if remote.name else "--token-file FILE"
     relay = " (or somebody in between relays the connection, with another certificate)" if remote.certificate else ""
-    return IdentityFailed(
+    return TokenRefused(
         f"The trainer {remote.label} refuses the token{relay}. The right one is in trainer/{where} of its workspace. "
         f"Give it: {again}"
     )

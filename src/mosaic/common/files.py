@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import posixpath
@@ -11,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, MosaicError, StorageFailed
+
+DISK_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+"""Of a disk, whatever was to be written."""
 
 
 def file_size(path: Path) -> int:
@@ -55,6 +59,12 @@ def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n", mode)
 
 
+def write_error(path: str | Path, error: OSError) -> MosaicError:
+    """Return what a user is told: a path that cannot be written is invalid input, a full or broken disk is not."""
+    kind = StorageFailed if error.errno in DISK_ERRORS else BadInput
+    return kind(f"{path} cannot be written: {error.strerror or error}.")
+
+
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file that appears under its name only when it is complete."""
@@ -66,7 +76,7 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
         part.rename(target)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from None
+        raise write_error(path, error) from None
     except BaseException:
         part.unlink(missing_ok=True)
         raise

@@ -16,6 +16,7 @@ MosaicError                 LOG700, exit 1
 ├── StorageFailed           LOG713, exit 1: a file of the workspace cannot be read or written
 ├── NoDaemon                LOG703, exit 4
 │   └── IdentityFailed      LOG710: something else answers on the daemon's port
+│       └── TokenRefused    LOG719, exit 2: the daemon does not accept the token that was given
 ├── VersionMismatch         LOG716, exit 1: client and daemon are too different to talk to each other
 ├── BadReply                LOG718, exit 1: a trainer answered what cannot be used
 └── AlreadyRunning          LOG704, exit 75: a second daemon for one workspace
@@ -134,6 +135,11 @@ class NoDaemon(MosaicError):
 
 class IdentityFailed(NoDaemon):
     log_code = "LOG710"
+
+
+class TokenRefused(IdentityFailed):
+    exit_code = 2
+    log_code = "LOG719"
 
 
 class VersionMismatch(MosaicError):

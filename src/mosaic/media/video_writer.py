@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.errors import MissingExtra, MosaicError
+from mosaic.common.files import write_error
+from mosaic.contracts.errors import MissingExtra
 
 _PIXEL_FORMATS = {3: "rgb24", 4: "bgra"}
 
@@ -45,7 +46,7 @@ class VideoWriter:
         try:
             self._container = self._av.open(str(self._temp_path), "w", format="mp4")
         except OSError as error:
-            raise MosaicError(f"{self.path} cannot be written: {error.strerror or error}.") from None
+            raise write_error(self.path, error) from None
         self._stream = self._container.add_stream("h264", rate=self.rate_hz)
         self._stream.pix_fmt = "yuv420p"
         self._stream.options = {"preset": "veryfast"}
