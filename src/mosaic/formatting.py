@@ -275,6 +275,12 @@ def explain_state(view: RunView) -> str:
     return "\n".join(filter(None, (view.reason, view.wait_reason, view.problem)))
 
 
+def describe_status(status: str) -> str:
+    """Return it with its verb: `is running`, `has failed`, `was cancelled`."""
+    verbs = {"succeeded": "has", "failed": "has", "cancelled": "was", "rejected": "was"}
+    return f"{verbs.get(status, 'is')} {status}"
+
+
 def short_state(view: RunView) -> str:
     """Return a run's state in one line: `queued: 2 of 2 slots busy`; of a failure only the word, as it takes more."""
     reason = "" if view.outcome in BAD_OUTCOMES else explain_state(view).partition("\n")[0]

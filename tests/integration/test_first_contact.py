@@ -240,7 +240,7 @@ def test_a_group_is_resumed_resubmitted_deleted_and_restored(
     assert (resumed.code, resumed.json["run_id"]) == (0, active), resumed.err
     wait_for(lambda: trainer.get(active).stage == "running", "the resumed run")
     both = mosaic(workspace, "pause", done, active)
-    assert (both.code, f"Run {done} is succeeded" in both.err) == (2, True), "the other is paused nevertheless"
+    assert (both.code, f"{done} has succeeded" in both.err) == (2, True), "the other is paused nevertheless"
     wait_for(lambda: trainer.get(active).stage == "paused", "the pause")
     assert mosaic(workspace, "cancel", "exp").code == 0
     refused = mosaic(workspace, "pause", "exp")

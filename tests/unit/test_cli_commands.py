@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
+from tests.helpers.commands_by_kind import ALL
 
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
@@ -123,6 +124,31 @@ def test_no_line_of_the_table_is_wider_than_the_terminal(columns: str, monkeypat
     out = call(FakeTrainer(wide), "runs").out
     assert len(out.splitlines()) == 2
     assert max(map(len, out.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize(("env_ids", "kept"), [(("CartPole-v1",) * 3, "SEED"), (("A-v1", "B-v1", "C-v1"), "ENV")])
+def test_a_narrow_terminal_keeps_the_column_that_tells_runs_apart(
+    env_ids: tuple[str, ...], kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "46")
+    seeds = (1, 2, 3) if kept == "SEED" else (1, 1, 1)
+    facts = {"global_step": 500, "sps": 12_345.6, "episodic_return": 487.25}
+    runs = [
+        finished(view(f"01M7F4D1G1{at}", env_id=env_id, seed=seed, **facts))
+        for at, (env_id, seed) in enumerate(zip(env_ids, seeds, strict=True))
+    ]
+    header, *rows = call(FakeTrainer(*runs), "runs").out.splitlines()
+    assert kept in header
+    assert max(map(len, (header, *rows))) <= 46
+    place = header.split().index(kept)
+    assert [row.split()[place] for row in rows] == [str(one) for one in (seeds if kept == "SEED" else env_ids)]
+
+
+@pytest.mark.parametrize("group", sorted({name.split()[0] for name, _ in ALL if " " in name}))
+def test_no_summary_of_a_command_is_cut_off(group: str) -> None:
+    shown = call(None, *group.split(), "--help").out
+    assert "Commands:" in shown
+    assert "..." not in shown.partition("Commands:")[2]
 
 
 def test_a_name_from_elsewhere_cannot_break_the_table() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
+from tests.helpers.cli_trainer import FakeContext, FakeTrainer, call, finished, record, view
 
 from mosaic.cli import outage, run_follower
 from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_log_line
@@ -136,8 +136,56 @@ def test_the_second_interrupt_detaches_from_a_stopping_run() -> None:
     result = train(daemon)
     assert result.code == 130
     assert [call for call in daemon.calls if call[0] == "cancel"] == [("cancel", RUN)]
-    assert "which is stopping" in result.err
+    assert f"Detached; run {RUN[-6:]} is stopping." in result.err
     assert "mosaic show -f" in result.err
+
+
+@pytest.mark.parametrize("words", [("train", "ppo"), ("play", "CartPole-v1"), ("train", "ppo", "--seeds", "1-3")])
+def test_an_interrupt_before_the_submission_says_that_nothing_was_started(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeContext, "connect", lambda *_: interrupt())
+    plain, result = (call(None, *words, *more) for more in ((), ("--json",)))
+    assert plain.code == result.code == 130
+    assert "Nothing was started." in plain.err
+    assert "Nothing was started." in json.loads(result.out)["error"]
+    shown = call(None, "show", "last")
+    assert (shown.code, shown.err.strip()) == (130, ""), "it would have started nothing"
+
+
+def test_an_interrupt_between_submissions_says_how_many_runs_there_are() -> None:
+    daemon = FakeTrainer()
+    submit = daemon.submit
+
+    def interrupted(payload: Any, environment: Any = None, is_trusted: bool = False, key: str = "") -> Any:
+        run = submit(payload)
+        if run.seed == 2:
+            interrupt()
+        return run
+
+    daemon.submit = interrupted  # type: ignore[method-assign]
+    result = train(daemon, "--seeds", "1-5", "--group", "five")
+    assert (result.code, len(daemon.submitted)) == (130, 2)
+    assert "2 of 5 runs were submitted" in result.err
+    assert "mosaic cancel five" in result.err
+
+
+def test_the_second_interrupt_detaches_from_a_group() -> None:
+    daemon = FakeTrainer()
+    list_runs, shown = daemon.runs, list[None]()
+
+    def runs(*filters: Any, **named: Any) -> Any:
+        shown.append(None)
+        if len(shown) in (2, 4):
+            interrupt()
+        return list_runs(*filters, **named)
+
+    daemon.runs = runs  # type: ignore[method-assign]
+    daemon.cancel = lambda run: daemon.views[run]  # type: ignore[method-assign]
+    result = train(daemon, "--seeds", "1-2", "--group", "two")
+    assert result.code == 130
+    assert "Detached; 2 runs continue." in result.err
+    assert "mosaic runs --group two" in result.err
 
 
 def test_an_interrupt_while_watching_does_not_affect_the_run() -> None:

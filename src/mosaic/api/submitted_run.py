@@ -34,7 +34,7 @@ from mosaic.contracts.play_results import PlaySummary
 from mosaic.contracts.printable import make_printable
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.envs.user_modules import allow_imports
-from mosaic.formatting import format_progress_line, short_id
+from mosaic.formatting import describe_status, format_progress_line, short_id
 from mosaic.submission.run_payloads import effective_settings
 
 if TYPE_CHECKING:
@@ -221,7 +221,9 @@ class Run:
         run = Run(self._connection, view).wait(progress, timeout)
         evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(run.id))
         if evaluation is None:
-            raise RunEnded(f"Evaluation {short_id(run.id)} is {run.status} and has no complete batch of episodes.")
+            raise RunEnded(
+                f"Evaluation {short_id(run.id)} {describe_status(run.status)}, without a complete batch of episodes."
+            )
         return EvaluationResult(run, evaluation.summary)
 
     def load_policy(self, checkpoint: str | int = "last") -> Policy:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 INTERRUPTED_EXIT_CODE = 130
 """After Ctrl-C, or where what was waited for was cancelled."""
+_UNLIMITED = 10_000
 TRUST_HINT = "If you trust what is in it: mosaic workspace trust"
 CREATING_COMMANDS = (
     *("demo", "doctor", "envs", "train", "run", "check", "submit", "experiment check", "experiment run", "sweep run"),
@@ -51,6 +52,8 @@ class CliContext:
         """For a daemon that this command starts."""
         self.command_name: str | None = None
         """The command that was given, once it is known to exist."""
+        self.has_submitted = False
+        """Whether a run was submitted."""
         self._connection: ReconnectingClient | None = None
         self._remote: RemoteTrainer | None = None
 
@@ -231,6 +234,7 @@ class CliContext:
         def call_and_report(call: Callable[[TrainerClient], RunView]) -> RunView:
             def attempt(trainer: TrainerClient) -> RunView:
                 nonlocal has_failed
+                self.has_submitted = True
                 try:
                     return call(trainer)
                 except NoDaemon:
@@ -329,6 +333,10 @@ class Command(click.Command):
     def __init__(self, *args: Any, has_json: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params = [*self.params, *common_options(has_json)]
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The whole first sentence, which a list of commands wraps and click would cut."""
+        return super().get_short_help_str(limit=_UNLIMITED)
 
 
 def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], Command]:

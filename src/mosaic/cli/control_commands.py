@@ -56,7 +56,14 @@ def print_views(context: CliContext, views: list[RunView], template: str) -> Non
     for view in views:
         run = formatting.short_id(view.run_id)
         tags = ", ".join(view.tags) or "none"
-        output.echo(template.format(run=run, status=view.status, folder=context.describe_path(view.run_dir), tags=tags))
+        output.echo(
+            template.format(
+                run=run,
+                status=formatting.describe_status(view.status),
+                folder=context.describe_path(view.run_dir),
+                tags=tags,
+            )
+        )
 
 
 def change_each(views: Sequence[RunView], change: Callable[[RunView], RunView]) -> list[RunView]:
@@ -99,14 +106,14 @@ def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> int:
     chosen = find_runs(context, runs, is_active)
     views = change_each(chosen, stop)
     if no_wait:
-        print_views(context, views, "Run {run} is {status}.")
+        print_views(context, views, "Run {run} {status}.")
         return exit_code(chosen, views)
     from mosaic.cli.run_follower import wait_for_end
 
     stopping = [view for view in views if view.stage != "finished"]
     if stopping:
         output.print_message(f"Waiting until {'it has' if len(stopping) == 1 else f'all {len(stopping)} have'} ended.")
-    print_views(context, wait_for_end(context, views), "Run {run} has ended: {status}.")
+    print_views(context, wait_for_end(context, views), "Run {run} {status}.")
     return exit_code(chosen, views)
 
 

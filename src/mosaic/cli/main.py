@@ -29,6 +29,8 @@ from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 PROGRAM_NAME = "mosaic"
 FLAG_COMMANDS = ("train", "check", "run", "eval", "play", "resubmit", "tag")
 """Take settings as flags."""
+STARTING_COMMANDS = ("train", "run", "submit", "eval", "play", "resubmit", "duel", "demo", "experiment")
+"""Submit runs."""
 
 OUTPUT_ERRORS = (errno.EPIPE, *DISK_ERRORS)
 """Of a write to stdout; an error of another file has its name."""
@@ -239,8 +241,10 @@ def _invoke(arguments: list[str], context: CliContext) -> int:
         return fail(_format_usage_error(error), error.exit_code)
     except click.ClickException as error:
         return fail(error.format_message(), error.exit_code)
-    except (KeyboardInterrupt, click.Abort, EOFError):
-        return fail("", INTERRUPTED_EXIT_CODE)
+    except (KeyboardInterrupt, click.Abort, EOFError) as error:
+        is_interrupted = isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
+        is_early = is_interrupted and context.command_name in STARTING_COMMANDS and not context.has_submitted
+        return fail("Interrupted. Nothing was started." if is_early else "", INTERRUPTED_EXIT_CODE)
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None and error.errno in OUTPUT_ERRORS:
             raise

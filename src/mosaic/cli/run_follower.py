@@ -6,7 +6,7 @@ import queue
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -288,13 +288,13 @@ def exit_code(view: RunView) -> int:
 
 def report_end(context: CliContext, view: RunView) -> int:
     """Prints the closing summary, or the view as JSON, and returns the exit code."""
-    if context.is_json:
-        output.print_json(view)
-        return exit_code(view)
     short = formatting.short_id(view.run_id)
     if view.stage != "finished":
-        output.print_message(f"Detached from run {short}, which is {view.status}.")
-        output.print_message(f"Attach again: {context.add_trainer_option(_attach_command(view.run_id))}")
+        attach = context.add_trainer_option(_attach_command(view.run_id))
+        output.print_message(f"{describe_detached([view])} Attach again: {attach}")
+    if context.is_json:
+        output.print_json(view)
+    if context.is_json or view.stage != "finished":
         return exit_code(view)
     output.print_run_heading(view)
     output.print_fields(end_summary_rows(view, context.describe_path(view.run_dir)), "  ")
@@ -302,6 +302,15 @@ def report_end(context: CliContext, view: RunView) -> int:
         command = context.add_trainer_option(f"mosaic resume {short}")
         output.print_message(f"Resume from step {view.checkpoint_step:,}: {command}")
     return exit_code(view)
+
+
+def describe_detached(views: Sequence[RunView]) -> str:
+    """Return what happens to runs that are no longer followed."""
+    left = [view for view in views if view.stage != "finished"]
+    is_stopping = any(view.stage == "stopping" for view in left)
+    if len(left) == 1:
+        return f"Detached; run {formatting.short_id(left[0].run_id)} {'is stopping' if is_stopping else 'continues'}."
+    return f"Detached; {len(left)} runs {'are stopping' if is_stopping else 'continue'}."
 
 
 def end_summary_rows(view: RunView, folder: str) -> list[tuple[str, str | None]]:

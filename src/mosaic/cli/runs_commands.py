@@ -27,7 +27,8 @@ DEFAULT_LIMIT = 30
 COLUMNS = ("RUN", "STATUS", "NAME", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "USER", "TAGS")
 PROBLEM_MARK = "!"
 """After the status of a run with files that cannot be read."""
-OPTIONAL_COLUMNS = ("STEPS/S", "AGE", "SEED")
+OPTIONAL_COLUMNS = ("STEPS/S", "AGE", "ENV", "ALGO", "SEED")
+"""Left out in a narrow terminal, the later ones only while they say the same of each of several runs."""
 TRUNCATED_COLUMNS = ("TAGS", "USER", "ENV", "ALGO", "NAME")
 COLUMNS_IF_FILLED = ("NAME", "TAGS")
 RIGHT_ALIGNED_COLUMNS = ("SEED", "DONE", "RETURN", "STEPS/S", "AGE")
@@ -74,8 +75,9 @@ class RunsTable:
         if len({row["USER"] for row in self._rows}) < 2:
             del widths["USER"]
         excess = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
+        are_equal = {name: len({row[name] for row in self._rows}) == 1 < len(self._rows) for name in OPTIONAL_COLUMNS}
         for column in OPTIONAL_COLUMNS:
-            if excess > 0:
+            if excess > 0 and (are_equal[column] or column not in ("ENV", "ALGO")):
                 excess -= widths.pop(column) + len(GAP)
         for column in (name for name in TRUNCATED_COLUMNS if name in widths):
             cut = max(0, min(excess, widths[column] - len(column)))

@@ -16,8 +16,16 @@ import click
 from click.core import ParameterSource
 
 from mosaic import formatting
+from mosaic.api.run_wait import InterruptCounter
 from mosaic.cli import output
-from mosaic.cli.cli_context import CliContext, Command, command, common_options, pass_context
+from mosaic.cli.cli_context import (
+    INTERRUPTED_EXIT_CODE,
+    CliContext,
+    Command,
+    command,
+    common_options,
+    pass_context,
+)
 from mosaic.cli.parameters import build_flag
 from mosaic.common.limited_json import MAX_BYTES
 from mosaic.contracts.errors import BadInput, MosaicError, NotTrusted
@@ -45,7 +53,7 @@ from mosaic.submission.unknown_algorithms import unknown_algorithm_error
 from mosaic.submission.user_presets import Preset, find_preset
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import Verdict
+    from mosaic.contracts.views import RunView, Verdict
 
 CommandHandler = Callable[[CliContext, Algorithm, dict[str, Any], str | None, bool], Any]
 """Takes the context, the algorithm, the payload, the seeds as written, and whether to detach."""
@@ -270,13 +278,28 @@ def submit_many(
 ) -> int:
     """Submits the runs of a group and, unless detached, stays with them until their end."""
     context.print_workspace()
-    views = [context.submit(payload, get_environment(payload), is_trusted) for payload in payloads]
+    context.trainer()  # from then on, a Ctrl-C is for the runs
+    views: list[RunView] = []
+    with InterruptCounter() as interrupts:
+        for payload in payloads:
+            if not interrupts.count:
+                submitted = context.submit(payload, get_environment(payload), is_trusted, lambda: interrupts.count > 0)
+                views.append(submitted)
     output.print_warnings(*views)
+    if len(views) < len(payloads):
+        output.print_message(
+            f"Interrupted: {len(views)} of {len(payloads)} runs were submitted, and continue in group {group}. "
+            f"Cancel them: mosaic cancel {shlex.quote(group)}"
+        )
+        return INTERRUPTED_EXIT_CODE
     output.print_message(f"{len(views)} runs in group {group}. List them: mosaic runs --group {group}")
     if not is_detached:
-        from mosaic.cli.run_follower import exit_code, follow_many
+        from mosaic.cli.run_follower import describe_detached, exit_code, follow_many
 
         views = follow_many(context, views)
+        if any(view.stage != "finished" for view in views):
+            list_runs = context.add_trainer_option(f"mosaic runs --group {shlex.quote(group)}")
+            output.print_message(f"{describe_detached(views)} List them: {list_runs}")
     if context.is_json:
         output.print_json(views)
     else:

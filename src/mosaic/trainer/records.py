@@ -263,7 +263,7 @@ class Records:
         near = near or [repr(name) for name in similar_names(reference, names)]
         near = near or [f"the group {name!r}" for name in similar_names(reference, groups)]
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise UnknownName(f"No run or group {reference!r}.{hint} List them: mosaic runs")
+        raise UnknownName(f"No run or group {reference!r}.{hint} List them: mosaic runs, mosaic experiments")
 
     def find(self, reference: str, fits: Callable[[RunRecord], bool] | None = None) -> RunRecord:
         """Return the record of the run that `resolve` finds."""

@@ -19,6 +19,7 @@ from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.setting_field import validate_label
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import RunView
+from mosaic.formatting import describe_status
 from mosaic.trainer import run_import
 from mosaic.trainer.lifecycle import StopRequested, advance
 from mosaic.trainer.records import Records
@@ -115,7 +116,7 @@ def pause_run(services: Services, request: pb.RunRequest) -> RunView:
         if record.stage is Stage.PAUSED:
             raise NotAllowed(f"Run {record.run_id} is already paused. Resume it: mosaic resume {record.run_id}")
         if record.stage is not Stage.RUNNING:
-            raise NotAllowed(f"Run {record.run_id} is {record.status}; only a running one can be paused.")
+            raise NotAllowed(f"Only a running run can be paused; {record.run_id} {describe_status(record.status)}.")
         records.send_command(record.run_id, PAUSE, by_signal="pause" not in record.capabilities)
     services.wake()
     return records.view(record.run_id)
@@ -143,7 +144,7 @@ def annotate_run(services: Services, request: pb.AnnotateRequest) -> RunView:
         if request.HasField("priority"):
             parse_contract(Schedule, {"priority": request.priority}, "The priority was")
             if record.stage is not Stage.QUEUED:
-                raise NotAllowed(f"Run {record.run_id} is {record.status}; a priority is for runs that wait.")
+                raise NotAllowed(f"A priority is for runs that wait; {record.run_id} {describe_status(record.status)}.")
             changes["priority"] = request.priority
         if request.HasField("run_name"):
             changes["run_name"] = _check_run_name(request.run_name)
