@@ -33,7 +33,14 @@ from mosaic.gui.models.draft import (
     to_command_line,
 )
 from mosaic.gui.models.environment_choices import environment_problem, families, sort_environments
-from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
+from mosaic.gui.models.form_layout import (
+    FormLayout,
+    algorithms_by_worker,
+    field_label,
+    field_tooltip,
+    field_unit,
+    get_layout,
+)
 from mosaic.submission.algorithm_schema import open_script_folder
 from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.user_presets import read_presets, save_preset
@@ -298,6 +305,7 @@ def test_labels_are_readable_words(layout: FormLayout) -> None:
     assert labels["learning_rate"] == "Learning rate"
     assert labels["gae_lambda"] == "GAE lambda"
     assert "_" not in "".join(labels.values())
+    assert (labels["total_timesteps"], field_unit(layout.fields["total_timesteps"])) == ("Total timesteps", "")
     assert "Default: 0.00025" in field_tooltip(layout.fields["learning_rate"])
 
 

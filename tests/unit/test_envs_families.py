@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 from mosaic.contracts.folder import MODULES_VARIABLE
 from mosaic.envs import FAMILIES, family, list_environments, make
-from mosaic.envs.factory import family_of
+from mosaic.envs.factory import family_of, find_family
 from mosaic.envs.render_check import check_rendering
 from mosaic.fastlane.tap import FrameRenderer
 
@@ -121,6 +124,20 @@ def test_the_default_of_ppo_trxl_names_what_to_install(without: Callable[[str], 
     env_id = load_algorithm("ppo_trxl").Config.model_fields["env_id"].default
     with pytest.raises(MissingExtra, match=r"the package 'memory_gym': .*pip install --no-deps memory-gym"):
         make(env_id)
+
+
+def test_dm_control_names_what_to_install_and_is_its_own_family(
+    without: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9.4: shimmy registers its environments with functions, which do not name the family."""
+    without("dm_control")
+    with pytest.raises(MissingExtra, match=r"'dm_control': pip install 'shimmy\[dm-control\]' 'mujoco<4'"):
+        make("dm_control/cheetah-run-v0")
+    monkeypatch.setitem(
+        gymnasium.registry, "dm_control/dog-run-v0", EnvSpec("dm_control/dog-run-v0", partial(make, ""))
+    )
+    assert [row["family"] for row in list_environments() if row["id"] == "dm_control/dog-run-v0"] == ["dm_control"]
+    assert find_family("dm_control/dog-run-v0") is FAMILIES["dm_control"]
 
 
 def test_the_list_includes_families_that_are_not_installed(without: Callable[[str], None]) -> None:

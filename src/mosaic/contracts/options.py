@@ -70,7 +70,7 @@ _OPTIONS = (
     # --- what to train; an algorithm's schema may state these itself
     Option("env_id", "str", help="The environment to train on.", label="Environment", group=CORE_GROUP,
            path=f"{CONFIG_PATH}.env_id"),
-    Option("total_timesteps", "int", help="Environment steps to train for.", unit="steps",
+    Option("total_timesteps", "int", help="Environment steps to train for.",
            constraints={"ge": 1, "le": MAX_TIMESTEPS}, group=CORE_GROUP, path=f"{CONFIG_PATH}.total_timesteps"),
     Option("seed", "int", 1, "Seed of everything random.", {"ge": 0}, group=CORE_GROUP,
            path=f"{CONFIG_PATH}.seed"),

@@ -106,7 +106,7 @@ def ensure_registered(env_id: str, *, needs_rendering: bool = False) -> EnvFamil
             _load_family(family, env_id, needs_rendering)
     spec = _find_spec(plain_id)
     for family in FAMILIES.values():
-        if family.owns_entry_point(spec.entry_point):
+        if family.owns(plain_id, spec.entry_point):
             _load_family(family, env_id, needs_rendering)
             return family
     return None
@@ -133,7 +133,7 @@ def _iter_registered(registry: dict[str, Any]) -> Iterator[EnvListing]:
     is_installed = {name: row.is_installed for name, row in FAMILIES.items()}
     for env_id in sorted(registry):
         spec = registry[env_id]
-        row = next((row for row in FAMILIES.values() if row.owns_entry_point(spec.entry_point)), None)
+        row = next((row for row in FAMILIES.values() if row.owns(env_id, spec.entry_point)), None)
         if spec.name in _COMPATIBILITY_LOADERS or (row is None and callable(spec.entry_point)):
             continue  # not environments, or stubs that only raise
         yield EnvListing(
@@ -162,20 +162,13 @@ def find_family(env_id: str) -> EnvFamily | None:
     """Return the family of an id, without importing it; None for ids that are not in the catalog."""
     plain_id = env_id.rpartition(":")[2]
     spec = _gymnasium().registry.get(plain_id)
-    return next(
-        (
-            row
-            for row in FAMILIES.values()
-            if row.owns_name(env_id) or (spec is not None and row.owns_entry_point(spec.entry_point))
-        ),
-        None,
-    )
+    return next((row for row in FAMILIES.values() if row.owns(env_id, spec and spec.entry_point)), None)
 
 
 def family_of(env: gymnasium.Env[Any, Any]) -> str:
     """Return the name of its family; `other` if it is not in the catalog."""
-    entry_point = env.spec.entry_point if env.spec else None
-    return next((row.name for row in FAMILIES.values() if row.owns_entry_point(entry_point)), "other")
+    env_id, entry_point = (env.spec.id, env.spec.entry_point) if env.spec else ("", None)
+    return next((row.name for row in FAMILIES.values() if row.owns(env_id, entry_point)), "other")
 
 
 def render_help(env_id: str) -> str:

@@ -25,6 +25,7 @@ _CATALOG = (
     pettingzoo.ATARI,
     pettingzoo.BUTTERFLY,
     others.FUNCTIONAL,
+    others.DM_CONTROL,
     others.MEMORY_GYM,
 )
 

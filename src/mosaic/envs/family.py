@@ -117,8 +117,9 @@ class EnvFamily:
         name = env_id.rpartition("/")[2]
         return next((entry for entry in self.entries if re.match(entry.pattern, name)), None)
 
-    def owns_entry_point(self, entry_point: object) -> bool:
-        return isinstance(entry_point, str) and entry_point.startswith(self.entry_points or ("\0",))
+    def owns(self, env_id: str, entry_point: object) -> bool:
+        is_own = isinstance(entry_point, str) and entry_point.startswith(self.entry_points or ("\0",))
+        return is_own or self.owns_name(env_id)
 
     def owns_name(self, env_id: str) -> bool:
         return self.pattern is not None and re.match(self.pattern, env_id) is not None

@@ -23,6 +23,20 @@ FUNCTIONAL = EnvFamily(
     entry_points=("gymnasium.envs.phys2d", "gymnasium.envs.tabular"),
 )
 
+DM_CONTROL = EnvFamily(
+    name="dm_control",
+    title="DeepMind Control",
+    about="Bodies and robots of the DeepMind Control Suite, which are moved by torques.",
+    sample_env_id="dm_control/cartpole-balance-v0",
+    packages=("shimmy", "dm_control"),
+    # dm_control 1.0.50 accepts MuJoCo 4, and fails with it.
+    requirements="'shimmy[dm-control]' 'mujoco<4'",
+    registering_module="shimmy",
+    pattern=r"dm_control/",
+    known_ids=("dm_control/cartpole-balance-v0", "dm_control/cheetah-run-v0", "dm_control/walker-walk-v0"),
+    environment_variables={"MUJOCO_GL": "egl"},
+)
+
 MEMORY_GYM = EnvFamily(
     name="memory_gym",
     title="Memory Gym",
