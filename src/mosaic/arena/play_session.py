@@ -16,7 +16,7 @@ from mosaic.arena.play_envs import PlayEnv, StepResult
 from mosaic.arena.played_seat import PlayedSeat
 from mosaic.arena.recording import Ending
 from mosaic.arena.session_state import StateWriter
-from mosaic.contracts import commands, play_commands
+from mosaic.contracts import play_commands
 from mosaic.contracts.play import PlayConfig
 from mosaic.contracts.play_commands import parse_inbox_line
 from mosaic.contracts.views import PlayedEpisode
@@ -53,7 +53,11 @@ class PlaySession:
         self._tap = tap
         self._watch = FileWatch(run.folder.inbox)
         self._is_paused = False
-        self._waits_for_key = is_real_time and self._has_acting_human
+        self._is_real_time = is_real_time
+        self._waits_for_key = False
+        self._has_input = False
+        """Whether a human has pressed a key or a button since the episode began, or holds one since before."""
+        self._is_key_down = False
         self._failure = ""
         """Why it has paused by itself."""
         self._single_steps = 0
@@ -72,14 +76,12 @@ class PlaySession:
 
     def handle_command(self, body: Mapping[str, Any]) -> bool:
         """Apply one line of the inbox; return False for what every run handles itself."""
-        if body["kind"] in (commands.PAUSE, commands.RESUME):
-            self._set_paused(body["kind"] == commands.PAUSE)
-            return True
         command = parse_inbox_line(body)
         if not isinstance(command, play_commands.Keys | play_commands.Act):
             self._state.has_changed = True  # input changes nothing before the step; a write now would delay the next
         match command:
             case play_commands.Keys():
+                self._is_key_down = bool(command.down)
                 if command.down or command.pressed:
                     self._start_by_input()
                 acting = {turn.agent for turn in self._env.turns}
@@ -97,6 +99,8 @@ class PlaySession:
                         self._recorder.change_actor(seat.agent, seat.actor_name)
                 if not self._has_acting_human:
                     self._start_by_input()
+            case play_commands.Pause() | play_commands.Resume():
+                self._set_paused(isinstance(command, play_commands.Pause))
             case play_commands.Step():
                 self._single_steps, self._failure, self._waits_for_key = self._single_steps + 1, "", False
             case play_commands.Reset():
@@ -115,8 +119,17 @@ class PlaySession:
     def _has_acting_human(self) -> bool:
         return any(seat.is_human for seat in self._seats.values())
 
+    def _wait_for_key_if_idle(self) -> None:
+        """Let an episode in real time wait for a human who did nothing in the last one, or has not started yet."""
+        is_idle = not self._has_input and self._has_acting_human and self._is_paused == self._config.is_paused
+        if self._is_real_time and is_idle:
+            self._set_paused(True)
+            self._waits_for_key = self._state.has_changed = True
+        self._has_input = self._is_key_down
+
     def _start_by_input(self) -> None:
-        """Start a session that waits for a key; one that is stepped from outside is started there."""
+        """Start an episode that waits for a key; a session that is stepped from outside is stepped there."""
+        self._has_input = True
         if self._waits_for_key:
             self._waits_for_key, self._state.has_changed = False, True
             self._set_paused(self._config.is_paused)
@@ -140,7 +153,7 @@ class PlaySession:
 
     def play(self) -> None:
         """Play until the episodes are over or a stop is requested."""
-        self._set_paused(self._config.is_paused or self._waits_for_key)
+        self._set_paused(self._config.is_paused)
         while not self._run.stop_requested and not self._is_complete:
             number = self._state.start_episode()
             seed = self._choose_seed(number) if self._next_seed is None else self._next_seed
@@ -167,6 +180,7 @@ class PlaySession:
         self._state.seed = seed
         self._is_reset_requested = False
         self._has_new_frame, self._last_reward = True, 0.0
+        self._wait_for_key_if_idle()
         ending: Ending = "running"
         while ending == "running":
             actions = self._choose_actions()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from mosaic.contracts import commands
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.payload import Seed
@@ -54,6 +55,16 @@ class HandBack(SessionCommand):
     agent: AgentName | None = None
 
 
+class Pause(SessionCommand):
+    kind: ClassVar[str] = commands.PAUSE
+    by_signal: Literal[False] = False
+
+
+class Resume(SessionCommand):
+    kind: ClassVar[str] = commands.RESUME
+    by_signal: Literal[False] = False
+
+
 class Step(SessionCommand):
     """One step of a paused session."""
 
@@ -75,7 +86,7 @@ class SetRate(SessionCommand):
 
 
 COMMANDS: dict[str, type[SessionCommand]] = {
-    command.kind: command for command in (Keys, Act, TakeOver, HandBack, Step, Reset, SetRate)
+    command.kind: command for command in (Keys, Act, TakeOver, HandBack, Pause, Resume, Step, Reset, SetRate)
 }
 
 

@@ -560,7 +560,7 @@ class SessionState(RewardView):
     ending: str
     is_paused: bool
     waits_for_key: bool = False
-    """Whether the first key of a human starts it: in real time, they would lose before they have looked."""
+    """Whether a key of a human starts the episode: in real time, they would lose before they have looked."""
     failure: str = ""
     """Why it has paused by itself: an actor cannot act. Resuming tries again."""
     rate_hz: float | None

@@ -17,7 +17,7 @@ from mosaic.client.submission import new_submission_key
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import HUMAN
-from mosaic.contracts.play_commands import SessionCommand, Step
+from mosaic.contracts.play_commands import Pause, Resume, SessionCommand, Step
 from mosaic.contracts.views import RunView, SessionState
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.play_request import PlayRequest
@@ -166,14 +166,7 @@ class PlaySession(QObject):
             self.set_paused(False)
 
     def set_paused(self, is_paused: bool) -> None:
-        run_id = self.run_id
-        if run_id is not None and self.is_playing:
-            self._bridge.ask(
-                lambda trainer: trainer.pause(run_id) if is_paused else trainer.resume(run_id),
-                lambda view: self._runs.update([view]),
-                self._on_call_failed,
-                self,
-            )
+        self.send(Pause() if is_paused else Resume())
 
     def close(self) -> None:
         """Stop following it; it continues."""

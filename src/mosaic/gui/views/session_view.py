@@ -188,7 +188,7 @@ class SessionView(QWidget):
             text = "The session has ended."
         self._turn.setText(text)
         self._turn.setToolTip(text)
-        ui.set_properties(self._turn, error=is_problem, muted=not is_problem)
+        ui.set_properties(self._turn, error=is_problem, muted=not (is_problem or state.waits_for_key))
 
     def _has_focus(self) -> bool:
         focused = self.focusWidget() if self.window().isActiveWindow() else None
