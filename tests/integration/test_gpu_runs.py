@@ -156,6 +156,22 @@ def test_algorithms_with_wide_networks_get_a_gpu_by_default(machine: Machine, wo
         assert "3 requested, but this machine has 1" in refused.err
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_config_that_asks_for_a_gpu_is_warned_where_there_is_none(
+    count: int, machine: Machine, workspace: Workspace
+) -> None:
+    with machine(count) as (_, trainer):
+        for command in ("check", "train"):
+            arguments = (command, "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "512", "--num-envs", "4")
+            for given in ((), ("--cuda",), ("--cuda", "--json")):
+                done = mosaic(workspace, *arguments, *given)
+                is_warned = "no GPU" in done.out + done.err
+                assert (done.code, is_warned) == (0, bool(given) and not count), done
+                if "--json" in given:
+                    assert done.json, "one line"
+        assert any("no GPU" in warning for warning in trainer.get("last").warnings) is not bool(count)
+
+
 def test_a_script_gets_a_gpu_by_request_or_by_its_environment(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

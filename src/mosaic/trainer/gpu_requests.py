@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mosaic.contracts.errors import refuse_key
+from mosaic.contracts.options import value_at
 from mosaic.contracts.payload import GpuRequest, Payload
 from mosaic.contracts.views import VerdictSummary
 from mosaic.trainer.gpus import DEFAULT_RUNS_PER_GPU, DEVICES_VARIABLE, has_mps
@@ -53,11 +54,13 @@ def default_runs_per_gpu(payload: Payload) -> int:
     return DEFAULT_RUNS_PER_GPU if is_shareable and has_mps() else 1
 
 
-def hidden_gpu_warnings(payload: Payload, count: int, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a warning for a program of the caller's that sees none of the machine's GPUs, as nobody asked for one."""
+def gpu_warnings(payload: Payload, slots: Slots, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a warning where a run computes on the CPU, and its submitter may think otherwise."""
     request, worker = payload.resources.gpus, payload.metadata.worker
+    if slots.are_gpus_numbered and not slots.gpus and value_at(worker.config, "algo_params.cuda") is True:
+        return ("cuda: this machine has no GPU, so the run is computed on the CPU.",)
     is_program = get_worker(worker.id).has_own_command and worker.config.get("attached") is not True
     is_silent = request.requested is request.device is None and DEVICES_VARIABLE not in environment
-    if not (count and is_program and is_silent):
+    if not (slots.gpus and is_program and is_silent):
         return ()
     return ("The program sees no GPU, as none was requested. To give it one: --gpus 1",)

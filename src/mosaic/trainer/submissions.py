@@ -42,7 +42,7 @@ from mosaic.trainer.gpu_requests import (
     check_gpu_request,
     count_gpus,
     default_runs_per_gpu,
-    hidden_gpu_warnings,
+    gpu_warnings,
 )
 from mosaic.trainer.records import Records, summary_fields
 from mosaic.workers import name_worker
@@ -85,7 +85,9 @@ class Submissions:
             require_packages(payload)
         try:
             verdict = self.verdict(payload, self._executor(payload))
-            warnings = (*verdict.summary.warnings, *unused_option_warnings(payload, request.tracking))
+            slots = self._executor(payload).capacity()
+            warnings = (*verdict.summary.warnings, *gpu_warnings(payload, slots, request.environment))
+            warnings += tuple(unused_option_warnings(payload, request.tracking))
             summary = verdict.summary.model_copy(update={"warnings": warnings})
             return payload, verdict.model_copy(update={"summary": summary})
         except ConfigRefused as error:
@@ -203,7 +205,7 @@ class Submissions:
         payload = self._with_cpus(payload, summary.cpus)
         executor = self._executor(payload)
         slots = executor.capacity()
-        warnings = summary.warnings + hidden_gpu_warnings(payload, slots.gpus, request.environment)
+        warnings = summary.warnings
         if request.environment:
             # Without what would load libraries of the caller's choice into the keeper's tree.
             variables = {name: value for name, value in request.environment.items() if not name.startswith("LD_")}
