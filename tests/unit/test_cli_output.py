@@ -168,10 +168,11 @@ def test_requirements_are_grouped_by_extra() -> None:
     assert required_distributions(lines, "train") == ["torch"]
 
 
-def test_an_extra_is_not_incomplete_for_what_an_installed_one_requires_too() -> None:
+def test_an_extra_is_not_incomplete_for_what_another_one_or_another_package_requires() -> None:
     required = {"atari": ["ale", "cv2"], "ma_atari": ["ale", "multi-ale"], "procgen": ["envpool", "qt5"], "hub": ["hf"]}
     missing = {"atari": [], "ma_atari": ["multi-ale"], "procgen": ["qt5"], "hub": ["hf"]}
     assert split_extras(required, missing) == (["atari"], ["procgen"], ["ma_atari", "hub"])
+    assert split_extras(required, missing, {"envpool"}) == (["atari"], [], ["ma_atari", "procgen", "hub"])
 
 
 def test_curves_of_a_group_leave_out_runs_without_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from collections.abc import Collection, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, distributions, metadata, requires, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,14 +107,14 @@ def _check_packages(_: CliContext) -> Iterator[DoctorCheck]:
 
 
 def split_extras(
-    required: Mapping[str, list[str]], missing: Mapping[str, list[str]]
+    required: Mapping[str, list[str]], missing: Mapping[str, list[str]], needed_by_others: Collection[str] = ()
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the extras that are installed, incomplete and absent, by their distributions and those that are missing.
 
-    What an installed extra requires, too, does not show that another one was asked for.
+    What an installed extra or another package requires, too, does not show that an extra was asked for.
     """
     installed = [name for name in required if not missing[name]]
-    shared = {one for name in installed for one in required[name]}
+    shared = {one for name in installed for one in required[name]}.union(needed_by_others)
     begun = [name for name in required if missing[name] and set(required[name]) - set(missing[name]) - shared]
     return installed, begun, [name for name in required if name not in installed and name not in begun]
 
@@ -126,7 +126,9 @@ def _check_extras(lines: list[str]) -> Iterator[DoctorCheck]:
         if name not in ("desktop", "dev", "docs")
     }
     missing = {name: missing_distributions(names) for name, names in required.items()}
-    installed, begun, absent = split_extras(required, missing)
+    others = [each.requires or [] for each in distributions() if each.name != DISTRIBUTION]
+    needed = {match[1] for lines in others for line in lines if (match := _REQUIREMENT.match(line))}
+    installed, begun, absent = split_extras(required, missing, needed)
     for name in begun:
         words = f"{name} is incomplete: {', '.join(missing[name])} missing"
         yield DoctorCheck(f"extra: {name}", "warn", words, _install_hint(name))
