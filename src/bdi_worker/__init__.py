@@ -30,7 +30,6 @@ def describe() -> WorkerDescription:
         checker=(*command, "--checker"),
         schemas=Path(__file__).parent / "metadata" / "bdi" / __version__ / "schemas.json",
         order=1,
-        can_load_policies=True,
         load_policy=_load_policy,
     )
 

@@ -20,7 +20,6 @@ def describe() -> WorkerDescription:
         checker=(*python_module("cleanrl_worker.cli"), "--checker"),
         schemas=Path(__file__).parent / "metadata" / "cleanrl" / __version__ / "schemas.json",
         log_name="cleanrl",
-        can_load_policies=True,
         programs=("cleanrl", "cleanrl_python"),
         script_names=_script_names,
         describe_script=_describe_script,

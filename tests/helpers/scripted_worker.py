@@ -25,7 +25,6 @@ def describe():  # type: ignore[no-untyped-def]
         title="Scripted",
         version="1",
         command=(sys.executable, "-S", __file__),
-        can_load_policies=False,
     )
 
 

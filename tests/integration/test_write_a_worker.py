@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +101,31 @@ def test_the_algorithm_of_the_document_is_explained_trained_and_compared(
     document = read_blocks(GUIDES / "algorithm.md")
     install(tmp_path / "site", document, monkeypatch)
     monkeypatch.setenv(WORKSPACE_VARIABLE, str(workspace.root))
-    explain, train, compare = (words for block in document if block.language == "sh" for words in commands(block.text))
-    outputs = [run_mosaic(*words) for words in (explain, [*train, "--total-timesteps", "3000"], compare)]
-    assert "noise" in outputs[0]
-    assert outputs[1].count("succeeded") >= 3
-    assert "hill_climb" in outputs[2]
+    given = [words for block in document if block.language == "sh" for words in commands(block.text)]
+    given[1] += ["--total-timesteps", "3000"]
+    explained, trained, compared, evaluated, played = (run_mosaic(*words) for words in given)
+    assert "noise" in explained
+    assert trained.count("succeeded") >= 3
+    assert "hill_climb" in compared
+    assert "mean return" in evaluated
+    assert "policy:" in played
+    assert "hill_climb" in run_mosaic("leaderboard")
     with connect(workspace) as trainer:
         for view in trainer.runs(group="climbing"):
             assert (view.global_step or 0) >= 3000
             assert trainer.config(view.run_id)["metadata"]["worker"]["config"]["algo_params"] == {"noise": 0.2}
+        evaluation = trainer.runs(limit=2)[1]
+        assert (evaluation.kind, evaluation.outcome, evaluation.episodes) == ("policy_eval", "succeeded", 50)
+
+
+def test_the_wheel_of_the_document_has_the_settings(tmp_path: Path) -> None:
+    for block in read_blocks(GUIDES / "algorithm.md"):
+        if block.file is not None or block.language == "toml":
+            (tmp_path / (block.file or "pyproject.toml")).write_text(block.text)
+    build = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert {"hill_climb.py", "hill_climb_schemas.json"} <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def run_mosaic(*words: str) -> str:

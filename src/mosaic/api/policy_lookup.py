@@ -77,7 +77,7 @@ def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> Po
         known = {key: value for key, value in of_run.items() if value}
         return PolicySource(source.worker, {**known, **source.config}, source.path, is_imported=view.is_imported)
     worker = discover_workers().get(view.worker)
-    if worker is not None and not worker.can_load_policies and not worker.has_own_command:
+    if worker is not None and worker.load_policy is None and not worker.has_own_command:
         raise NotAllowed(
             f"The worker {view.worker!r} of run {short_id(view.run_id)} cannot load policies, so they can be neither "
             "evaluated nor played. Its description needs load_policy: docs/guides/algorithm.md"
@@ -128,7 +128,7 @@ def _inspect_policy_file(trainer: TrainerClient, path: str) -> PolicySource:
     refusal: MosaicError | None = None
     other: MosaicError = NotAllowed("No worker here can load policies.")
     for worker in discover_workers().values():
-        if worker.can_load_policies:
+        if worker.can_inspect_policies:
             try:
                 checkpoint = trainer.inspect_checkpoint(worker.id, path)
             except WrongWorker as error:

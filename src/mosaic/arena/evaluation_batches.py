@@ -7,10 +7,10 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mosaic.arena import Episode, EvaluablePolicy, evaluate, pool_summaries, summarize
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
@@ -20,11 +20,14 @@ from mosaic.arena.step_recorder import StepRecorder
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.common.files import write_json
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.views import EvaluationBatch, EvaluationSummary
 from mosaic.run import Run
+from mosaic.run.worker_run import open_evaluation, run_folder
+from mosaic.workers import ActingPolicy, WorkerDescription
 
 MAX_VIDEO_EPISODES = 3
 """The number of first episodes that are recorded if videos are requested."""
@@ -84,6 +87,35 @@ def play_batches(payload: Payload, loaded: EvaluatedPolicy, run: Run) -> None:
     counts = {"batches": len(batches.completed_batches), "episodes": batches.episode_count}
     run.event("policy_eval_completed", **batches.header.model_dump(include=_REQUEST_FIELDS), **counts)
     run.finish("stopped" if run.stop_requested else "succeeded")
+
+
+class _LoadedPolicy:
+    """A policy of a worker's `load_policy`, as an evaluation plays it."""
+
+    def __init__(self, loaded: ActingPolicy) -> None:
+        if loaded.rows is not None:
+            raise BadInput(f"{loaded.path}: a policy with memory cannot be evaluated by evaluate_saved_policy.")
+        self.act, self.to_array = loaded.act, loaded.flatten
+
+
+class _Request(NamedTuple):
+    payload: Payload
+    names: dict[str, str]
+
+
+def evaluate_saved_policy(worker: WorkerDescription, config: Mapping[str, Any]) -> None:
+    """Evaluate the policy that the config of an evaluation names, for the program of a worker with `load_policy`."""
+    payload = Payload.parse(config)
+    given, seed = payload.metadata.worker.config, payload.evaluation.seed
+    assert payload.evaluation.policy_path is not None
+    assert worker.load_policy is not None
+    loaded = worker.load_policy(Path(payload.evaluation.policy_path), given.get("algo"), given.get("env_id"))
+    first_seed = first_evaluation_seed(given.get("seed") or 1) if seed is None else seed
+    facts = (loaded.path, loaded.step, loaded.algo, loaded.env_id, first_seed)
+    evaluated = EvaluatedPolicy(*facts, _LoadedPolicy(loaded), loaded.make_env, header=None)
+    folder = run_folder(given["run_id"])
+    with open_evaluation(Run, worker.id, _Request(payload, {}), folder, loaded.env_id) as run:
+        play_batches(payload, evaluated, run)
 
 
 def _summary_header(payload: Payload, loaded: EvaluatedPolicy, run: Run) -> EvaluationSummary:

@@ -64,7 +64,6 @@ class WorkerDescription:
     """Its position in lists of workers: a lower one comes first, and is the default."""
     log_name: str = ""
     """First part of its log files' names; the id where empty."""
-    can_load_policies: bool = False
     has_own_command: bool = False
     """The command is the `argv` of the run's own config, started in its `cwd`; nothing is added to it."""
     programs: tuple[str, ...] = ()
@@ -88,6 +87,11 @@ class WorkerDescription:
     def module_names(self) -> tuple[str, ...]:
         """The modules by which payloads may name it: that of its command, and its package."""
         return (self.command[-1], *self.aliases) if self.aliases else ()
+
+    @property
+    def can_inspect_policies(self) -> bool:
+        """Whether its checker says what a saved policy is."""
+        return self.load_policy is not None and self.checker is not None
 
     @property
     def log_prefix(self) -> str:

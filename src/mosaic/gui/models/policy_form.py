@@ -66,7 +66,7 @@ class PolicyDraft:
 
 def policy_workers() -> list[str]:
     """Workers that can load what they have trained."""
-    return [worker.id for worker in discover_workers().values() if worker.can_load_policies]
+    return [worker.id for worker in discover_workers().values() if worker.can_inspect_policies]
 
 
 @cache

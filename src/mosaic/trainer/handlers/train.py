@@ -110,7 +110,7 @@ def _requeue_from_checkpoint(
 
 def _require_intact_checkpoint(services: Services, record: RunRecord) -> None:
     """Refuses where all checkpoints are damaged: the run would start from its beginning and lose its curve."""
-    if not get_worker(record.worker).can_load_policies:
+    if not get_worker(record.worker).can_inspect_policies:
         return  # only its worker knows
     question = {"ask": "checkpoint", "path": str(services.records.folder(record.run_id).path)}
     try:
