@@ -281,10 +281,13 @@ def test_a_read_only_workspace_has_a_banner_and_one_question(program: Applicatio
     assert " and others. " in question.informativeText()
     click(question.escapeButton())
     assert answers == [foreign]
+    asked_again: list[DaemonStatus] = []
+    program.bridge.connected.connect(asked_again.append)
     click(find(program.window, "banner.button", QPushButton))
     click(awaited(program.window, "workspace.trust.yes", QPushButton))
     pump(lambda: not banner.isVisible(), "the banner to go")
     pump(lambda: not any(one.is_imported for one in program.workbench.runs.all()), "the runs to be the user's")
+    assert asked_again == answers[1:], "forms that were refused ask again"
     full = foreign.model_copy(update={"full_disk": "The disk is full."})
     program.bridge.status_polled.emit([], full)
     assert banner.isVisible()

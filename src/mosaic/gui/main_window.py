@@ -299,8 +299,8 @@ class MainWindow(QMainWindow):
 
     def _on_trusted(self, answer: tuple[DaemonStatus, list[RunView]]) -> None:
         status, views = answer
-        self._show_state_of_trainer(status)
         self._workbench.runs.update(views)
+        self._workbench.bridge.connected.emit(status)  # what the trainer has refused is asked again
         problem = status.trust_problem
         self._workbench.show_message(problem or "The workspace is yours.", "warning" if problem else "good")
 
