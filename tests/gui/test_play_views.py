@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QImage, QKeyEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QWidget
+from PySide6.QtWidgets import QApplication, QCheckBox, QLabel, QLineEdit, QRadioButton, QWidget
 from tests.helpers.gui import click, find, settle
 
 from mosaic.contracts.key_binding import KeyBinding
@@ -139,6 +139,25 @@ def test_every_symbol_has_a_drawing_of_its_own(qapp: QApplication, name: str) ->
         pixels = bytes(image.constBits())
         assert pixels not in drawn, f"{symbol} looks like {drawn[pixels]}"
         drawn[pixels] = symbol
+    theme.apply(qapp, "light")
+
+
+@pytest.mark.parametrize("name", ["light", "dark"])
+@pytest.mark.parametrize("kind", [QCheckBox, QRadioButton])
+def test_what_is_on_is_seen_also_where_it_is_locked(
+    qapp: QApplication, kind: type[QCheckBox | QRadioButton], name: str
+) -> None:
+    theme.apply(qapp, name)
+    box = kind()
+    box.setEnabled(False)
+    images = []
+    for is_on in (True, False):
+        box.setAutoExclusive(False)
+        box.setChecked(is_on)
+        images.append(box.grab().toImage())
+    on, off = images
+    different = sum(on.pixel(x, y) != off.pixel(x, y) for x in range(on.width()) for y in range(on.height()))
+    assert different > 40
     theme.apply(qapp, "light")
 
 

@@ -350,6 +350,8 @@ def _style_sheet(t: Tokens) -> str:
     QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {t.accent}; }}
     QCheckBox::indicator:disabled, QRadioButton::indicator:disabled {{ border-color: {t.line};
         background: {t.window}; }}
+    QCheckBox::indicator:checked:disabled {{ background: {t.muted}; border-color: {t.muted}; }}
+    QRadioButton::indicator:checked:disabled {{ border-color: {t.muted}; }}
     QTabWidget::pane {{ border: 0; border-top: 1px solid {t.line}; }}
     QTabBar::tab {{ padding: 6px 12px; border: 0; color: {t.muted}; background: transparent; }}
     QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; }}
