@@ -149,7 +149,7 @@ def _format_method(verb: Rpc) -> str:
 
 
 def _argument_type(field: FieldDescriptor, is_first: bool) -> str:
-    """The type of a field, and its default. A text or a number that comes first has none, unless it is `optional`."""
+    """The type of a field, and its default. A single value that comes first has none, unless it is `optional`."""
     kinds = {FieldDescriptor.CPPTYPE_STRING: "str", FieldDescriptor.CPPTYPE_BOOL: "bool"}
     kind = kinds.get(field.cpp_type, "float" if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE else "int")
     if field.message_type is not None:  # a map from texts to texts: other messages are not in requests
@@ -158,7 +158,7 @@ def _argument_type(field: FieldDescriptor, is_first: bool) -> str:
         return f"Sequence[{kind}] = ()"
     if field.has_presence:
         return f"{kind} | None = None"
-    return kind if is_first and kind != "bool" else f"{kind} = {json.dumps(field.default_value).capitalize()}"
+    return kind if is_first else f"{kind} = {json.dumps(field.default_value).capitalize()}"
 
 
 def _handler_type(verb: Rpc) -> str:

@@ -40,11 +40,11 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
     runs["stopped"] = submit_training(trainer, "ppo", "CartPole-v1", 5_000_000, tags=("long",))
     for name in ("cartpole", "seed1", "seed2", "seed3", "short"):
         ended(trainer, runs[name], 180)
-    pump(lambda: (trainer.get(runs["stopped"]).global_step or 0) > 20_000, "some steps", 60)
-    trainer.cancel(runs["stopped"])
+    pump(lambda: (trainer.get_run(runs["stopped"]).global_step or 0) > 20_000, "some steps", 60)
+    trainer.cancel_run(runs["stopped"])
     ended(trainer, runs["stopped"])
     for name, of, episodes in (("other", "seed1", 30), ("evaluation", "cartpole", 10)):
-        checkpoint = str(Path(trainer.get(runs[of]).run_dir) / "checkpoints" / "last")
+        checkpoint = str(Path(trainer.get_run(runs[of]).run_dir) / "checkpoints" / "last")
         worker = trainer.config(runs[of])["metadata"]["worker"]
         options = {"eval_batch_size": episodes, "eval_capture_video": name == "evaluation"}
         evaluation = build_eval_payload(worker, checkpoint, options)
@@ -60,7 +60,7 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
     runs["imported"] = import_copy(trainer, submit_script(trainer))
     delete_two(trainer)
     runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
-    pump(lambda: (trainer.get(runs["running"]).global_step or 0) > 10_000, "some steps", 60)
+    pump(lambda: (trainer.get_run(runs["running"]).global_step or 0) > 10_000, "some steps", 60)
     runs["queued"] = queue_run(trainer)
     return runs
 
@@ -73,14 +73,14 @@ def queue_run(trainer: TrainerClient) -> str:
 
 def make_room(trainer: TrainerClient, queued: str) -> None:
     """Delete the run that waits, and leave slots to play sessions."""
-    trainer.cancel(queued)
+    trainer.cancel_run(queued)
     ended(trainer, queued)
-    trainer.delete(queued)
+    trainer.delete_run(queued)
     trainer.set_cap(4)
 
 
 def submit_script(trainer: TrainerClient) -> str:
-    script = Path(trainer.status().workspace) / "hello.py"
+    script = Path(trainer.get_status().workspace) / "hello.py"
     script.write_text("print('hello')\n", encoding="utf-8")
     config = {"argv": [sys.executable, str(script), "--quiet"], "cwd": str(script.parent), "algo": "hello"}
     environment = {"PATH": os.environ["PATH"]}
@@ -91,9 +91,9 @@ def submit_script(trainer: TrainerClient) -> str:
 
 def import_copy(trainer: TrainerClient, run_id: str) -> str:
     """Replace a run by its exported copy."""
-    path = Path(trainer.status().workspace) / "exported.zip"
-    export_zip(trainer, trainer.get(run_id), path, ExportTask("export"))
-    trainer.delete(run_id)
+    path = Path(trainer.get_status().workspace) / "exported.zip"
+    export_zip(trainer, trainer.get_run(run_id), path, ExportTask("export"))
+    trainer.delete_run(run_id)
     return str(trainer.import_run(str(path)).run_id)
 
 
@@ -102,7 +102,7 @@ def delete_two(trainer: TrainerClient) -> None:
     for seed in (1, 2):
         run_id = submit_training(trainer, "ppo", "CartPole-v1", 2_000, seed=seed, run_name=f"first try {seed}")
         ended(trainer, run_id)
-        trainer.delete(run_id)
+        trainer.delete_run(run_id)
 
 
 def make_experiment(trainer: TrainerClient) -> None:

@@ -81,8 +81,8 @@ def _bench_tab_of(program: Application, trainer: TrainerClient, algo: str, env_i
                 costs.append(hud.cost)
                 print(f"  {frames.grid.text}", flush=True)
         found.append((speeds[0], speeds[1]))
-    trainer.cancel(run_id)
-    pump(lambda: trainer.get(run_id).stage == "finished", "the end", 120)
+    trainer.cancel_run(run_id)
+    pump(lambda: trainer.get_run(run_id).stage == "finished", "the end", 120)
     by_clock = [watched.wall_sps / other.wall_sps for watched, other in found if other.wall_sps]
     by_processor = [watched.cpu_sps / other.cpu_sps for watched, other in found if other.cpu_sps]
     seen, unseen = (statistics.median(pair[at].wall_sps for pair in found) for at in (0, 1))
@@ -110,7 +110,7 @@ def _measure_turn(trainer: TrainerClient, run_id: str, seconds: float) -> TurnSp
         time.sleep(0.002)
         if time.monotonic() >= next_at:
             next_at = time.monotonic() + 0.1
-            step = trainer.get(run_id).global_step or 0
+            step = trainer.get_run(run_id).global_step or 0
             if not reports or step != reports[-1][2]:
                 reports.append((time.monotonic(), sum(map(_processor_time_s, pids)), step))
     if len(reports) < 3:

@@ -98,8 +98,8 @@ class Bench:
         while not is_done():
             run_id = self._time("submit", lambda: self.trainer.submit(scripted(steps=1))).run_id
             self._time("list", lambda: self.trainer.runs(limit=LISTED))
-            self._time("get", lambda: self.trainer.get(run_id))  # noqa: B023
-            self._time("cancel", lambda: self.trainer.cancel(run_id))  # noqa: B023
+            self._time("get", lambda: self.trainer.get_run(run_id))  # noqa: B023
+            self._time("cancel", lambda: self.trainer.cancel_run(run_id))  # noqa: B023
             time.sleep(PAUSE_S)
         self.row.peak_mb = _peak_rss_mb(self._pid)
 
@@ -116,7 +116,7 @@ class Bench:
     def take_slots(self, count: int, **config: Any) -> list[str]:
         """Start runs until they are active."""
         ids = [self.trainer.submit(scripted(steps=FOREVER, **config)).run_id for _ in range(count)]
-        wait_for(lambda: all(self.trainer.get(run_id).stage == "running" for run_id in ids), "the runs to start")
+        wait_for(lambda: all(self.trainer.get_run(run_id).stage == "running" for run_id in ids), "the runs to start")
         return ids
 
 
@@ -208,7 +208,7 @@ def queued_runs(count: int = 1000) -> Row:
         bench.measure_for(10)
         began = time.perf_counter()
         for view in bench.trainer.runs(status=["queued"]):
-            bench.trainer.cancel(view.run_id)
+            bench.trainer.cancel_run(view.run_id)
         cancelled_s = time.perf_counter() - began
         bench.row.note = f"all submitted in {submitted_s:.1f} s, cancelled in {cancelled_s:.1f} s"
     return bench.row

@@ -78,7 +78,7 @@ def run_pair(trainer: TrainerClient, argv: list[str], cwd: Path, mode: ViewerMod
     payload = {"metadata": {"worker": {"id": "script", "config": {"argv": argv, "cwd": str(cwd)}}}, "artifacts": {}}
     with open(cwd / "out", "w", encoding="utf-8") as output, open(cwd / "err", "w", encoding="utf-8") as errors:
         run = trainer.submit(payload, child_environment()).run_id
-        while (view := trainer.get(run)).pid is None:
+        while (view := trainer.get_run(run)).pid is None:
             time.sleep(0.02)
         alone = subprocess.Popen(argv, cwd=cwd, env=child_environment(), stdout=output, stderr=errors)
     folder = lanes_folder(view.run_dir)
@@ -90,7 +90,7 @@ def run_pair(trainer: TrainerClient, argv: list[str], cwd: Path, mode: ViewerMod
     try:
         held = run_alternately(alone.pid, view.pid)
         alone.wait()
-        while trainer.get(run).stage != "finished":
+        while trainer.get_run(run).stage != "finished":
             time.sleep(0.1)
     finally:
         for viewer in watching:

@@ -38,7 +38,7 @@ def main() -> None:
                 run_ids = [trainer.submit(payload).run_id for _ in range(options.runs)]
                 submitted_s = time.monotonic() - began
                 shown, events = 0, [("kill", options.runs // 3), ("add", 2 * options.runs // 3)]
-                while (done := sum(trainer.status().runs.get(word, 0) for word in WORDS)) < options.runs:
+                while (done := sum(trainer.get_status().runs.get(word, 0) for word in WORDS)) < options.runs:
                     if done >= shown + 50:
                         shown = done
                         print(f"{done} ended after {time.monotonic() - began:.0f} s", flush=True)
@@ -48,7 +48,7 @@ def main() -> None:
                         print(f"node {NODE}: {word}", flush=True)
                     time.sleep(1)
                 drained_s = time.monotonic() - began
-                views = [trainer.get(run_id) for run_id in run_ids]
+                views = [trainer.get_run(run_id) for run_id in run_ids]
             daemon.end()
             broken = 0
             for view in views:

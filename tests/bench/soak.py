@@ -112,7 +112,7 @@ class Soak:
         views = self._trainer.runs(status=ACTIVE_STAGES if is_active else [Stage.FINISHED])
         if not views:
             raise MosaicError("There is none.")
-        return self._trainer.get(self._random.choice(views).run_id)
+        return self._trainer.get_run(self._random.choice(views).run_id)
 
     def submit(self) -> None:
         if len(self._trainer.runs(status=ACTIVE_STAGES)) < MAX_ACTIVE:
@@ -121,18 +121,18 @@ class Soak:
             self.cancel()
 
     def cancel(self) -> None:
-        self._trainer.cancel(self._pick(is_active=True).run_id)
+        self._trainer.cancel_run(self._pick(is_active=True).run_id)
 
     def pause(self) -> None:
-        self._trainer.pause(self._pick(is_active=True).run_id)
+        self._trainer.pause_run(self._pick(is_active=True).run_id)
 
     def resume(self) -> None:
         self._trainer.resume(self._pick(is_active=self._random.random() < 0.5).run_id)
 
     def delete(self) -> None:
         for view in self._trainer.runs(status=[Stage.FINISHED])[MAX_FINISHED:]:
-            self._trainer.delete(view.run_id)
-        self._trainer.delete(self._pick(is_active=False).run_id)
+            self._trainer.delete_run(view.run_id)
+        self._trainer.delete_run(self._pick(is_active=False).run_id)
 
     def kill_worker(self) -> None:
         self._kill(self._pick(is_active=True).pid)
@@ -166,7 +166,7 @@ class Soak:
 
     def list_runs(self) -> None:
         self._trainer.runs(limit=self._random.choice((0, 50)))
-        if self._trainer.status().paused:  # after three fast failures in a row
+        if self._trainer.get_status().paused:  # after three fast failures in a row
             self._trainer.continue_queue()
 
     def produce(self) -> None:
@@ -180,7 +180,7 @@ class Soak:
         """Cancel what is active, wait for all ends, and return all runs."""
         for view in self._trainer.runs(status=ACTIVE_STAGES):
             with suppress(MosaicError):
-                self._trainer.cancel(view.run_id)
+                self._trainer.cancel_run(view.run_id)
         wait_for(lambda: not self._trainer.runs(status=ACTIVE_STAGES), "all runs to end")
         self._client.close()
         return self._trainer.runs()

@@ -96,7 +96,7 @@ def run_round(trainer: TrainerClient, steps: int, is_tracked_first: bool) -> tup
     groups = {folder.run_id: wait_for_process_groups(folder, some) for folder, some in zip(folders, kinds, strict=True)}
     turns = RunAlternator(folders, groups)
     turns.run()
-    while any(trainer.get(view.run_id).stage != "finished" for view in views):
+    while any(trainer.get_run(view.run_id).stage != "finished" for view in views):
         time.sleep(0.1)
     measured = [
         _measure(folder, turns.suspended[folder.run_id], turns.cpu_samples[folder.run_id]) for folder in folders

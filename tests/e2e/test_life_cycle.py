@@ -221,7 +221,7 @@ def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: 
 def pause_and_go_on(trainer: TrainerClient, run_id: str) -> None:
     """Once it has saved a checkpoint."""
     reach(trainer, run_id, "running")
-    trainer.pause(run_id)
+    trainer.pause_run(run_id)
     reach(trainer, run_id, "paused")
     trainer.resume(run_id)
     reach(trainer, run_id, "running")
@@ -229,7 +229,7 @@ def pause_and_go_on(trainer: TrainerClient, run_id: str) -> None:
 
 def reach(trainer: TrainerClient, run_id: str, stage: str) -> None:
     def is_there() -> bool:
-        view = trainer.get(run_id)
+        view = trainer.get_run(run_id)
         assert view.stage != "finished", view.reason
         return view.stage == stage and (view.checkpoint_step or 0) >= SAVED_EVERY
 
@@ -238,7 +238,7 @@ def reach(trainer: TrainerClient, run_id: str, stage: str) -> None:
 
 def cancel(trainer: TrainerClient, run_id: str) -> None:
     """It stops where it stands, saves a checkpoint, and ends by itself: no signal was needed."""
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     folder = RunFolder(view.run_dir)
     assert (view.outcome, view.reason) == ("cancelled", "Cancelled on request.")
@@ -300,7 +300,7 @@ def assert_resumed(trainer: TrainerClient, name: str, view: RunView, whole: RunV
 
 def assert_evaluated(trainer: TrainerClient, view: RunView, whole: RunView) -> None:
     assert view.outcome == "succeeded", view.reason
-    (found,) = trainer.evaluations(view.run_id)
+    (found,) = trainer.read_evaluations(view.run_id)
     assert (found.trained and found.trained.run_id, found.summary.checkpoint_step) == (whole.run_id, TOTAL)
     (batch,) = found.summary.batches
     (expected,) = batch.returns

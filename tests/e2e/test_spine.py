@@ -121,8 +121,8 @@ def test_a_killed_run_resumes_to_the_same_weights_and_the_same_curve(
     begun = mosaic(workspace, "train", *settings, "--seed", "3", "--detach", "--json").json
     with connect(workspace) as trainer:
         run_id = begun["run_id"]
-        wait_for(lambda: (trainer.get(run_id).checkpoint_step or 0) >= 8192, "a checkpoint")
-        pid = trainer.get(run_id).pid
+        wait_for(lambda: (trainer.get_run(run_id).checkpoint_step or 0) >= 8192, "a checkpoint")
+        pid = trainer.get_run(run_id).pid
         assert pid is not None, "it ended before it could be killed"
         os.kill(pid, signal.SIGKILL)
         killed = ended(trainer, run_id)
@@ -152,8 +152,8 @@ def test_a_cancelled_run_keeps_a_checkpoint_that_resumes(workspace: Workspace) -
     )
     run_id = view.run_id
     with connect(workspace) as trainer:
-        wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1000, "some steps")
-        pid = trainer.get(run_id).pid
+        wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 1000, "some steps")
+        pid = trainer.get_run(run_id).pid
     said = mosaic(workspace, "cancel", run_id)
     assert said.code == 0, said.err
     assert not Path(f"/proc/{pid}").exists()
@@ -174,7 +174,7 @@ def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace
     """F1: the next command finds the run with the same process."""
     run_id = mosaic(workspace, "train", "ppo", "--total-timesteps", "5000000", "--detach", "--json").json["run_id"]
     with connect(workspace) as trainer:
-        wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1000, "some steps")
+        wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 1000, "some steps")
     before = mosaic(workspace, "show", run_id, "--json").json
     first = mosaic(workspace, "daemon", "status", "--json").json
     os.kill(first["pid"], signal.SIGKILL)

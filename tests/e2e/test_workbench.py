@@ -177,7 +177,7 @@ def test_closing_the_window_does_not_affect_the_run(workspace: Workspace, tmp_pa
     with connect(workspace) as trainer:
         settings = {"env_id": "CartPole-v1", "total_timesteps": LONG, "seed": 1}
         run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
-        wait_for(lambda: trainer.get(run_id).global_step, "the run's steps")
+        wait_for(lambda: trainer.get_run(run_id).global_step, "the run's steps")
         remembered = tmp_path / "mosaic" / "workbench.ini"
         command = [MOSAIC, "gui", "--var", str(workspace.root), "--run", "last"]
         with subprocess.Popen(command, env=offscreen(tmp_path), stderr=subprocess.PIPE, text=True) as window:
@@ -189,7 +189,7 @@ def test_closing_the_window_does_not_affect_the_run(workspace: Workspace, tmp_pa
                 window.kill()
         assert window.returncode == 0, words
         assert "Traceback" not in words
-        before = trainer.get(run_id).global_step
-        wait_for(lambda: (trainer.get(run_id).global_step or 0) > (before or 0), "the run to go on")
-        trainer.cancel(run_id)
+        before = trainer.get_run(run_id).global_step
+        wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > (before or 0), "the run to go on")
+        trainer.cancel_run(run_id)
         assert ended(trainer, run_id).outcome == "cancelled"

@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.fault_table import count_kills
+from tests.helpers.streams import telemetry
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY, TOKEN_KEY
@@ -46,8 +47,8 @@ def keeper_pid(attempt: Attempt) -> int:
 
 
 def some_steps(trainer: TrainerClient, run_id: str, count: int) -> int:
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) >= count, f"{count} steps")
-    pid: int = wait_for(lambda: trainer.get(run_id).pid, "the keeper's report")
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) >= count, f"{count} steps")
+    pid: int = wait_for(lambda: trainer.get_run(run_id).pid, "the keeper's report")
     return pid
 
 
@@ -78,9 +79,9 @@ def test_a_killed_daemon_changes_nothing_for_its_runs(
         trainer.close()
         started_at = time.monotonic()
         trainer = daemon.start()
-        wait_for(lambda: trainer.get(run_id).pid == pid, "the same worker")  # noqa: B023
+        wait_for(lambda: trainer.get_run(run_id).pid == pid, "the same worker")  # noqa: B023
         recovery_s.append(time.monotonic() - started_at)
-        assert trainer.get(run_id).stage == "running"
+        assert trainer.get_run(run_id).stage == "running"
         assert workers_of(view.run_dir) == [pid]
     record_property("tries", KILLS)
     record_property("worst_s", max(recovery_s))
@@ -112,7 +113,7 @@ def test_a_daemon_that_is_killed_before_it_starts_the_keeper_leaves_a_run_that_c
     daemon.command = command
     with daemon.start() as trainer:
         if is_cancelled:
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
         assert ended(trainer, run_id).outcome == ("cancelled" if is_cancelled else "succeeded")
     daemon.end()
 
@@ -132,7 +133,7 @@ def test_a_terminated_daemon_leaves_its_runs_alone(daemon: LiveDaemon, trainer: 
         length = RunFolder(view.run_dir).journal.stat().st_size
         wait_for(lambda: RunFolder(view.run_dir).journal.stat().st_size > length, "steps without a daemon")  # noqa: B023
         trainer = daemon.start()
-        assert (trainer.get(view.run_id).stage, trainer.get(view.run_id).pid) == ("running", pid)
+        assert (trainer.get_run(view.run_id).stage, trainer.get_run(view.run_id).pid) == ("running", pid)
         assert workers_of(view.run_dir) == [pid]
     assert_nothing_is_missing(trainer, view.run_id)
     trainer.close()
@@ -143,11 +144,11 @@ def frozen_while_stopping(trainer: TrainerClient) -> Iterator[str]:
     """A run that is being cancelled by a daemon that ends; its keeper is frozen for the duration of the block."""
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
     some_steps(trainer, run_id, 1)
-    keeper = keeper_pid(trainer.get(run_id).attempts[-1])
+    keeper = keeper_pid(trainer.get_run(run_id).attempts[-1])
     os.kill(keeper, signal.SIGSTOP)
     try:
         trainer.stop_daemon(cancel_runs=True)
-        wait_for(lambda: trainer.get(run_id).stage == "stopping", "its cancellation")
+        wait_for(lambda: trainer.get_run(run_id).stage == "stopping", "its cancellation")
         yield run_id
     finally:
         os.kill(keeper, signal.SIGCONT)
@@ -162,7 +163,7 @@ def test_a_daemon_that_cancels_its_runs_also_cancels_one_that_is_submitted_meanw
     assert daemon.process is not None
     assert daemon.process.wait(60) == 0
     with daemon.start() as trainer:
-        assert [trainer.get(run_id).outcome for run_id in (first, second)] == ["cancelled"] * 2
+        assert [trainer.get_run(run_id).outcome for run_id in (first, second)] == ["cancelled"] * 2
 
 
 def test_a_daemon_that_waits_for_its_runs_to_end_is_ended_by_sigterm(
@@ -178,8 +179,8 @@ def test_a_daemon_that_waits_for_its_runs_to_end_is_ended_by_sigterm(
 
 def assert_nothing_is_missing(trainer: TrainerClient, run_id: str) -> None:
     """Cancel the run, which must have had one attempt and still make steps, and compare its journal with the index."""
-    some_steps(trainer, run_id, (trainer.get(run_id).global_step or 0) + 5)
-    trainer.cancel(run_id)
+    some_steps(trainer, run_id, (trainer.get_run(run_id).global_step or 0) + 5)
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     assert (view.outcome, len(view.attempts)) == ("cancelled", 1)
     seqs = [event["seq"] for event in read_all(RunFolder(view.run_dir).journal)]
@@ -197,7 +198,7 @@ def logged_steps(trainer: TrainerClient, run_id: str) -> list[int]:
 def told_metrics(trainer: TrainerClient, run_id: str) -> int:
     """How many metrics events a watcher is told of, from the beginning to the run's end."""
     count = 0
-    for batch in trainer.telemetry(run_id, ["metrics", "record"]):
+    for batch in telemetry(trainer, run_id, ["metrics", "record"]):
         count += len([event for event in batch.events if event.kind == "metrics"])
         if any(isinstance(event, RecordChanged) and event.stage == "finished" for event in batch.events):
             return count
@@ -211,7 +212,7 @@ def test_a_run_that_ends_without_a_daemon_is_reported_by_the_next_one(
     run_id = trainer.submit(scripted(steps=30, dt=0.01, exit=3)).run_id
     queued = [trainer.submit(scripted(steps=30, dt=0.01)).run_id for _ in range(6)]
     some_steps(trainer, run_id, 1)
-    keeper = keeper_pid(trainer.get(run_id).attempts[-1])
+    keeper = keeper_pid(trainer.get_run(run_id).attempts[-1])
     trainer.close()
     daemon.kill()
     wait_for(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper to end")
@@ -225,7 +226,7 @@ def test_a_run_whose_keeper_is_killed_is_lost_and_leaves_no_process(trainer: Tra
     """F3: its end was not observed, so it is lost."""
     view = trainer.submit(scripted(steps=10_000, dt=0.01))
     some_steps(trainer, view.run_id, 2)
-    os.kill(keeper_pid(trainer.get(view.run_id).attempts[-1]), signal.SIGKILL)
+    os.kill(keeper_pid(trainer.get_run(view.run_id).attempts[-1]), signal.SIGKILL)
     view = ended(trainer, view.run_id)
     assert view.outcome == "lost"
     wait_for(lambda: workers_of(view.run_dir) == [], "its worker to be gone")
@@ -238,7 +239,7 @@ def test_the_index_is_rebuilt_from_the_folders(
 ) -> None:
     """F13: with the process of an active run; a bad file is kept."""
     done = ended(trainer, trainer.submit(scripted(steps=5)).run_id)
-    trainer.annotate(done.run_id, add_tags=["kept"])
+    trainer.annotate_run(done.run_id, add_tags=["kept"])
     active = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
     pid = some_steps(trainer, active, 5)
     trainer.close()
@@ -247,9 +248,9 @@ def test_the_index_is_rebuilt_from_the_folders(
         path.unlink() if damage == "deleted" else path.write_bytes(b"\xff" * 9000)
     trainer = daemon.start()
     expected = done.model_copy(update={"tags": ("kept",), "hardware": None})
-    assert trainer.get(done.run_id).model_copy(update={"hardware": None}) == expected
-    assert trainer.get(active).pid == pid
-    trainer.cancel(active)
+    assert trainer.get_run(done.run_id).model_copy(update={"hardware": None}) == expected
+    assert trainer.get_run(active).pid == pid
+    trainer.cancel_run(active)
     steps = ended(trainer, active).global_step
     assert logged_steps(trainer, active) == list(range(1, (steps or 0) + 1))
     assert bool(list(workspace.trainer.glob("index.sqlite.bad-*"))) == (damage == "overwritten")
@@ -278,9 +279,9 @@ def test_damage_in_a_large_index_is_found_while_the_daemon_answers(
     wait_for(lambda: read_daemon_address(workspace), "the daemon to serve again")
     trainer = connect(workspace, may_start=False)
     assert daemon.process is not None
-    assert trainer.status().pid == daemon.process.pid
-    assert trainer.get(active).pid == pid
-    trainer.cancel(active)
+    assert trainer.get_status().pid == daemon.process.pid
+    assert trainer.get_run(active).pid == pid
+    trainer.cancel_run(active)
     steps = ended(trainer, active).global_step
     assert logged_steps(trainer, active) == list(range(1, (steps or 0) + 1))
     trainer.close()
@@ -294,7 +295,7 @@ def test_a_port_in_use_is_skipped(workspace: Workspace, plugins: Path) -> None:
         port = taken.getsockname()[1]
         daemon = LiveDaemon(workspace, plugins, "--port", str(port))
         trainer = daemon.start()
-        address = trainer.status().address
+        address = trainer.get_status().address
         assert address.startswith("127.0.0.1:")
         assert address != f"127.0.0.1:{port}"
         trainer.close()
@@ -374,7 +375,7 @@ def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace
         page.sendall(b"POST /mosaic.v1.Trainer/StopDaemon HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n")
         answer = page.recv(4096)
     assert b"200 OK" not in answer
-    assert trainer.status().pid == address.process["pid"]
+    assert trainer.get_status().pid == address.process["pid"]
 
 
 def test_the_token_is_not_in_logs_or_command_lines(trainer: TrainerClient, workspace: Workspace) -> None:
@@ -400,7 +401,7 @@ def test_a_watcher_continues_at_its_cursor_after_a_restart(daemon: LiveDaemon, t
     run_id = trainer.submit(scripted(steps=100, dt=0.01)).run_id
     seen: list[int] = []
     cursor = 0
-    for batch in trainer.telemetry(run_id, ["metrics"]):
+    for batch in telemetry(trainer, run_id, ["metrics"]):
         seen += [event.seq for event in batch.events]
         cursor = batch.cursor
         if len(seen) > 10:
@@ -409,7 +410,7 @@ def test_a_watcher_continues_at_its_cursor_after_a_restart(daemon: LiveDaemon, t
     daemon.kill()
     trainer = daemon.start()
     ended(trainer, run_id)
-    for batch in trainer.telemetry(run_id, ["metrics"], cursor):
+    for batch in telemetry(trainer, run_id, ["metrics"], cursor):
         seen += [event.seq for event in batch.events]
         if len(seen) >= 100:
             break
@@ -425,13 +426,13 @@ def test_the_queue_pauses_after_three_fast_failures(trainer: TrainerClient) -> N
     runs = [trainer.submit(scripted(steps=1, exit=1)).run_id for _ in range(6)]
     for run_id in runs[:3]:
         assert ended(trainer, run_id).outcome == "failed"
-    wait_for(lambda: trainer.status().paused, "the pause")
+    wait_for(lambda: trainer.get_status().paused, "the pause")
     told: set[str] = set()
     for batch in trainer.watch(kinds=["warning"]):
         told |= {event.run_id for event in batch.events if getattr(event, "code", None) == "queue_paused"}
         if told == set(runs[3:]):
             break
-    assert [trainer.get(run_id).stage for run_id in runs[3:]] == ["queued"] * 3
+    assert [trainer.get_run(run_id).stage for run_id in runs[3:]] == ["queued"] * 3
     assert trainer.continue_queue().paused is None
     for run_id in runs[3:]:
         assert ended(trainer, run_id).outcome == "failed"

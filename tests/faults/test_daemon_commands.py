@@ -45,16 +45,16 @@ def test_a_paused_queue_keeps_its_reason_when_another_run_ends_well(
     daemon = LiveDaemon(workspace, plugins, "--max-runs", "2")
     with daemon.start() as trainer:
         active = start_script(trainer, tmp_path, WAITS, str(tmp_path / "go"))
-        wait_for(lambda: trainer.get(active).stage == "running", "the script")
+        wait_for(lambda: trainer.get_run(active).stage == "running", "the script")
         failing = [trainer.submit(scripted(exit=3)).run_id for _ in range(3)]
         waiting = trainer.submit(scripted()).run_id
-        wait_for(lambda: trainer.status().paused, "the pause")
+        wait_for(lambda: trainer.get_status().paused, "the pause")
         Path(tmp_path, "go").touch()
         assert ended(trainer, active).outcome == "succeeded"
         status = mosaic(workspace, "daemon", "status", "--json")
         assert status.code == 0, status.err
         assert f"mosaic show {failing[-1][-6:].lower()}" in status.json["paused"].lower()
-        assert trainer.get(waiting).stage == "queued"
+        assert trainer.get_run(waiting).stage == "queued"
         stopped = mosaic(workspace, "daemon", "stop")
         assert (stopped.code, "has ended" in stopped.out) == (0, True), stopped.err
     with daemon.start() as trainer:

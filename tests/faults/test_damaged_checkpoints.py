@@ -31,7 +31,7 @@ def test_a_resume_with_all_checkpoints_damaged_is_refused_and_changes_nothing(tr
     flip_weights(RunFolder(before.run_dir))
     with pytest.raises(CheckpointDamaged, match=r"No checkpoint of run .* is intact.*mosaic resubmit"):
         trainer.resume(before.run_id, 128)
-    after = trainer.get(before.run_id)
+    after = trainer.get_run(before.run_id)
     assert (after.outcome, after.global_step, len(after.attempts)) == ("succeeded", before.global_step, 1)
     assert sum(len(series.values) for series in trainer.metrics(before.run_id)) == points
 

@@ -58,12 +58,12 @@ def test_an_index_that_is_deleted_under_a_live_daemon_is_written_again(
     """F13: nothing is lost, and an active run continues to be recorded."""
     done = ended(trainer, trainer.submit(scripted(steps=3)).run_id)
     active = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
-    wait_for(lambda: trainer.get(active).global_step, "its first steps")
+    wait_for(lambda: trainer.get_run(active).global_step, "its first steps")
     delete(workspace.index)
     wait_for(workspace.index.exists, "the index to be written again")
     assert sum(len(series.values) for series in trainer.metrics(done.run_id)) > 0
-    step = trainer.get(active).global_step or 0
-    wait_for(lambda: (trainer.get(active).global_step or 0) > step, "further steps")
-    trainer.cancel(active)
+    step = trainer.get_run(active).global_step or 0
+    wait_for(lambda: (trainer.get_run(active).global_step or 0) > step, "further steps")
+    trainer.cancel_run(active)
     assert ended(trainer, active).outcome == "cancelled"
     assert {view.run_id for view in trainer.runs()} == {done.run_id, active}

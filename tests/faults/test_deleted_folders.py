@@ -42,7 +42,7 @@ DAMAGES = {
 
 def start_run(trainer: TrainerClient, workspace: Workspace) -> RunFolder:
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) >= 3, "its first steps")
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) >= 3, "its first steps")
     return workspace.run(run_id)
 
 
@@ -52,13 +52,13 @@ def test_a_run_whose_folder_is_gone_is_listed_and_can_be_cancelled(
 ) -> None:
     """F42: it continues, reports what follows, and ends as it was asked to."""
     folder = start_run(trainer, workspace)
-    attempt = trainer.get(folder.run_id).attempts[-1]
+    attempt = trainer.get_run(folder.run_id).attempts[-1]
     DAMAGES[damage](folder)
-    reached = trainer.get(folder.run_id).global_step or 0
-    wait_for(lambda: trainer.get(folder.run_id).problem, "the problem to be shown")
-    wait_for(lambda: (trainer.get(folder.run_id).global_step or 0) > reached + 5, "further steps")
+    reached = trainer.get_run(folder.run_id).global_step or 0
+    wait_for(lambda: trainer.get_run(folder.run_id).problem, "the problem to be shown")
+    wait_for(lambda: (trainer.get_run(folder.run_id).global_step or 0) > reached + 5, "further steps")
     assert [view.run_id for view in trainer.runs()] == [folder.run_id]
-    trainer.cancel(folder.run_id)
+    trainer.cancel_run(folder.run_id)
     view = ended(trainer, folder.run_id)
     assert (view.outcome, view.reason) == ("cancelled", "Cancelled on request.")
     for process in (attempt.keeper, attempt.worker):
@@ -70,7 +70,7 @@ def test_a_stop_reaches_a_run_whose_folder_was_just_deleted(trainer: TrainerClie
     """F42: without an inbox the keeper is signaled."""
     folder = start_run(trainer, workspace)
     shutil.rmtree(folder.path, ignore_errors=True)
-    trainer.cancel(folder.run_id)
+    trainer.cancel_run(folder.run_id)
     assert ended(trainer, folder.run_id).outcome == "cancelled"
 
 
@@ -80,15 +80,15 @@ def test_a_new_daemon_restores_an_active_run_from_the_index(
 ) -> None:
     """F42: it is listed with its process, which can be cancelled."""
     folder = start_run(trainer, workspace)
-    pid = trainer.get(folder.run_id).pid
+    pid = trainer.get_run(folder.run_id).pid
     trainer.close()
     daemon.kill()
     DAMAGES[damage](folder)
     trainer = daemon.start()
-    view = trainer.get(folder.run_id)
+    view = trainer.get_run(folder.run_id)
     assert (view.stage, view.pid) == ("running", pid)
     assert view.problem
-    trainer.cancel(folder.run_id)
+    trainer.cancel_run(folder.run_id)
     assert ended(trainer, folder.run_id).outcome == "cancelled"
     trainer.close()
 
@@ -108,9 +108,9 @@ def test_a_queued_run_whose_folder_is_deleted_still_starts(trainer: TrainerClien
     first = start_run(trainer, workspace)
     waiting = trainer.submit(scripted(steps=3)).run_id
     shutil.rmtree(workspace.run(waiting).path)
-    trainer.cancel(first.run_id)
+    trainer.cancel_run(first.run_id)
     assert ended(trainer, waiting).outcome == "succeeded"
-    assert trainer.get(waiting).global_step == 3
+    assert trainer.get_run(waiting).global_step == 3
 
 
 def test_a_record_is_written_while_its_folder_is_being_deleted(

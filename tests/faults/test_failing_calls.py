@@ -99,11 +99,11 @@ def use_daemon(trainer: TrainerClient, workspace: Workspace) -> dict[str, set[st
     long = ask(lambda: trainer.submit(scripted(steps=1_000_000, dt=0.005)))
     if long is not None:
         runs[long.run_id] = {"cancelled"}
-        wait_for(lambda: ask(lambda: trainer.get(long.run_id)), "an answer")
-        ask(lambda: trainer.cancel(long.run_id))
+        wait_for(lambda: ask(lambda: trainer.get_run(long.run_id)), "an answer")
+        ask(lambda: trainer.cancel_run(long.run_id))
     if short is not None and ask(lambda: ended(trainer, short.run_id)) is not None:
-        ask(lambda: trainer.annotate(short.run_id, add_tags=["kept"]))
-        ask(lambda: trainer.delete(short.run_id))
+        ask(lambda: trainer.annotate_run(short.run_id, add_tags=["kept"]))
+        ask(lambda: trainer.delete_run(short.run_id))
         ask(lambda: trainer.import_run(str(workspace.trash / short.run_id)))
     return runs
 
@@ -114,9 +114,9 @@ def check_runs(trainer: TrainerClient, workspace: Workspace, runs: dict[str, set
     for run_id, outcomes in runs.items():
         if run_id not in listed:
             trainer.import_run(str(workspace.trash / run_id))  # its deletion was done, and its restoration was not
-        if trainer.get(run_id).stage not in ("finished", "stopping") and outcomes == {"cancelled"}:
+        if trainer.get_run(run_id).stage not in ("finished", "stopping") and outcomes == {"cancelled"}:
             with suppress(NotAllowed):  # it may end meanwhile
-                trainer.cancel(run_id)
+                trainer.cancel_run(run_id)
         view = ended(trainer, run_id)
         assert view.outcome in outcomes or (view.reason or "").startswith("The worker could not be started"), view
     for view in trainer.runs():

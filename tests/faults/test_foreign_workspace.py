@@ -124,7 +124,7 @@ def test_a_cloned_workspace_is_read_and_nothing_is_executed_until_it_is_trusted(
         assert ended(trainer, trainer.submit(script, dict(os.environ)).run_id).outcome == "succeeded"
         assert canary.exists()
     with opened(workspace, plugins) as trainer:
-        assert not trainer.status().is_read_only
+        assert not trainer.get_status().is_read_only
         assert mosaic(workspace, "--json", "workspace", "untrust").json["is_read_only"]
         with pytest.raises(ReadOnlyWorkspace):
             trainer.submit(scripted())
@@ -147,8 +147,8 @@ def test_processes_that_a_foreign_record_names_are_left_alone(workspace: Workspa
     folder = plant(workspace, PLANTED, scripted(), stage="running", attempts=[attempt])
     (folder / "inbox.jsonl").symlink_to(folder.parents[3] / "outside")
     with opened(workspace, plugins) as trainer:
-        assert trainer.get(PLANTED).stage == "running"
-        for change in (trainer.cancel, trainer.pause, trainer.delete):
+        assert trainer.get_run(PLANTED).stage == "running"
+        for change in (trainer.cancel_run, trainer.pause_run, trainer.delete_run):
             with pytest.raises(ReadOnlyWorkspace):
                 change(PLANTED)
     assert not (folder.parents[3] / "outside").exists()
@@ -185,13 +185,13 @@ def test_a_workspace_is_ones_own_where_no_key_can_be_kept(workspace: Workspace, 
     without_home = {"XDG_CONFIG_HOME": str(tmp_path / "a file")}
     with opened(workspace, plugins, **without_home) as trainer:
         ended(trainer, trainer.submit(scripted(steps=2)).run_id)
-        assert f"Set {TRUST_VARIABLE}={workspace.root}" in (trainer.status().trust_problem or "")
+        assert f"Set {TRUST_VARIABLE}={workspace.root}" in (trainer.get_status().trust_problem or "")
     with opened(workspace, plugins, **without_home) as trainer:
-        assert trainer.status().is_read_only
-        assert not trainer.trust_workspace().is_read_only
-        assert TRUST_VARIABLE in (trainer.status().trust_problem or "")
+        assert trainer.get_status().is_read_only
+        assert not trainer.trust_workspace(True).is_read_only
+        assert TRUST_VARIABLE in (trainer.get_status().trust_problem or "")
     with opened(workspace, plugins, **without_home, **{TRUST_VARIABLE: str(workspace.root)}) as trainer:
-        status = trainer.status()
+        status = trainer.get_status()
         assert (status.is_read_only, status.trust_problem) == (False, None)
         ended(trainer, trainer.submit(scripted(steps=2)).run_id)
         with pytest.raises(NotAllowed, match=TRUST_VARIABLE):
@@ -208,7 +208,7 @@ def test_an_index_alone_brings_no_runs_into_a_new_workspace(
     workspace.runs.mkdir(parents=True)
     shutil.copy(source.index, workspace.index)
     with opened(workspace, plugins) as trainer:
-        assert (trainer.status().is_read_only, trainer.runs()) == (False, [])
+        assert (trainer.get_status().is_read_only, trainer.runs()) == (False, [])
 
 
 @pytest.mark.parametrize("kind", ["/proc/self/cwd", "/dev/fd/../shm", "link", "run", "run elsewhere", "trainer"])
@@ -252,8 +252,8 @@ def test_a_running_daemon_keeps_a_workspace_that_was_moved(workspace: Workspace,
     workspace.root.rename(moved.root)
     shutil.copytree(moved.root, tmp_path / "copy", symlinks=True)
     with opened(moved, plugins) as trainer:
-        assert not trainer.status().is_read_only
+        assert not trainer.get_status().is_read_only
     with opened(Workspace(tmp_path / "copy"), plugins) as trainer:
-        assert trainer.status().is_read_only
+        assert trainer.get_status().is_read_only
         assert len(trainer.runs()) == 1
     wait_for(lambda: not moved.daemon_file.exists(), "the daemon to end")

@@ -49,7 +49,7 @@ def start_forger(trainer: TrainerClient, folder: Path, *forgeries: str) -> str:
     config = {"argv": [sys.executable, "-c", FORGER, lines], "cwd": str(folder)}
     payload = {"metadata": {"worker": {"id": "script", "config": config}}, "artifacts": {}}
     run_id = trainer.submit(payload, environment=dict(os.environ)).run_id
-    wait_for(lambda: trainer.get(run_id).global_step == 7, "the line after the forged ones")
+    wait_for(lambda: trainer.get_run(run_id).global_step == 7, "the line after the forged ones")
     return run_id
 
 
@@ -58,8 +58,8 @@ def test_a_forged_line_ends_no_run(trainer: TrainerClient, tmp_path: Path, forge
     """F58: the run continues; its true exit code is seen; an end that was ignored is in its history."""
     run_id = start_forger(trainer, tmp_path, forgery)
     if "keeper" not in forgery:
-        wait_for(lambda: "ignored" in str(trainer.get(run_id).history), "the warning")
-    assert trainer.get(run_id).stage == "running"
+        wait_for(lambda: "ignored" in str(trainer.get_run(run_id).history), "the warning")
+    assert trainer.get_run(run_id).stage == "running"
     (tmp_path / "end").touch()
     view = ended(trainer, run_id)
     assert view.outcome == "failed"
@@ -76,8 +76,8 @@ def test_a_forged_exit_is_ignored_by_the_next_daemon(
     daemon.kill()
     workspace.index.unlink()
     trainer = daemon.start()
-    wait_for(lambda: trainer.get(run_id).global_step == 7, "the journal to be read again")
-    assert trainer.get(run_id).stage == "running"
+    wait_for(lambda: trainer.get_run(run_id).global_step == 7, "the journal to be read again")
+    assert trainer.get_run(run_id).stage == "running"
     (tmp_path / "end").touch()
     assert "Ended with exit code 3" in (ended(trainer, run_id).reason or "")
     trainer.close()
@@ -86,8 +86,8 @@ def test_a_forged_exit_is_ignored_by_the_next_daemon(
 def test_a_worker_that_kills_its_keeper_is_lost_whatever_it_wrote(trainer: TrainerClient, tmp_path: Path) -> None:
     """F58, F43: and nothing of it is left."""
     run_id = start_forger(trainer, tmp_path, "exit", "no start")
-    wait_for(lambda: trainer.get(run_id).pid, "its process")
-    attempt = trainer.get(run_id).attempts[-1]
+    wait_for(lambda: trainer.get_run(run_id).pid, "its process")
+    attempt = trainer.get_run(run_id).attempts[-1]
     assert attempt.keeper is not None
     os.kill(attempt.keeper["pid"], signal.SIGKILL)
     view = ended(trainer, run_id)

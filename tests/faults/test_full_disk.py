@@ -52,10 +52,10 @@ def test_a_full_disk_is_shown_and_nothing_is_lost(small_disk: Path, workspace: W
     daemon = LiveDaemon(workspace, plugins)
     trainer = daemon.start()
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) > 3, "its first steps")
-    pid = trainer.get(run_id).pid
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 3, "its first steps")
+    pid = trainer.get_run(run_id).pid
     filler = fill(small_disk)
-    assert "bytes are free" in (trainer.status().full_disk or "")
+    assert "bytes are free" in (trainer.get_status().full_disk or "")
     with pytest.raises(DiskFull, match=r"is full: [0-9,]+ bytes are free"):
         trainer.submit(scripted(steps=3))
     trainer.close()
@@ -68,10 +68,10 @@ def test_a_full_disk_is_shown_and_nothing_is_lost(small_disk: Path, workspace: W
     assert listed.returncode == 0, listed.stderr
     assert "bytes are free" in listed.stderr
     filler.unlink()
-    wait_for(lambda: trainer.status().full_disk is None, "the space to be seen")
-    reached = trainer.get(run_id).global_step or 0
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) > reached, "further steps")
-    trainer.cancel(run_id)
+    wait_for(lambda: trainer.get_status().full_disk is None, "the space to be seen")
+    reached = trainer.get_run(run_id).global_step or 0
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > reached, "further steps")
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     assert view.outcome == "cancelled"
     (series,) = trainer.metrics(run_id, ["scripted/step"])
@@ -86,10 +86,10 @@ def test_a_run_can_be_cancelled_on_a_full_disk(small_disk: Path, workspace: Work
     daemon = LiveDaemon(workspace, plugins)
     trainer: TrainerClient = daemon.start()
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    pid = wait_for(lambda: trainer.get(run_id).pid, "its worker")
+    pid = wait_for(lambda: trainer.get_run(run_id).pid, "its worker")
     filler = fill(small_disk)
     with suppress(DiskFull):  # the stop is sent even if it cannot be recorded
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "its worker to end")
     filler.unlink()
     assert ended(trainer, run_id).outcome == "cancelled"

@@ -460,7 +460,7 @@ def test_every_call_is_answered_or_refused(daemon: LiveDaemon, trainer: TrainerC
             assert call(channel, case[0], address.token, case[1]) in REFUSALS
 
         check()
-    assert trainer.status().pid == address.process["pid"]
+    assert trainer.get_status().pid == address.process["pid"]
 
 
 def is_stop_request(request: bytes) -> bool:
@@ -487,7 +487,7 @@ def test_only_a_stop_request_with_the_token_stops_a_daemon(trainer: TrainerClien
             assert call(channel, STOP, *case) is refusal
 
         check()
-    assert trainer.status().pid == address.process["pid"]
+    assert trainer.get_status().pid == address.process["pid"]
 
 
 def test_a_stop_request_stops_the_daemon_and_the_runs_that_it_names(daemon: LiveDaemon, workspace: Workspace) -> None:
@@ -504,17 +504,17 @@ def test_a_stop_request_stops_the_daemon_and_the_runs_that_it_names(daemon: Live
         assert address is not None
         with connect(workspace, may_start=False) as trainer, grpc.insecure_channel(address.address) as channel:
             run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-            wait_for(lambda: trainer.get(run_id).stage == "running", "the run to start")
+            wait_for(lambda: trainer.get_run(run_id).stage == "running", "the run to start")
             assert call(channel, STOP, address.token, request) is None
             if message.drain:
-                assert trainer.status().is_draining
-                trainer.cancel(run_id)
+                assert trainer.get_status().is_draining
+                trainer.cancel_run(run_id)
         assert daemon.process is not None
         assert daemon.process.wait(60) == 0
         with daemon.start() as trainer:
             if not message.drain and not message.cancel_runs:
-                assert trainer.get(run_id).stage == "running"
-                trainer.cancel(run_id)
+                assert trainer.get_run(run_id).stage == "running"
+                trainer.cancel_run(run_id)
             assert ended(trainer, run_id).outcome == "cancelled"
 
     check()

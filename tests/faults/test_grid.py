@@ -112,18 +112,18 @@ def test_a_kill_at_a_random_time_leaves_one_true_end_and_a_complete_record(
             trainer = daemon.start()
         if ENDS[killed] == "cancelled":
             assert_it_continues(trainer, run_id)
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
         view = ended(trainer, run_id)
         record_property("worst_s", time.monotonic() - killed_at)
         assert view.outcome == ENDS[killed], view.reason
         if view.checkpoint_step and workload != "evaluation":
             trainer.resume(run_id)
             assert_it_continues(trainer, run_id)
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
             view = ended(trainer, run_id)
             assert (view.outcome, len(view.attempts)) == ("cancelled", 2)
         assert_it_continues(trainer, bystander)
-        trainer.cancel(bystander)
+        trainer.cancel_run(bystander)
         assert {seen.run_id for seen in trainer.runs()} == {run_id, bystander}
         for seen in (view, ended(trainer, bystander)):
             assert_complete(trainer, seen)
@@ -137,7 +137,7 @@ def find_processes(trainer: TrainerClient, daemon: LiveDaemon, run_id: str, kill
     """Wait until the processes exist; the daemon's own is killed by its object."""
 
     def started() -> Attempt | None:
-        attempts = trainer.get(run_id).attempts
+        attempts = trainer.get_run(run_id).attempts
         # A script's first line may be read before its keeper's report.
         return attempts[-1] if attempts and attempts[-1].worker else None
 
@@ -145,7 +145,7 @@ def find_processes(trainer: TrainerClient, daemon: LiveDaemon, run_id: str, kill
     if killed == "checker":
         return [{"pid": checker_pid(daemon.workspace), "start": "", "boot_id": ""}]
     if killed == "sidecar":
-        return find_sidecars(RunFolder(trainer.get(run_id).run_dir))
+        return find_sidecars(RunFolder(trainer.get_run(run_id).run_dir))
     named = {"keeper": attempt.keeper, "worker": attempt.worker}
     return [named[name] for name in killed.split(" and ") if name in named]
 
@@ -178,11 +178,11 @@ def checker_pid(workspace: Workspace) -> int:
 
 def assert_it_continues(trainer: TrainerClient, run_id: str) -> None:
     """It has one worker, which writes on."""
-    wait_for(lambda: trainer.get(run_id).stage == "running", "it to run")
-    folder = RunFolder(trainer.get(run_id).run_dir)
+    wait_for(lambda: trainer.get_run(run_id).stage == "running", "it to run")
+    folder = RunFolder(trainer.get_run(run_id).run_dir)
     length = sum(path.stat().st_size for path in folder.journals())
     wait_for(lambda: sum(path.stat().st_size for path in folder.journals()) > length, "further lines")
-    workers = [attempt.worker for attempt in trainer.get(run_id).attempts if attempt.worker]
+    workers = [attempt.worker for attempt in trainer.get_run(run_id).attempts if attempt.worker]
     assert [is_alive(worker) for worker in workers] == [False] * (len(workers) - 1) + [True]
 
 

@@ -40,7 +40,7 @@ def run(trainer: TrainerClient, workspace: Workspace, tmp_path: Path) -> Path:
 
 def take_out(trainer: TrainerClient, workspace: Workspace, tmp_path: Path, run_id: str) -> Path:
     ended(trainer, run_id)
-    trainer.delete(run_id)
+    trainer.delete_run(run_id)
     outside = tmp_path / "elsewhere" / run_id
     shutil.move(workspace.trash / run_id, outside)
     return outside
@@ -135,7 +135,7 @@ def test_a_program_that_an_imported_config_names_needs_trust(
     with pytest.raises(NotAllowed, match="--trust"):
         trainer.submit(copied, environment=dict(os.environ))
     assert not canary.exists()
-    assert [entry.message for entry in trainer.get(run_id).history][-1] == f"Imported from {folder.name}."
+    assert [entry.message for entry in trainer.get_run(run_id).history][-1] == f"Imported from {folder.name}."
 
 
 def test_a_trusted_copy_of_an_imported_script_is_run(
@@ -191,7 +191,7 @@ def test_a_module_that_an_imported_environment_id_names_needs_trust(
         result = mosaic(workspace, *arguments)
         assert result.code == 2
         assert re.search(refusal, result.err)
-    policy = f"{trainer.get(run_id).run_dir}/checkpoints/last"
+    policy = f"{trainer.get_run(run_id).run_dir}/checkpoints/last"
     evaluation = {"policy_path": policy, "episodes": 1}
     worker = {"id": "cleanrl", "config": {"algo": "ppo", "env_id": "evil_envs:Evil-v0"}}
     unmarked = {"kind": "policy_eval", "metadata": {"worker": worker}, "artifacts": {}, "evaluation": evaluation}
@@ -323,7 +323,7 @@ def test_a_link_out_of_the_folder_is_left_out(trainer: TrainerClient, workspace:
         assert list(imported.glob("out*")) == []
         for path in imported.rglob("*"):
             assert path.resolve().is_relative_to(imported.resolve())
-        trainer.delete(imported.name)
+        trainer.delete_run(imported.name)
 
 
 @FORMS
@@ -365,7 +365,7 @@ def test_links_that_wandb_creates_survive_export_and_import(
     (wandb / "latest-run").symlink_to("offline-run-1")
     with open(tmp_path / "run.zip", "wb") as file:
         pack_run(trainer, view.run_id, trainer.files(view.run_id), file)
-    trainer.delete(view.run_id)
+    trainer.delete_run(view.run_id)
     imported = RunFolder(trainer.import_run(str(tmp_path / "run.zip")).run_dir).wandb
     assert (imported / "debug.log").read_text() == "d"
     assert os.readlink(imported / "latest-run") == "offline-run-1"

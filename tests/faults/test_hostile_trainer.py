@@ -135,7 +135,7 @@ def test_a_run_that_cannot_be_is_refused_by_every_command(
         "CancelRun": lambda _: pb.RunReply(view_json=text),
     }
     before = files_below(tmp_path)
-    for call in (lambda: client.get("last"), lambda: client.runs(), lambda: client.cancel("last")):
+    for call in (lambda: client.get_run("last"), lambda: client.runs(), lambda: client.cancel_run("last")):
         with pytest.raises(BadReply, match="sent a reply that cannot be used"):
             call()
     for arguments in (["runs"], ["show", RUN], ["cancel", RUN], ["export", RUN, "--zip", "out.zip"]):
@@ -181,8 +181,8 @@ def test_what_is_asked_of_workers_is_decoded(liar: HostileTrainer, client: Train
         lambda: client.environment("CartPole-v1"),
         lambda: client.inspect_checkpoint("cleanrl", "/x"),
         lambda: client.check(CONFIG),
-        client.status,
-        lambda: client.settings(RUN),
+        client.get_status,
+        lambda: client.read_settings(RUN),
     ]
     for text in (
         DEEP,

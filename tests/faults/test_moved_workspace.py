@@ -53,7 +53,7 @@ def test_a_training_follows_its_workspace(
     daemon = LiveDaemon(workspace, plugins)
     trainer = daemon.start()
     folder = submit_training(trainer, workspace)
-    attempt = trainer.get(folder.run_id).attempts[-1]
+    attempt = trainer.get_run(folder.run_id).attempts[-1]
     trainer.close()
     if is_daemon_killed:
         daemon.kill()
@@ -65,12 +65,12 @@ def test_a_training_follows_its_workspace(
     known = set(list_steps(here))
     wait_for(lambda: set(list_steps(here)) - known, "a checkpoint in the new place", 200)
     with running_daemon(moved, plugins) as (_, other):
-        wait_for(lambda: "was moved from" in other.get(folder.run_id).history[-1].message, "the run to be adopted")
-        view = other.get(folder.run_id)
+        wait_for(lambda: "was moved from" in other.get_run(folder.run_id).history[-1].message, "the run to be adopted")
+        view = other.get_run(folder.run_id)
         assert (view.stage, view.pid, view.problem) == ("running", attempt.worker["pid"], None)
         reached = view.global_step or 0
-        wait_for(lambda: (other.get(folder.run_id).global_step or 0) > reached, "further steps")
-        other.cancel(folder.run_id)
+        wait_for(lambda: (other.get_run(folder.run_id).global_step or 0) > reached, "further steps")
+        other.cancel_run(folder.run_id)
         view = ended(other, folder.run_id)
         assert (view.outcome, view.reason) == ("cancelled", "Cancelled on request.")
     assert not is_alive(attempt.worker)
@@ -90,8 +90,8 @@ def test_a_run_that_ends_without_a_daemon_has_its_end_in_the_new_place(
     config = {"argv": [sys.executable, "-c", code], "cwd": str(tmp_path)}
     payload = {"metadata": {"worker": {"id": "script", "config": config}}, "artifacts": {}}
     run_id = trainer.submit(payload, environment=dict(os.environ)).run_id
-    wait_for(lambda: trainer.get(run_id).pid, "its process")
-    keeper = trainer.get(run_id).attempts[-1].keeper
+    wait_for(lambda: trainer.get_run(run_id).pid, "its process")
+    keeper = trainer.get_run(run_id).attempts[-1].keeper
     trainer.close()
     daemon.kill()
     moved = move(workspace, tmp_path / "moved")
@@ -111,8 +111,8 @@ def test_processes_that_cannot_follow_are_named_and_can_be_ended(
     daemon = LiveDaemon(workspace, plugins)
     trainer = daemon.start()
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) >= 3, "its first steps")
-    attempt = trainer.get(run_id).attempts[-1]
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) >= 3, "its first steps")
+    attempt = trainer.get_run(run_id).attempts[-1]
     trainer.close()
     daemon.kill()
     moved = Workspace(tmp_path / "moved")
@@ -121,15 +121,15 @@ def test_processes_that_cannot_follow_are_named_and_can_be_ended(
     assert attempt.keeper is not None
     assert attempt.worker is not None
     with running_daemon(moved, plugins) as (_, other):
-        wait_for(lambda: "cannot follow" in other.get(run_id).history[-1].message, "the warning")
-        view = other.get(run_id)
+        wait_for(lambda: "cannot follow" in other.get_run(run_id).history[-1].message, "the warning")
+        view = other.get_run(run_id)
         assert view.stage == "running"
         assert str(workspace.run(run_id).path) in view.history[-1].message
         assert str(attempt.keeper["pid"]) in view.history[-1].message
         with pytest.raises(ReadOnlyWorkspace):
-            other.cancel(run_id)  # on another file system it is a copy, which its reader has not trusted yet
-        other.trust_workspace()
-        other.cancel(run_id)
+            other.cancel_run(run_id)  # on another file system it is a copy, which its reader has not trusted yet
+        other.trust_workspace(True)
+        other.cancel_run(run_id)
         assert ended(other, run_id, 200).outcome == "lost"
     assert not is_alive(attempt.worker)
     assert not is_alive(attempt.keeper)

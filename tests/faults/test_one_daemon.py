@@ -48,17 +48,17 @@ def test_a_second_daemon_stays_out_when_the_files_of_the_first_are_deleted(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace, plugins: Path
 ) -> None:
     """F18: a cleaner of temporary files deletes the lock and daemon.json; the first daemon restores both."""
-    pid = trainer.status().pid
+    pid = trainer.get_status().pid
     workspace.daemon_lock.unlink()
     workspace.daemon_file.unlink()
     second = start_process(workspace, plugins)
     with connect(workspace) as other:  # a command, which would start a daemon, too
-        assert other.status().pid == pid
+        assert other.get_status().pid == pid
     assert f"already running, pid {pid}" in second.communicate(timeout=60)[1]
     assert second.returncode == 75
     assert json.loads(workspace.daemon_lock.read_text()) == identify(pid)
     wait_for(lambda: not started_daemons(workspace) - {pid}, "the daemon that the command has started to stay out")
-    assert trainer.status().pid == pid
+    assert trainer.get_status().pid == pid
 
 
 def started_daemons(workspace: Workspace) -> set[int]:
@@ -79,8 +79,8 @@ def test_a_daemon_whose_folder_was_replaced_ends(workspace: Workspace, plugins: 
         assert first.process is not None
         first.process.wait(timeout=60)
         assert second.process is not None
-        assert trainer.status().pid == second.process.pid
-        assert connect(workspace, may_start=False).status().pid == second.process.pid
+        assert trainer.get_status().pid == second.process.pid
+        assert connect(workspace, may_start=False).get_status().pid == second.process.pid
     second.end()
 
 
@@ -89,7 +89,7 @@ def test_a_command_during_the_end_of_a_daemon_is_answered_by_the_next(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace, delay_s: float
 ) -> None:
     """F2: daemon.json is withdrawn first, so that the next daemon is started and not this one waited for."""
-    pid = trainer.status().pid
+    pid = trainer.get_status().pid
     watch = trainer.watch()
     next(watch)  # an open stream does not hold the end up
     trainer.stop_daemon()
@@ -97,7 +97,7 @@ def test_a_command_during_the_end_of_a_daemon_is_answered_by_the_next(
     result = mosaic(workspace, "runs", "--json")
     assert (result.code, result.out.strip()) == (0, "[]"), result.err
     with connect(workspace, may_start=False) as other:
-        assert other.status().pid != pid
+        assert other.get_status().pid != pid
         other.stop_daemon()
 
 
@@ -145,7 +145,7 @@ def test_a_checker_that_hangs_does_not_delay_the_end_of_a_daemon(workspace: Work
     payload = {"metadata": {"worker": {"id": "hanging", "config": {}}}, "artifacts": {}}
     with daemon.start() as trainer, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(trainer.submit, payload)
-        children = psutil.Process(trainer.status().pid).children
+        children = psutil.Process(trainer.get_status().pid).children
         checker = wait_for(
             lambda: [child for child in children() if "sleep(600)" in child.cmdline()[-1]], "the checker"
         )

@@ -57,7 +57,7 @@ def test_a_payload_beyond_the_limits_is_refused_and_leaves_nothing(
     for name, (text, expected) in PAYLOADS.items():
         for verb in ("SubmitRun", "CheckRun"):
             with pytest.raises(BadInput) as refusal:
-                trainer._daemon.call(verb, pb.PayloadRequest(payload_json=text))
+                trainer.call(verb, pb.PayloadRequest(payload_json=text))
             assert expected in str(refusal.value), name
             assert len(str(refusal.value)) < 6000, name
         assert list(trainer.runs()) == [], name

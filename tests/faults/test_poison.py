@@ -60,7 +60,7 @@ def test_a_poisonous_line_is_skipped_and_everything_else_is_followed(
     bad = {name: trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id for name in POISON}
 
     def has_steps(name: str, above: int) -> bool:
-        return (trainer.get(bad[name]).global_step or 0) > above
+        return (trainer.get_run(bad[name]).global_step or 0) > above
 
     def wait_for_steps(above: dict[str, int], what: str) -> None:
         for name in bad:
@@ -71,9 +71,11 @@ def test_a_poisonous_line_is_skipped_and_everything_else_is_followed(
         poison(workspace.run(bad[name]).path / file, line)
     good = ended(trainer, trainer.submit(scripted(steps=5)).run_id)
     assert good.outcome == "succeeded"
-    wait_for_steps({name: trainer.get(run_id).global_step or 0 for name, run_id in bad.items()}, "steps after the line")
+    wait_for_steps(
+        {name: trainer.get_run(run_id).global_step or 0 for name, run_id in bad.items()}, "steps after the line"
+    )
     for run_id in bad.values():
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
     assert {name: ended(trainer, run_id).outcome for name, run_id in bad.items()} == dict.fromkeys(bad, "cancelled")
     trainer.close()
     daemon.stop()
@@ -105,13 +107,13 @@ def test_a_file_that_cannot_be_read_is_quarantined_and_the_run_ends(
 ) -> None:
     """F41: what fails for another reason is shown with it, and the keeper's file still tells how the run ended."""
     bad = trainer.submit(scripted(steps=1_000_000, dt=0.005)).run_id
-    wait_for(lambda: (trainer.get(bad).global_step or 0) > 2, "its first steps")
+    wait_for(lambda: (trainer.get_run(bad).global_step or 0) > 2, "its first steps")
     (workspace.run(bad).path / "journal.7.jsonl").symlink_to("journal.7.jsonl")  # a link to itself
-    problem = wait_for(lambda: trainer.get(bad).problem, "the problem to be shown")
+    problem = wait_for(lambda: trainer.get_run(bad).problem, "the problem to be shown")
     assert "journal.7.jsonl cannot be read" in problem
-    trainer.cancel(bad)
+    trainer.cancel_run(bad)
     assert ended(trainer, bad).outcome == "cancelled"
-    assert trainer.get(bad).problem == problem
+    assert trainer.get_run(bad).problem == problem
 
 
 @pytest.mark.may_log("record_restored", "record_unreadable")
@@ -126,7 +128,7 @@ def test_a_damaged_record_is_restored_from_the_index(
     record = workspace.run(view.run_id).record
     record.unlink() if damage == "deleted" else record.write_text("")
     trainer = daemon.start()
-    restored = trainer.get(view.run_id)
+    restored = trainer.get_run(view.run_id)
     assert (restored.outcome, restored.global_step) == ("succeeded", 3)
     assert "restored from the index" in (restored.problem or "")
     assert json.loads(record.read_text())["outcome"] == "succeeded"
@@ -156,7 +158,7 @@ def test_a_damaged_record_that_the_index_does_not_know_is_shown_as_lost(
 def test_other_calls_are_answered_while_a_long_journal_is_read(trainer: TrainerClient, workspace: Workspace) -> None:
     """F44: a journal of many lines and one without a newline are read in bounded parts."""
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.05)).run_id
-    wait_for(lambda: trainer.get(run_id).global_step, "its first steps")
+    wait_for(lambda: trainer.get_run(run_id).global_step, "its first steps")
     folder: RunFolder = workspace.run(run_id)
     (folder.path / "journal.8.jsonl").write_bytes(b"x" * (50 << 20))
     journal = Journal(folder.path / "journal.9.jsonl")
@@ -168,5 +170,5 @@ def test_other_calls_are_answered_while_a_long_journal_is_read(trainer: TrainerC
     while count not in seen:
         seen.add(sum(len(series.steps) for series in trainer.metrics(run_id, ["many"])))
     assert len(seen - {0, count}) >= 3, "The daemon answered no call while it read the journal."
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     ended(trainer, run_id)

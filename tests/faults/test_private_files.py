@@ -109,8 +109,8 @@ def test_another_user_neither_reads_nor_writes_anything_of_an_active_run(
         run_id = trainer.submit({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}).run_id
         folder = workspace.run(run_id)
         wait_for(lambda: lane_indices(lanes_folder(folder.path)), "its lanes")
-        attempt = trainer.get(run_id).attempts[-1]
-        daemon = identify(trainer.status().pid)
+        attempt = trainer.get_run(run_id).attempts[-1]
+        daemon = identify(trainer.get_status().pid)
         access = ("(", "-readable", "-o", "-writable", ")")
         assert run_as_nobody("find", str(reachable / "open"), *access).stdout, "The user sees what is open to all."
         for place in (str(workspace.root), lanes_root()):

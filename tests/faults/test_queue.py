@@ -45,7 +45,7 @@ def test_a_long_queue_keeps_its_cap_and_its_order_across_a_kill(daemon: LiveDaem
 
     def has_at_most(count: int) -> bool:
         nonlocal most_busy
-        most_busy = max(most_busy, trainer.status().slots.busy)
+        most_busy = max(most_busy, trainer.get_status().slots.busy)
         time.sleep(0.1)
         return len(trainer.runs(status=ACTIVE_STAGES)) <= count
 
@@ -54,7 +54,7 @@ def test_a_long_queue_keeps_its_cap_and_its_order_across_a_kill(daemon: LiveDaem
     daemon.kill()
     trainer = daemon.start()
     wait_for(lambda: has_at_most(0), "all runs to end", TIMEOUT_S)
-    views = [trainer.get(run_id) for run_id in runs]
+    views = [trainer.get_run(run_id) for run_id in runs]
     trainer.close()
     assert [view.outcome for view in views] == ["succeeded"] * QUEUED_RUNS
     assert [len(view.attempts) for view in views] == [1] * QUEUED_RUNS
@@ -113,12 +113,12 @@ def test_queued_scripts_keep_their_environments_when_the_daemon_is_killed(
     daemon = LiveDaemon(workspace, plugins, "--max-runs", "1")
     with daemon.start() as trainer:
         active = start_script(trainer, tmp_path, WAITS, str(tmp_path / "go"))
-        wait_for(lambda: trainer.get(active).stage == "running", "the script")
+        wait_for(lambda: trainer.get_run(active).stage == "running", "the script")
         assert list(kept.iterdir()) == []
         *runs, cancelled = queue_scripts(workspace, tmp_path, 3)
         assert {path.stem for path in kept.iterdir()} == {*runs, cancelled}
         assert [path.stat().st_mode & 0o777 for path in (kept, *kept.iterdir())] == [0o700, *[0o600] * 3]
-        trainer.cancel(cancelled)
+        trainer.cancel_run(cancelled)
         assert {path.stem for path in kept.iterdir()} == {*runs}
     daemon.kill()
     stale, elsewhere, gone = kept / "STALE.json", kept / "ELSEWHERE.json", kept / "GONE.json"

@@ -22,11 +22,11 @@ def test_a_run_that_was_active_before_a_reboot_is_lost_and_can_be_resumed(
     """F38: a copy of the workspace of an active run, with the id of another boot; the original is not touched."""
     config = small(total_timesteps=100_000_000, extras={"checkpoint_every": 512})
     run_id = trainer.submit({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}).run_id
-    wait_for(lambda: trainer.get(run_id).checkpoint_step, "its first checkpoint")
-    attempt = trainer.get(run_id).attempts[-1]
+    wait_for(lambda: trainer.get_run(run_id).checkpoint_step, "its first checkpoint")
+    attempt = trainer.get_run(run_id).attempts[-1]
     copy = Workspace(tmp_path / "after the reboot" / "var")
-    trainer.pause(run_id)  # so that no file changes while it is copied
-    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
+    trainer.pause_run(run_id)  # so that no file changes while it is copied
+    wait_for(lambda: trainer.get_run(run_id).stage == "paused", "the pause")
     shutil.copytree(workspace.root, copy.root, symlinks=True, ignore=shutil.ignore_patterns("daemon.*"))
     folder = copy.run(run_id)
     for file in (folder.record, folder.keeper):
@@ -41,12 +41,12 @@ def test_a_run_that_was_active_before_a_reboot_is_lost_and_can_be_resumed(
         assert f"mosaic resume {run_id}" in (view.reason or "")
         assert all(process is not None and is_alive(process) for process in (attempt.keeper, attempt.worker))
         after.resume(run_id)
-        wait_for(lambda: after.get(run_id).stage == "running", "the second attempt")
-        messages = [entry.message for entry in after.get(run_id).history]
+        wait_for(lambda: after.get_run(run_id).stage == "running", "the second attempt")
+        messages = [entry.message for entry in after.get_run(run_id).history]
         assert len([message for message in messages if message.startswith("Resumed from step")]) == 1
-        after.cancel(run_id)
+        after.cancel_run(run_id)
         assert ended(after, run_id).outcome == "cancelled"
     rebooted.end()
     trainer.resume(run_id)
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     assert ended(trainer, run_id).outcome == "cancelled"

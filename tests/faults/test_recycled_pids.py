@@ -22,8 +22,8 @@ def test_a_process_that_has_the_pid_of_an_earlier_one_is_not_touched(
 ) -> None:
     """F19: the record and daemon.json name it, with another start time or from another boot; the run is lost."""
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    wait_for(lambda: trainer.get(run_id).global_step, "its first steps")
-    view = trainer.get(run_id)
+    wait_for(lambda: trainer.get_run(run_id).global_step, "its first steps")
+    view = trainer.get_run(run_id)
     processes = [view.attempts[-1].keeper, view.attempts[-1].worker]
     trainer.close()
     address = workspace.daemon_file.read_text()

@@ -54,7 +54,7 @@ def leaks(workspace: Workspace, trainer: TrainerClient) -> list[str]:
 
 
 def all_events(trainer: TrainerClient) -> list[dict[str, Any]]:
-    last = trainer.get("last").run_id
+    last = trainer.get_run("last").run_id
     events: list[dict[str, Any]] = []
     for batch in trainer.watch(0):
         events += [event.model_dump(mode="json") for event in batch.events]
@@ -82,12 +82,12 @@ def test_a_key_is_not_shown_after_a_run_a_failure_and_a_kill(
     failed = trainer.submit(with_key(exit=3, say="it broke")).run_id
     rejected = trainer.submit(with_key(reject="not today")).run_id
     long = trainer.submit(with_key(steps=1_000_000, dt=0.01)).run_id
-    wait_for(lambda: (trainer.get(long).global_step or 0) > 2, "some steps")
+    wait_for(lambda: (trainer.get_run(long).global_step or 0) > 2, "some steps")
     assert wandb_section(trainer, long)["api_key"] == "secret:wandb_api_key-2"
     assert secrets.find_secret("wandb_api_key") is None  # it is not the login of the user
     daemon.kill()
     trainer = daemon.start()
-    os.kill(trainer.get(long).pid or 0, signal.SIGKILL)
+    os.kill(trainer.get_run(long).pid or 0, signal.SIGKILL)
     outcomes = [ended(trainer, run_id).outcome for run_id in (done, failed, rejected, long)]
     assert outcomes == ["succeeded", "failed", "rejected", "failed"]
     again = trainer.submit(trainer.config(done)).run_id
@@ -127,7 +127,7 @@ def test_the_key_of_an_imported_run_is_moved_to_the_store(
 ) -> None:
     run_id = trainer.submit(scripted()).run_id
     folder = Path(ended(trainer, run_id).run_dir)
-    trainer.delete(run_id)
+    trainer.delete_run(run_id)
     outside = tmp_path / "elsewhere" / run_id
     shutil.copytree(workspace.trash / run_id, outside, symlinks=True)
     data = json.loads((outside / "config.json").read_text())
@@ -157,16 +157,16 @@ def test_a_tracked_run_uses_its_key_and_shows_it_nowhere(
             assert ended(trainer, run_id).outcome == "succeeded"
 
             def failure() -> bool:
-                return any(state.process is None and state.state == "failed" for state in trainer.wandb(run_id))
+                return any(state.process is None and state.state == "failed" for state in trainer.read_wandb(run_id))
 
             wait_for(failure, "the sidecar to give up", 60)
-            assert trainer.get(run_id).has_wandb
+            assert trainer.get_run(run_id).has_wandb
             server.mode = "ok"
             assert mosaic(workspace, "wandb", "probe", run_id, "--json").json["ok"]
             (synced,) = mosaic(workspace, "wandb", "sync", "--all", "--json").json
             assert (synced["state"], synced["error"]) == ("synced", None)
             assert server.history(run_id)
-            (status,) = trainer.wandb(run_id)
+            (status,) = trainer.read_wandb(run_id)
             assert (status.state, status.url) == ("synced", synced["url"])
             assert leaks(workspace, trainer) == []
         assert server.keys == {"Basic " + base64.b64encode(f"api:{CANARY}".encode()).decode()}
@@ -186,7 +186,7 @@ def test_a_run_is_tracked_as_the_shell_says_that_submits_it(
                 monkeypatch.setenv(f"WANDB_{name}", value)
             run_id = trainer.submit(payload).run_id
             assert ended(trainer, run_id).outcome == "succeeded"
-            wait_for(lambda: all(state.state == "synced" for state in trainer.wandb(run_id)), "the upload", 120)
+            wait_for(lambda: all(state.state == "synced" for state in trainer.read_wandb(run_id)), "the upload", 120)
             assert ours.history(run_id)
             assert leaks(workspace, trainer) == []
             monkeypatch.setenv("WANDB_MODE", "offline")
@@ -194,10 +194,10 @@ def test_a_run_is_tracked_as_the_shell_says_that_submits_it(
             assert ended(trainer, later).outcome == "succeeded"
 
             def is_recorded() -> bool:
-                return any(state.process is None and state.runs for state in trainer.wandb(later))
+                return any(state.process is None and state.runs for state in trainer.read_wandb(later))
 
             wait_for(is_recorded, "the recording", 120)
-            assert [state.state for state in trainer.wandb(later)] == ["offline"]
+            assert [state.state for state in trainer.read_wandb(later)] == ["offline"]
             assert later not in ours.runs
             (synced,) = mosaic(workspace, "wandb", "sync", later, "--json").json
             assert (synced["state"], bool(ours.history(later))) == ("synced", True)

@@ -37,7 +37,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]
 
 @pytest.fixture
 def workspace(trainer: TrainerClient) -> Workspace:
-    return Workspace(Path(trainer.status().workspace))
+    return Workspace(Path(trainer.get_status().workspace))
 
 
 def ask(server: LlmServer, *answers: Answer, models: Answer | None = None) -> None:
@@ -107,7 +107,7 @@ def test_a_session_of_a_window_waits_until_someone_retries(trainer: TrainerClien
     for pauses in (1, 2):
 
         def is_paused_again(pauses: int = pauses) -> bool:
-            return sum(entry.stage == "paused" for entry in trainer.get(run_id).history) == pauses
+            return sum(entry.stage == "paused" for entry in trainer.get_run(run_id).history) == pauses
 
         wait_for(is_paused_again, "the pause")
         assert len(server.sent) == 1 + pauses

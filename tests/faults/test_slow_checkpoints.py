@@ -170,9 +170,9 @@ def start_saving(workspace: Workspace, plugins: Path, term: float) -> tuple[Live
 def test_a_cancelled_training_completes_its_checkpoint(workspace: Workspace, plugins: Path) -> None:
     """F48: the user is told that it is being saved, and for how long it may be."""
     daemon, trainer, run_id, go = start_saving(workspace, plugins, term=TIMEOUT_S)
-    trainer.cancel(run_id)
-    wait_for(lambda: trainer.get(run_id).checkpoint_wait, "the keeper to wait")
-    view = trainer.get(run_id)
+    trainer.cancel_run(run_id)
+    wait_for(lambda: trainer.get_run(run_id).checkpoint_wait, "the keeper to wait")
+    view = trainer.get_run(run_id)
     assert view.stage == "stopping"
     assert view.wait_reason == "saving a checkpoint; it has up to 10 minutes"
     assert CHECKPOINT_LIMIT_S == 600
@@ -190,13 +190,13 @@ def test_a_cancelled_training_completes_its_checkpoint(workspace: Workspace, plu
 def test_a_run_that_is_cancelled_again_is_ended_at_once(workspace: Workspace, plugins: Path) -> None:
     """F48: the next daemon knows that it is saving, too."""
     daemon, trainer, run_id, _ = start_saving(workspace, plugins, term=0.2)
-    trainer.cancel(run_id)
-    wait_for(lambda: trainer.get(run_id).checkpoint_wait, "the keeper to wait")
+    trainer.cancel_run(run_id)
+    wait_for(lambda: trainer.get_run(run_id).checkpoint_wait, "the keeper to wait")
     trainer.close()
     daemon.kill()
     trainer = daemon.start()
-    assert trainer.get(run_id).checkpoint_wait
-    trainer.cancel(run_id)
+    assert trainer.get_run(run_id).checkpoint_wait
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     assert (view.outcome, view.reason) == (
         "cancelled",

@@ -106,17 +106,17 @@ class WorkspaceMachine(RuleBasedStateMachine):
 
     @rule(run_id=runs)
     def cancel(self, run_id: str) -> None:
-        self.allowed(lambda: self.trainer.cancel(run_id))
+        self.allowed(lambda: self.trainer.cancel_run(run_id))
 
     @rule(run_id=runs)
     def cancel_and_wait(self, run_id: str) -> None:
-        self.allowed(lambda: self.trainer.cancel(run_id))
+        self.allowed(lambda: self.trainer.cancel_run(run_id))
         if run_id in self.present:
             assert ended(self.trainer, run_id).outcome in ("cancelled", "succeeded")
 
     @rule(run_id=runs)
     def pause(self, run_id: str) -> None:
-        self.allowed(lambda: self.trainer.pause(run_id))
+        self.allowed(lambda: self.trainer.pause_run(run_id))
 
     @rule(run_id=runs)
     def resume(self, run_id: str) -> None:
@@ -124,7 +124,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
 
     @rule(run_id=runs)
     def delete(self, run_id: str) -> None:
-        if self.allowed(lambda: self.trainer.delete(run_id)):
+        if self.allowed(lambda: self.trainer.delete_run(run_id)):
             self.present.remove(run_id)
             self.deleted.add(run_id)
 
@@ -137,11 +137,11 @@ class WorkspaceMachine(RuleBasedStateMachine):
     @rule(run_id=runs)
     def wait_for_steps(self, run_id: str) -> None:
         """Let time pass: until the run trains, or something else is in its way."""
-        if run_id in self.present and self.trainer.get(run_id).stage in ("starting", "running"):
-            wait_for(lambda: self.trainer.get(run_id).global_step or not self.is_moving(run_id), "steps")
+        if run_id in self.present and self.trainer.get_run(run_id).stage in ("starting", "running"):
+            wait_for(lambda: self.trainer.get_run(run_id).global_step or not self.is_moving(run_id), "steps")
 
     def is_moving(self, run_id: str) -> bool:
-        return self.trainer.get(run_id).stage in ("starting", "running")
+        return self.trainer.get_run(run_id).stage in ("starting", "running")
 
     @precondition(lambda self: self.commands_to_daemon > 4)
     @rule()
@@ -160,7 +160,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
     @invariant()
     def processes_and_files_agree_with_the_index(self) -> None:
         for run_id in self.present:
-            view = self.trainer.get(run_id)
+            view = self.trainer.get_run(run_id)
             stages = [str(entry.stage) for entry in view.history]
             assert all(later in LEGAL_MOVES[earlier] for earlier, later in itertools.pairwise(stages)), stages
             workers = workers_by_folder().get(view.run_dir, [])
@@ -168,10 +168,10 @@ class WorkspaceMachine(RuleBasedStateMachine):
             wait_for(lambda: self.has_equal_record(run_id), "record.json to agree with the index")  # noqa: B023
 
     def is_active(self, run_id: str) -> bool:
-        return self.trainer.get(run_id).stage != "finished"
+        return self.trainer.get_run(run_id).stage != "finished"
 
     def has_equal_record(self, run_id: str) -> bool:
-        view: RunView = self.trainer.get(run_id)
+        view: RunView = self.trainer.get_run(run_id)
         record = RunRecord.model_validate_json(self.workspace.run(run_id).record.read_bytes())
         return all(
             getattr(view, name) == getattr(record, name) for name in RunRecord.model_fields.keys() - {"total_timesteps"}
@@ -179,7 +179,7 @@ class WorkspaceMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for run_id in self.present:
-            self.allowed(lambda: self.trainer.cancel(run_id))  # noqa: B023
+            self.allowed(lambda: self.trainer.cancel_run(run_id))  # noqa: B023
         for run_id in self.present:
             ended(self.trainer, run_id)
         assert not set(workers_by_folder()) & {str(self.workspace.run(run_id).path) for run_id in self.present}

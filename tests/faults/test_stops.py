@@ -362,12 +362,12 @@ def test_a_run_of_the_daemon_that_is_stopped_resumes_exactly(
     view = trainer.submit(build_train_payload("cleanrl", name, {**settings, **options}, {}))
     run_id, folder = view.run_id, RunFolder(view.run_dir)
     least = 1 if kind == "cancel" else 60
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) >= least, "its first steps", 200)
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) >= least, "its first steps", 200)
     if kind == "cancel":
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
     elif kind == "pause":
-        trainer.pause(run_id)
-        wait_for(lambda: trainer.get(run_id).stage == "paused", "it to be paused")
+        trainer.pause_run(run_id)
+        wait_for(lambda: trainer.get_run(run_id).stage == "paused", "it to be paused")
         os.kill(events(folder, "hello")[0]["pid"], signal.SIGKILL)
     elif kind == "SIGTERM":
         os.kill(events(folder, "hello")[0]["pid"], signal.SIGTERM)

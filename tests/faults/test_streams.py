@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.streams import raw_stub
 
-from mosaic.client import TrainerClient, daemon_channel, trainer_client
+from mosaic.client import TrainerClient, daemon_channel
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
@@ -26,11 +26,11 @@ def test_500_watchers_leave_every_other_call_answered(trainer: TrainerClient, wo
         watches = [stub.WatchRuns(pb.WatchRequest(after=-1), metadata=metadata) for _ in range(WATCHERS)]
         assert all(next(watch).cursor >= 0 for watch in watches)
         run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-        wait_for(lambda: (trainer.get(run_id).global_step or 0) > 5, "its steps")
+        wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 5, "its steps")
         assert [view.run_id for view in trainer.runs()] == [run_id]
         assert b"".join(chunk.data for chunk in trainer.log(run_id)) is not None
         assert list(trainer.metrics(run_id, ["scripted/step"]))
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
         assert ended(trainer, run_id).outcome == "cancelled"
         for watch in watches:
             assert any('"finished"' in text for batch in _until(watch, '"finished"') for text in batch.events_json)
@@ -47,7 +47,7 @@ def _until(watch: Any, part: str) -> Iterator[pb.EventBatch]:
 def test_readers_that_stop_reading_hold_no_thread(trainer: TrainerClient, workspace: Workspace) -> None:
     """F44: 100 readers of a large log and 100 of its tail leave it after the first part."""
     run_id = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1, "its first step")
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 1, "its first step")
     log = workspace.run(run_id).stdout_log("scripted")
     with open(log, "ab") as file:
         file.write((b"x" * 79 + b"\n") * 50_000)
@@ -56,9 +56,9 @@ def test_readers_that_stop_reading_hold_no_thread(trainer: TrainerClient, worksp
             requests = [pb.LogRequest(run=run_id, follow=follow) for _ in range(100)]
             readers = [stub.ReadLog(request, metadata=metadata) for request in requests]
             assert all(next(reader).data for reader in readers)
-            assert trainer.get(run_id).stage == "running"
+            assert trainer.get_run(run_id).stage == "running"
             assert sum(len(chunk.data) for chunk in trainer.log(run_id)) == 4_000_000
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
         assert ended(trainer, run_id).outcome == "cancelled"
 
 
@@ -68,9 +68,9 @@ def test_a_call_to_a_stopped_daemon_ends_with_a_sentence(
     """F44: every call has a deadline; a stream must begin before it, and a finite one must not fall silent."""
     run_id = ended(trainer, trainer.submit(scripted(steps=3)).run_id).run_id
     monkeypatch.setattr(daemon_channel, "REPLY_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(trainer_client, "CHECK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(daemon_channel, "SLOW_TIMEOUT_S", 0.5)
     calls: list[Callable[[], object]] = [
-        lambda: trainer.status(),
+        lambda: trainer.get_status(),
         lambda: trainer.runs(),
         lambda: trainer.submit(scripted(steps=1)),
         lambda: next(trainer.watch()),
@@ -87,7 +87,7 @@ def test_a_call_to_a_stopped_daemon_ends_with_a_sentence(
     finally:
         os.kill(daemon.process.pid, signal.SIGCONT)
     monkeypatch.undo()
-    assert trainer.status().pid == daemon.process.pid
+    assert trainer.get_status().pid == daemon.process.pid
 
 
 def test_the_time_that_a_reader_takes_is_not_a_silence(

@@ -41,7 +41,7 @@ def start_tree(trainer: TrainerClient, folder: Path) -> tuple[str, ProcessIdenti
     payload = {"metadata": {"worker": {"id": "script", "config": config}}, "artifacts": {}}
     run_id = trainer.submit(payload, environment=dict(os.environ)).run_id
     wait_for(listing.exists, "the script's processes")
-    keeper = wait_for(lambda: trainer.get(run_id).attempts[-1].keeper, "its keeper")
+    keeper = wait_for(lambda: trainer.get_run(run_id).attempts[-1].keeper, "its keeper")
     return run_id, keeper, [identify(int(pid)) for pid in listing.read_text().split()]
 
 
@@ -96,8 +96,8 @@ def test_strangers_are_not_survivors() -> None:
 def test_a_survivor_that_writes_without_end_is_killed_before_its_journal_is_read(trainer: TrainerClient) -> None:
     """F43: its journal grows faster than the daemon reads it; other calls are answered meanwhile (F44)."""
     run_id = trainer.submit(scripted(steps=1_000_000_000, tags=200)).run_id
-    wait_for(lambda: trainer.get(run_id).global_step, "its first step")
-    keeper = trainer.get(run_id).attempts[-1].keeper
+    wait_for(lambda: trainer.get_run(run_id).global_step, "its first step")
+    keeper = trainer.get_run(run_id).attempts[-1].keeper
     assert keeper is not None
     os.kill(keeper["pid"], signal.SIGKILL)
     assert ended(trainer, run_id).outcome == "lost"

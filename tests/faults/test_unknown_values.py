@@ -88,12 +88,12 @@ def test_what_is_kept_of_a_record_is_not_overwritten(
     place, _ = prepared
     trainer, contents, run_ids = changed
     run_id = run_ids[list(RECORDS).index("key")]
-    trainer.annotate(run_id, notes="seen")
+    trainer.annotate_run(run_id, notes="seen")
     (aside,) = place.run(run_id).path.glob("record.json.damaged-*")
     assert aside.read_bytes() == contents[run_id]
     assert json.loads(place.run(run_id).record.read_text())["notes"] == "seen"
     aside.rename(place.run(run_id).record)  # as it was, for the other tests
-    trainer.annotate(run_ids[-1], notes="seen")
+    trainer.annotate_run(run_ids[-1], notes="seen")
     assert not list(place.run(run_ids[-1]).path.glob("record.json.damaged-*"))
 
 
@@ -116,10 +116,10 @@ def test_a_config_of_a_newer_version_is_named_by_every_command(
     for call in calls:
         with pytest.raises(NotAllowed, match="newer version"):
             call()
-    assert sentence in (trainer.settings(run_id).problem or "")
-    assert trainer.settings(run_id).settings, "those that its worker reported"
-    assert trainer.settings(run_ids[-1]).problem is None
-    assert list(trainer.wandb()) == []
+    assert sentence in (trainer.read_settings(run_id).problem or "")
+    assert trainer.read_settings(run_id).settings, "those that its worker reported"
+    assert trainer.read_settings(run_ids[-1]).problem is None
+    assert list(trainer.read_wandb("")) == []
 
 
 @pytest.mark.parametrize("case", RECORDS)
@@ -143,5 +143,5 @@ def test_a_run_with_such_a_record_is_not_imported(
     view = trainer.import_run(str(tmp_path / run_id))
     stored = json.loads(place.run(view.run_id).record.read_text())
     assert (stored["notes"], stored["tags"], stored["group"]) == (r"evil\x1b]52;c;QQ==\x1b" + "\\", ["ab", "ok"], "x")
-    assert trainer.annotate(view.run_id, add_tags=["new"]).tags == ("ab", "ok", "new")
-    trainer.delete(view.run_id)
+    assert trainer.annotate_run(view.run_id, add_tags=["new"]).tags == ("ab", "ok", "new")
+    trainer.delete_run(view.run_id)

@@ -47,7 +47,7 @@ def cartpole(total_timesteps: int) -> dict[str, Any]:
 def test_ten_viewers_see_frames_and_the_end(daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace) -> None:
     """F33: each follows frames and events; the daemon's memory stays bounded and the training continues."""
     run_id = trainer.submit(cartpole(LONG)).run_id
-    wait_for(lambda: trainer.get(run_id).global_step, "its first steps")
+    wait_for(lambda: trainer.get_run(run_id).global_step, "its first steps")
     assert daemon.process is not None
     memory = psutil.Process(daemon.process.pid).memory_info
     before_mb = memory().rss / 1e6
@@ -70,10 +70,10 @@ def test_ten_viewers_see_frames_and_the_end(daemon: LiveDaemon, trainer: Trainer
         frames = [threads.submit(watch_frames) for _ in range(VIEWERS)]
         try:
             assert [viewer.result(TIMEOUT_S) for viewer in frames] == [FRAMES] * VIEWERS
-            step = trainer.get(run_id).global_step or 0
-            wait_for(lambda: (trainer.get(run_id).global_step or 0) > step, "further steps")
+            step = trainer.get_run(run_id).global_step or 0
+            wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > step, "further steps")
             assert memory().rss / 1e6 - before_mb < MAX_GROWTH_MB
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
             assert [viewer.result(TIMEOUT_S) for viewer in ends] == ["cancelled"] * VIEWERS
         except BaseException:
             daemon.kill()  # ends the streams, else the threads are waited for without end
@@ -83,7 +83,7 @@ def test_ten_viewers_see_frames_and_the_end(daemon: LiveDaemon, trainer: Trainer
 def test_a_slow_viewer_gets_the_number_of_events_that_it_missed(trainer: TrainerClient, workspace: Workspace) -> None:
     """F34, R6.1: it misses only what later events replace, and another viewer is not held up by it."""
     run_id = trainer.submit(scripted(steps=LONG, dt=0.05)).run_id
-    wait_for(lambda: trainer.get(run_id).global_step, "its first steps")
+    wait_for(lambda: trainer.get_run(run_id).global_step, "its first steps")
     cursor = next(trainer.watch(-1)).cursor
     with raw_stub(workspace) as (stub, metadata):
         request = pb.WatchRequest(after=cursor, run=run_id, kinds=["progress", "warning"])
@@ -109,7 +109,7 @@ def test_a_slow_viewer_gets_the_number_of_events_that_it_missed(trainer: Trainer
     assert [number for number, text in zip(expected, texts, strict=True) if f'"{number}"' not in text] == []
     assert skipped > 0
     assert received + skipped >= EVENTS, "Some events were neither delivered nor counted."
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     assert ended(trainer, run_id).outcome == "cancelled"
 
 
@@ -142,9 +142,11 @@ def test_a_run_ends_while_its_viewers_are_frozen(
     folder = workspace.run(trainer.submit(cartpole(100_000)).run_id)
     run_id = folder.run_id
     log = folder.stdout_log("cleanrl")
-    wait_for(lambda: log.exists() and log.stat().st_size and trainer.get(run_id).stage == "running", "its first line")
-    trainer.pause(run_id)
-    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
+    wait_for(
+        lambda: log.exists() and log.stat().st_size and trainer.get_run(run_id).stage == "running", "its first line"
+    )
+    trainer.pause_run(run_id)
+    wait_for(lambda: trainer.get_run(run_id).stage == "paused", "the pause")
     path = os.pathsep.join((os.getcwd(), os.environ.get("PYTHONPATH", "")))
     variables = {**os.environ, "MOSAIC_VAR": str(workspace.root), "PYTHONPATH": path, "QT_QPA_PLATFORM": "offscreen"}
     window = Path(__file__).parents[1] / "helpers" / "gui_child.py"
@@ -170,6 +172,6 @@ def test_a_run_ends_while_its_viewers_are_frozen(
             process.send_signal(signal.SIGSTOP)
         trainer.resume(run_id)
         if end == "cancelled":
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
         assert ended(trainer, run_id).outcome == end
         assert [process.poll() for process in viewers] == [None] * len(viewers)

@@ -223,7 +223,7 @@ def test_a_run_with_an_unresponsive_wandb_succeeds_and_warns_once(
             wait_for(lambda: not is_alive(process), "the sidecar's end", SIDECAR_S)
             warnings = next(batch.events for batch in trainer.watch(run=run_id, kinds=("warning",)) if batch.events)
             assert [getattr(event, "code", None) for event in warnings] == ["wandb_offline"], "watchers get it, once"
-            assert trainer.get(run_id).outcome == "succeeded"
+            assert trainer.get_run(run_id).outcome == "succeeded"
 
 
 def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: KeeperRun, tmp_path: Path) -> None:

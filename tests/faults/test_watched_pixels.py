@@ -63,7 +63,7 @@ def test_pixels_do_not_depend_on_viewers(trainer: TrainerClient, tmp_path: Path,
     folder.mkdir()
     (folder / "wait").write_text("")
     run_id = start_script(trainer, folder, PIXELS, env_id, environment=variables)
-    run = RunFolder(trainer.get(run_id).run_dir)
+    run = RunFolder(trainer.get_run(run_id).run_dir)
     log, lanes = run.stdout_log("script"), lanes_folder(run.path)
     choices = random.Random(os.environ.get(SEED_VARIABLE, "1"))
     frames = 0
@@ -78,7 +78,7 @@ def test_pixels_do_not_depend_on_viewers(trainer: TrainerClient, tmp_path: Path,
                 wait_for(reader.read_newest, "a frame")
                 frames += 1
             reader.close()
-    wait_for(lambda: trainer.get(run_id).outcome, "its end")
-    assert trainer.get(run_id).outcome == "succeeded"
+    wait_for(lambda: trainer.get_run(run_id).outcome, "its end")
+    assert trainer.get_run(run_id).outcome == "succeeded"
     assert frames
     assert log.read_text().split()[-1] == alone.stdout.split()[-1]

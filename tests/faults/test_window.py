@@ -17,6 +17,7 @@ from tests.helpers.daemons import ended, scripted, wait_for
 from tests.helpers.fault_table import count_kills
 from tests.helpers.gui import find, pump
 from tests.helpers.gui_fixtures import make_program, qapp, settings_path, the_window_is_quiet
+from tests.helpers.streams import telemetry
 
 from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
@@ -40,8 +41,8 @@ def test_a_killed_window_affects_no_run_and_no_viewer_and_opens_as_it_was(
 ) -> None:
     """F8: same runs, same tab, same size."""
     run_ids = [trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id for _ in range(2)]
-    wait_for(lambda: all(trainer.get(run_id).pid for run_id in run_ids), "their workers")
-    pids = [trainer.get(run_id).pid for run_id in run_ids]
+    wait_for(lambda: all(trainer.get_run(run_id).pid for run_id in run_ids), "their workers")
+    pids = [trainer.get_run(run_id).pid for run_id in run_ids]
     received: list[int] = []
     viewer = threading.Thread(target=follow, args=(workspace, run_ids[0], received))
     viewer.start()
@@ -70,9 +71,9 @@ def test_a_killed_window_affects_no_run_and_no_viewer_and_opens_as_it_was(
     assert (again.window.width(), again.window.height()) == (1300, 765)
     tabs = find(again.window, "run.tabs", QTabWidget)
     pump(lambda: (widget := tabs.currentWidget()) is not None and widget.objectName() == "logs", "the tab")
-    assert [trainer.get(run_id).pid for run_id in run_ids] == pids
+    assert [trainer.get_run(run_id).pid for run_id in run_ids] == pids
     for run_id in run_ids:
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
     steps, _ = (ended(trainer, run_id).global_step for run_id in run_ids)
     viewer.join(30)
     assert received == list(range(1, (steps or 0) + 1))
@@ -82,7 +83,7 @@ def test_a_killed_window_affects_no_run_and_no_viewer_and_opens_as_it_was(
 def follow(workspace: Workspace, run_id: str, received: list[int]) -> None:
     """Receive every step of a run, until it has ended."""
     with connect(workspace, may_start=False) as trainer:
-        for batch in trainer.telemetry(run_id, ["metrics", "record"]):
+        for batch in telemetry(trainer, run_id, ["metrics", "record"]):
             for event in batch.events:
                 if event.kind == "metrics":
                     received += [step for step, *_ in event.series["scripted/step"]]  # type: ignore[attr-defined]

@@ -59,8 +59,8 @@ def test_a_killed_process_of_a_run_is_its_true_end(
 ) -> None:
     """F3: the worker, the keeper, or a child that the worker waits for."""
     run_id = start_script(trainer, tmp_path / "script", STARTS_A_CHILD)
-    wait_for(lambda: b"\n" in read_log(trainer, run_id) and trainer.get(run_id).attempts[-1].worker, "the child")
-    attempt = trainer.get(run_id).attempts[-1]
+    wait_for(lambda: b"\n" in read_log(trainer, run_id) and trainer.get_run(run_id).attempts[-1].worker, "the child")
+    attempt = trainer.get_run(run_id).attempts[-1]
     assert attempt.worker is not None
     assert attempt.keeper is not None
     pids = {"worker": attempt.worker["pid"], "keeper": attempt.keeper["pid"], "child": int(read_log(trainer, run_id))}
@@ -95,17 +95,17 @@ def test_a_run_without_progress_is_shown_as_stalled_and_not_killed(
     trainer = daemon.start()
     stopped = trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id
     hanging = [start_script(trainer, tmp_path / name, code) for name, code in (("s", SPINS), ("d", DEADLOCKS))]
-    wait_for(lambda: (trainer.get(stopped).global_step or 0) > 3, "its first steps")
-    pid = trainer.get(stopped).pid or 0
+    wait_for(lambda: (trainer.get_run(stopped).global_step or 0) > 3, "its first steps")
+    pid = trainer.get_run(stopped).pid or 0
     os.kill(pid, signal.SIGSTOP)
     for run_id in (stopped, *hanging):
-        wait_for(lambda: trainer.get(run_id).status == "stalled", "it to be stalled")  # noqa: B023
+        wait_for(lambda: trainer.get_run(run_id).status == "stalled", "it to be stalled")  # noqa: B023
     assert {view.status for view in trainer.runs()} == {"stalled"}
     assert {view.stage for view in trainer.runs()} == {"running"}
     os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: trainer.get(stopped).status == "running", "it to continue")
+    wait_for(lambda: trainer.get_run(stopped).status == "running", "it to continue")
     for run_id in (stopped, *hanging):
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
     assert [ended(trainer, run_id).outcome for run_id in (stopped, *hanging)] == ["cancelled"] * 3
     trainer.close()
     daemon.end()

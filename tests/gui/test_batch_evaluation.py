@@ -28,7 +28,7 @@ class Evaluating(FakeTrainer):
         self.refused: dict[str, Exception] = {}
         self.results: list[Evaluation] = []
 
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
+    def read_evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         yield from self.results
 
     def submit(self, payload: Any, environment: Any = None, is_trusted: bool = False, key: str = "") -> RunView:

@@ -124,7 +124,7 @@ def test_curves_grow_while_the_run_is_active(
     pump(lambda: lengths(panel, RETURN_TAG) > 2, "some points")
     before = lengths(panel, RETURN_TAG)
     pump(lambda: lengths(panel, RETURN_TAG) > before + 5, "more points")
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     ended(trainer, run_id)
 
 

@@ -35,7 +35,7 @@ class Evaluating(FakeTrainer):
         self.stored_evaluations: list[Evaluation] = []
         self.described: dict[str, dict[str, Any]] = {}
 
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
+    def read_evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         return iter([one for one in self.stored_evaluations if run in ("", one.run_id)])
 
     def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:

@@ -58,7 +58,7 @@ def test_runs_are_exported_one_zip_each_and_imported_again(
     assert (len(zips), taken.read_text()) == (2, "mine"), "a file that exists is not replaced"
     assert find(program.window, "message.button", QPushButton).text() == "Show"
     for one in ids:
-        trainer.delete(one)
+        trainer.delete_run(one)
     pump(lambda: len(program.workbench.runs) == 0, "the runs to go")
     hostile = folder / "hostile.zip"
     with zipfile.ZipFile(hostile, "w") as archive:
@@ -70,8 +70,8 @@ def test_runs_are_exported_one_zip_each_and_imported_again(
     assert "points outside of the run folder" in box.informativeText()
     assert f"{taken.name}: this zip cannot be read" in box.informativeText()
     box.reject()
-    assert trainer.get(ids[0]).is_imported
-    trashed = {run.run_id: run for run in trainer.trash(has_sizes=True)}
+    assert trainer.get_run(ids[0]).is_imported
+    trashed = {run.run_id: run for run in trainer.list_trash(has_sizes=True)}
     assert sorted(trashed) == sorted(ids)
     run = trashed[ids[0]]
     assert run.env_id == views[0].env_id

@@ -128,7 +128,7 @@ def test_another_size_of_the_text_reaches_every_widget_at_once(program: Applicat
         panel.show()
     settle()
     finish_calls(program.bridge)
-    status = FakeTrainer().status()
+    status = FakeTrainer().get_status()
     for size_pt in (12.0, 14.0, 16.0, 10.0):
         workbench.show_message("Size of the text: 14 pt")
         program.settings.put("font_pt", size_pt)

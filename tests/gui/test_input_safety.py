@@ -362,7 +362,7 @@ def test_what_was_deleted_before_an_error_can_be_restored(
         return fake.views[path.rpartition("/")[2]]
 
     trainer: Any = fake
-    trainer.delete, trainer.import_run = delete, import_run
+    trainer.delete_run, trainer.import_run = delete, import_run
     program.workbench.mark([SECOND, FIRST])
     program.window.action("run.delete").trigger()
     click(find(question("delete.question"), "delete.question.yes", QPushButton))

@@ -150,7 +150,7 @@ def test_a_failed_run_opens_at_its_first_error(program: Application, fake: FakeT
         False: b"working\n" * 60_000,
         True: b"a warning\nTraceback (most recent call last):\n  File x\nKeyError: 'x'\n" + b"at exit\n" * 60_000,
     }
-    program.workbench.runs.update([fake.get(run_id(1))])
+    program.workbench.runs.update([fake.get_run(run_id(1))])
     click(find(tab, "logs.stdout", QToolButton))
     program.workbench.select(run_id(1))
     log, found = find(tab, "logs.text", LogView), find(tab, "logs.found", QLabel)

@@ -67,7 +67,7 @@ def test_the_window_follows_a_trainer_behind_tls_and_finds_it_again(
     pump(far.window.banner.isVisible, "the banner")
     with daemon.start() as again:
         pump(lambda: not far.window.banner.isVisible(), "the banner to go", 60)
-        again.cancel(run_id)
+        again.cancel_run(run_id)
         ended(again, run_id)
     pump(lambda: far.workbench.runs.get_or_placeholder(run_id).outcome == "cancelled", "the run's end")
 

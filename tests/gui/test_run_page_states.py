@@ -121,7 +121,7 @@ def test_the_history_shows_its_newest_line(program: Application) -> None:
         lines = tuple(HistoryEntry(at=float(at), stage=Stage.RUNNING, message=f"Line {at}.") for at in range(40))
         return fake.views[run].model_copy(update={"history": lines})
 
-    fake.get = get  # type: ignore[method-assign]
+    fake.get_run = get  # type: ignore[method-assign]
     start_with(program, fake)
     program.workbench.select(run_id(1), "overview")
     history = pump(lambda: program.window.findChild(HistoryView), "the history")
@@ -147,7 +147,7 @@ def test_cancelling_an_evaluation_promises_no_checkpoint(program: Application) -
 
 def test_a_message_about_a_request_follows_the_runs(program: Application) -> None:
     fake = FakeTrainer([running(1)])
-    fake.pause = fake.get  # type: ignore[method-assign]
+    fake.pause_run = fake.get_run  # type: ignore[method-assign]
     start_with(program, fake)
     program.window.show()
     message, label = find(program.window, "message"), program.window.messages.label
@@ -230,8 +230,8 @@ def test_the_details_name_the_kind_of_a_run(kind: str, title: str) -> None:
 
 def test_a_rebuilt_index_is_reported_once_and_stays_in_the_log(program: Application) -> None:
     fake = FakeTrainer([view(1)])
-    status = fake.status().model_copy(update={"rebuilt_index": "The index was missing."})
-    fake.status = lambda: status  # type: ignore[method-assign]
+    status = fake.get_status().model_copy(update={"rebuilt_index": "The index was missing."})
+    fake.get_status = lambda: status  # type: ignore[method-assign]
     shown: list[str] = []
     program.workbench.message_posted.connect(lambda text, _: shown.append(text))
     start_with(program, fake)
@@ -259,11 +259,11 @@ def test_the_banner_of_a_full_disk_stays_until_there_is_space(program: Applicati
 def test_a_read_only_workspace_has_a_banner_and_one_question(program: Application) -> None:
     """R2.9."""
     fake = FakeTrainer([view(number, stage="queued", outcome=None, is_imported=True) for number in range(7)])
-    foreign = fake.status().model_copy(update={"is_read_only": True, "slots": SlotUsage(queued=7)})
+    foreign = fake.get_status().model_copy(update={"is_read_only": True, "slots": SlotUsage(queued=7)})
     answers = [foreign]
-    fake.status = lambda: answers[-1]  # type: ignore[method-assign]
+    fake.get_status = lambda: answers[-1]  # type: ignore[method-assign]
 
-    def trust_workspace() -> DaemonStatus:
+    def trust_workspace(is_trusted: bool) -> DaemonStatus:
         fake.views = {run_id: one.model_copy(update={"is_imported": False}) for run_id, one in fake.views.items()}
         answers.append(foreign.model_copy(update={"is_read_only": False}))
         return answers[-1]

@@ -270,7 +270,7 @@ def test_an_error_message_is_shown_unchanged(program: Application, fake: FakeTra
     def refuse(_: str) -> Any:
         raise NotAllowed("Run 1 has already ended: succeeded.")
 
-    fake.cancel = refuse  # type: ignore[method-assign, assignment]
+    fake.cancel_run = refuse  # type: ignore[method-assign, assignment]
     do(program, "run.cancel", ALIVE)
     message = program.window.messages.label
     pump(lambda: message.text() == "Run 1 has already ended: succeeded.", "the message")

@@ -104,7 +104,7 @@ def test_a_run_that_another_client_deletes_leaves_the_list(trainer: TrainerClien
     program.start(gone)
     pump(lambda: program.workbench.selection == gone and program.workbench.runs.get(gone), "the run")
     program.workbench.mark([gone, kept])
-    grave = trainer.delete(gone).run_dir
+    grave = trainer.delete_run(gone).run_dir
     pump(lambda: program.workbench.runs.ids() == [kept], "the run to go")
     assert (program.workbench.selection, program.workbench.marks) == (None, [])
     trainer.import_run(grave)
@@ -120,7 +120,7 @@ def test_a_note_is_saved_when_the_focus_leaves_it(trainer: TrainerClient, progra
     field.setFocus()
     field.setPlainText("It learns from the third minute on.")
     find(program.window, "runs.search").setFocus()
-    pump(lambda: trainer.get(run_id).notes == "It learns from the third minute on.", "the note")
+    pump(lambda: trainer.get_run(run_id).notes == "It learns from the third minute on.", "the note")
 
 
 def test_exports_hold_what_the_run_logged(trainer: TrainerClient, program: Application, tmp_path: Path) -> None:

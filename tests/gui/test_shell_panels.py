@@ -146,7 +146,7 @@ def test_the_trainer_page_lists_active_and_queued_runs(trainer: TrainerClient, p
         return str(trainer.submit(payload).run_id)
 
     working = [submit("busy") for _ in range(4)]
-    pump(lambda: trainer.status().slots.busy == 4, "four at work")
+    pump(lambda: trainer.get_status().slots.busy == 4, "four at work")
     later = submit("busy")
     other = submit("idle")
     sooner = submit("busy", priority=3)
@@ -170,11 +170,11 @@ def test_the_trainer_page_lists_active_and_queued_runs(trainer: TrainerClient, p
     item = table.item(6, priority)
     assert item is not None
     item.setText("9")
-    pump(lambda: trainer.get(later).priority == 9, "the priority")
+    pump(lambda: trainer.get_run(later).priority == 9, "the priority")
     pump(lambda: texts(1)[4].endswith(later[-6:]), "the other order")
     find(program.window, "trainer.cap", QSpinBox).setValue(5)
-    pump(lambda: trainer.get(later).stage != "queued", "one more at work")
-    assert trainer.get(sooner).stage == "queued"
+    pump(lambda: trainer.get_run(later).stage != "queued", "one more at work")
+    assert trainer.get_run(sooner).stage == "queued"
 
 
 def test_an_example_opens_in_the_form(program: Application) -> None:
@@ -202,7 +202,7 @@ def test_an_example_is_trained_by_a_click(daemon: LiveDaemon, trainer: TrainerCl
     assert {view.seed for view in views} == {1, 2, 3}
     assert {view.group for view in views} == {"example-acrobot"}
     for view in views:
-        trainer.cancel(view.run_id)
+        trainer.cancel_run(view.run_id)
         ended(trainer, view.run_id)
 
 

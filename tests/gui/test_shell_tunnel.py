@@ -21,7 +21,7 @@ from mosaic.gui.views.video_player import VideoPlayer
 
 @pytest.fixture
 def tunnel(trainer: TrainerClient) -> Iterator[Tunnel]:
-    made = Tunnel(trainer.status().address)
+    made = Tunnel(trainer.get_status().address)
     made.open()
     yield made
     made.drop()
@@ -52,7 +52,7 @@ def test_a_run_is_followed_through_an_interrupted_tunnel(
     pump(far.window.banner.isVisible, "the banner")
     second = trainer.submit(scripted()).run_id
     ended(trainer, second)
-    trainer.cancel(first)
+    trainer.cancel_run(first)
     ended(trainer, first)
     assert far.workbench.runs.ids() == [first]
     tunnel.open()

@@ -272,5 +272,5 @@ def test_a_sweep_is_continued_by_a_process_of_its_own_and_stopped_with_its_trial
     )
     click(find(question, "sweep.stop.question.yes", QPushButton))
     pump(lambda: find(page, "sweep.continue", QToolButton).isEnabled(), "the end", 100)
-    pump(lambda: trainer.get(run.run_id).outcome == "cancelled", "the run to end")
+    pump(lambda: trainer.get_run(run.run_id).outcome == "cancelled", "the run to end")
     assert "0 of 12 trials ended" in text_of(page, "sweep.line")

@@ -39,7 +39,7 @@ def test_the_page_shows_who_holds_and_uses_which_gpu(
         whole = submit(requested=1)
         half, quarter = submit(requested=0.5), submit(requested=0.25)
         seeds = [submit("seeds", device=2, runs_per_gpu=4) for _ in range(2)]
-        pump(lambda: trainer.status().slots.busy == 5, "five at work")
+        pump(lambda: trainer.get_status().slots.busy == 5, "five at work")
         program.start()
         program.window.show_page("trainer")
         table = find(program.window, "trainer.resources", ResourceTable)
@@ -58,7 +58,7 @@ def test_the_page_shows_who_holds_and_uses_which_gpu(
 
 @pytest.mark.usefixtures("daemon")
 def test_a_machine_without_gpus_is_described_in_a_sentence(trainer: TrainerClient, program: Application) -> None:
-    if trainer.status().slots.gpus:
+    if trainer.get_status().slots.gpus:
         pytest.skip("This machine has a GPU.")
     program.start()
     program.window.show_page("trainer")

@@ -73,14 +73,14 @@ def test_archiving_is_taken_back(program: Application, fake: FakeTrainer) -> Non
 def test_an_archive_that_failed_for_one_run_can_be_taken_back_for_the_others(
     program: Application, fake: FakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    annotate = fake.annotate
+    annotate = fake.annotate_run
 
     def refuse_first(run: str, **changes: Any) -> RunView:
         if run == FIRST and changes.get("is_archived"):
             raise NotAllowed("Run 1 is in use.")
         return annotate(run, **changes)
 
-    monkeypatch.setattr(fake, "annotate", refuse_first)
+    monkeypatch.setattr(fake, "annotate_run", refuse_first)
     do(program, "run.archive", FIRST, SECOND)
     pump(lambda: "Run 1 is in use." in program.window.messages.label.text(), "the reason")
     undo(program, "archive 1 run")

@@ -53,10 +53,10 @@ class Trainer(StillTrainer):
         super().__init__(*views)
         self.states = [create_state("offline")]
 
-    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+    def read_wandb(self, run: str = "") -> Iterator[WandbStatus]:
         yield from map(decode, self.states)
 
-    def get(self, run: str) -> RunView:
+    def get_run(self, run: str) -> RunView:
         return self.views[0]
 
 

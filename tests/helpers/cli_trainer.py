@@ -83,11 +83,11 @@ class FakeTrainer:
         return run
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
-        listed = find_files(RunFolder(self.get(run).run_dir), pattern)
+        listed = find_files(RunFolder(self.get_run(run).run_dir), pattern)
         return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in listed]
 
     def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
-        yield from read_parts(RunFolder(self.get(run).run_dir), name, offset)
+        yield from read_parts(RunFolder(self.get_run(run).run_dir), name, offset)
 
     def read_json(self, run: str, name: str) -> Any:
         return TrainerClient.read_json(self, run, name)  # type: ignore[arg-type]
@@ -99,13 +99,13 @@ class FakeTrainer:
         stored = self.read_json(run, PLAY_SUMMARY_NAME)
         return None if stored is None else PlaySummary.model_validate(stored)
 
-    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+    def read_wandb(self, run: str = "") -> Iterator[WandbStatus]:
         yield from ()
 
     def open_file(self, run: str, name: str) -> Path:
-        return Path(self.get(run).run_dir, name)
+        return Path(self.get_run(run).run_dir, name)
 
-    def get(self, run: str) -> RunView:
+    def get_run(self, run: str) -> RunView:
         if run == "last":
             return list(self.views.values())[-1]
         if run not in self.views:
@@ -118,7 +118,7 @@ class FakeTrainer:
         group = named.get("group")
         return [one for one in self.views.values() if not group or one.group == group][: limit or None]
 
-    def cancel(self, run: str) -> RunView:
+    def cancel_run(self, run: str) -> RunView:
         self.calls.append(("cancel", run))
         self.views[run] = finished(self.views[run], "cancelled")
         return self.views[run]
@@ -127,18 +127,18 @@ class FakeTrainer:
         self.calls.append(("resume", run, total_timesteps))
         return self.views[run]
 
-    def annotate(self, run: str, **changes: Any) -> RunView:
+    def annotate_run(self, run: str, **changes: Any) -> RunView:
         self.calls.append(("annotate", run, changes))
-        return self.get(run)
+        return self.get_run(run)
 
-    def delete(self, run: str) -> RunView:
+    def delete_run(self, run: str) -> RunView:
         self.calls.append(("delete", run))
-        return self.get(run).model_copy(update={"run_dir": "/trash/it's here"})
+        return self.get_run(run).model_copy(update={"run_dir": "/trash/it's here"})
 
     def config(self, run: str) -> Json:
         return self.config_json
 
-    def settings(self, run: str) -> RunSettings:
+    def read_settings(self, run: str) -> RunSettings:
         return RunSettings()
 
     def payload(self, run: str) -> Payload:

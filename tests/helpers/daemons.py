@@ -106,7 +106,7 @@ def ended(trainer: TrainerClient, run_id: str, seconds: float = 100.0) -> RunVie
     """The run's view once it has finished."""
 
     def view() -> RunView | None:
-        seen = trainer.get(run_id)
+        seen = trainer.get_run(run_id)
         return seen if seen.stage == "finished" else None
 
     found: RunView = wait_for(view, f"run {run_id} to end", seconds)

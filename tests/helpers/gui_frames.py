@@ -39,7 +39,7 @@ class StillTrainer:
         self.asked_frames: list[tuple[str, tuple[int, ...]]] = []
         self._over = threading.Event()
 
-    def status(self) -> DaemonStatus:
+    def get_status(self) -> DaemonStatus:
         slots = SlotUsage(busy=1, runs=2)
         return DaemonStatus(address="nowhere", pid=1, version="0", workspace="/nowhere", slots=slots)
 

@@ -17,7 +17,6 @@ from mosaic.contracts.events import Event
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.states import HistoryEntry, Stage
-from mosaic.contracts.trainer_pb2 import PruneRequest
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage, WandbStatus
 from mosaic.gui.app import Application
 from mosaic.trainer.handlers.files import find_files, read_parts
@@ -91,7 +90,7 @@ class FakeTrainer:
     def close(self) -> None:
         self._closed.set()
 
-    def status(self) -> DaemonStatus:
+    def get_status(self) -> DaemonStatus:
         slots = SlotUsage(runs=2, cpus=2)
         return DaemonStatus(pid=1, address="127.0.0.1:1", workspace="/nowhere", version="0", slots=slots)
 
@@ -102,14 +101,14 @@ class FakeTrainer:
         yield WatchBatch(0, [], 0)
         self._closed.wait(60)
 
-    def get(self, run: str) -> RunView:
+    def get_run(self, run: str) -> RunView:
         history = (HistoryEntry(at=1.0, stage=Stage.QUEUED, message="It waits."),)
         return self.views[run].model_copy(update={"history": history})
 
     def config(self, run: str) -> Json:
         return self.payload
 
-    def settings(self, run: str) -> RunSettings:
+    def read_settings(self, run: str) -> RunSettings:
         return describe_settings(self.payload, find_algorithm(self.payload), worker_options(self.payload), self.events)
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
@@ -158,13 +157,13 @@ class FakeTrainer:
 
     def _changed(self, run: str, **fields: Any) -> RunView:
         self.views[run] = RunView.model_validate(self.views[run].model_dump() | fields)
-        return self.get(run)
+        return self.get_run(run)
 
-    def cancel(self, run: str) -> RunView:
+    def cancel_run(self, run: str) -> RunView:
         self.asked.append(("cancel", run))
         return self._changed(run, stage="stopping")
 
-    def pause(self, run: str) -> RunView:
+    def pause_run(self, run: str) -> RunView:
         self.asked.append(("pause", run))
         return self._changed(run, stage="paused")
 
@@ -172,7 +171,7 @@ class FakeTrainer:
         self.asked.append(("resume", run, total_timesteps))
         return self._changed(run, stage="running", outcome=None)
 
-    def annotate(
+    def annotate_run(
         self,
         run: str,
         add_tags: Any = (),
@@ -191,10 +190,10 @@ class FakeTrainer:
         kept = known.is_archived if is_archived is None else is_archived
         return self._changed(run, tags=tags, is_archived=kept, notes=known.notes if notes is None else notes)
 
-    def wandb(self, run: str) -> list[WandbStatus]:
+    def read_wandb(self, run: str) -> list[WandbStatus]:
         return []
 
-    def trash(self, has_sizes: bool = False) -> Iterator[TrashedRun]:
+    def list_trash(self, has_sizes: bool = False) -> Iterator[TrashedRun]:
         for trashed in self.trashed.values():
             size_bytes = 2_000_000 if has_sizes else None
             yield TrashedRun(
@@ -208,7 +207,7 @@ class FakeTrainer:
                 seed=trashed.seed,
             )
 
-    def delete(self, run: str) -> RunView:
+    def delete_run(self, run: str) -> RunView:
         self.asked.append(("delete", run))
         self.trashed[run] = self.views.pop(run)
         return self.trashed[run].model_copy(update={"run_dir": f"/trash/{run}"})
@@ -219,9 +218,9 @@ class FakeTrainer:
         self.views[run] = self.trashed.pop(run)
         return self.views[run]
 
-    def prune(self, request: PruneRequest) -> Iterator[PrunePart]:
-        self.asked.append(("prune", *request.trashed))
-        gone = [self.trashed.pop(run) for run in request.trashed]
+    def prune_runs(self, *, trashed: Sequence[str]) -> Iterator[PrunePart]:
+        self.asked.append(("prune", *trashed))
+        gone = [self.trashed.pop(run) for run in trashed]
         items = [PruneItem(run_id=run.run_id, kind=DiskKind.TRASH, names=(), size_bytes=2_000_000) for run in gone]
         yield PrunePart(run_count=0, run_total=0, items=tuple(items))
 
@@ -229,7 +228,7 @@ class FakeTrainer:
         made = view(90_000 + len(self.asked), stage="queued", outcome=None)
         self.asked.append(("submit", payload))
         self.views[made.run_id] = made
-        return self.get(made.run_id)
+        return self.get_run(made.run_id)
 
 
 def start_with(program: Application, fake: FakeTrainer) -> None:

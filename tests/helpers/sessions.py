@@ -29,13 +29,13 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]
 def cancel_sessions(trainer: TrainerClient, run_ids: Iterable[str]) -> None:
     """End those that are still running."""
     for run_id in run_ids:
-        if trainer.get(run_id).is_active:
-            trainer.cancel(run_id)
+        if trainer.get_run(run_id).is_active:
+            trainer.cancel_run(run_id)
             ended(trainer, run_id)
 
 
 def state_of(trainer: TrainerClient, run_id: str) -> SessionState | None:
-    path = Path(trainer.get(run_id).run_dir) / "session.json"
+    path = Path(trainer.get_run(run_id).run_dir) / "session.json"
     return SessionState.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
@@ -51,4 +51,4 @@ def wait_for_state(
 
 
 def recording_of(trainer: TrainerClient, run_id: str) -> Path:
-    return Path(trainer.get(run_id).run_dir) / "recording.bin"
+    return Path(trainer.get_run(run_id).run_dir) / "recording.bin"

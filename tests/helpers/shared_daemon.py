@@ -55,10 +55,10 @@ def trainer(live: tuple[LiveDaemon, TrainerClient], monkeypatch: pytest.MonkeyPa
         views = connection.runs()
         for view in views:
             with suppress(NotAllowed):  # it has ended
-                connection.cancel(view.run_id)
+                connection.cancel_run(view.run_id)
         for view in views:
             ended(connection, view.run_id)
-            connection.delete(view.run_id)
+            connection.delete_run(view.run_id)
 
 
 FIXTURES = (plugins, workspace, live, trainer)

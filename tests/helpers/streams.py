@@ -1,15 +1,17 @@
-"""Calls to a daemon without the client's conveniences."""
+"""Calls to a daemon for which the client has no method of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
-from mosaic.client import read_daemon_address
+from mosaic.client import TrainerClient, read_daemon_address
+from mosaic.client.trainer_client import WatchBatch
 from mosaic.common.auth_proof import TOKEN_KEY
+from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
@@ -21,3 +23,10 @@ def raw_stub(workspace: Workspace) -> Iterator[tuple[Any, Any]]:
     assert address is not None
     with grpc.insecure_channel(address.address, options=(("grpc.http2.bdp_probe", 0),)) as channel:
         yield TrainerStub(channel), ((TOKEN_KEY, address.token),)
+
+
+def telemetry(trainer: TrainerClient, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
+    """A run's events of the kinds `step`, `episodes` and `metrics` with their content."""
+    request = pb.TelemetryFilter(run=run, kinds=kinds, after=after)
+    for reply in trainer.stream("StreamTelemetry", request, is_endless=True):
+        yield trainer._parse_batch(reply)

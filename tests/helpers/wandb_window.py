@@ -34,7 +34,7 @@ PATIENCE_S = 60.0
 class Trainer(StillTrainer):
     url = ""
 
-    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+    def read_wandb(self, run: str = "") -> Iterator[WandbStatus]:
         yield WandbStatus(run_id=RUN, stage=Stage.FINISHED, state="synced", url=self.url)
 
 

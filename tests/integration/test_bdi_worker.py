@@ -100,7 +100,7 @@ def test_a_run_is_cancelled_resumed_and_evaluated(gate: Path, tmp_path: Path, tr
     """R9.7: the table of a run that was cancelled and resumed is that of an uninterrupted one, bit for bit."""
     view = trainer.submit(payload(**settings(gate)))
     wait_for((gate / "reached").exists, "the run to reach its 1,000th step", 100)
-    trainer.cancel(view.run_id)
+    trainer.cancel_run(view.run_id)
     (gate / "open").touch()
     view = ended(trainer, view.run_id)
     assert (view.outcome, view.checkpoint_step) != ("succeeded", STEPS)

@@ -71,7 +71,7 @@ def test_what_no_form_shows_is_copied_as_a_whole(trainer: TrainerClient, workspa
         "kind": "policy_eval",
         "metadata": {"worker": trainer.config(trained)["metadata"]["worker"]},
         "artifacts": {},
-        "evaluation": {"policy_path": trainer.get(trained).run_dir, "episodes": 2},
+        "evaluation": {"policy_path": trainer.get_run(trained).run_dir, "episodes": 2},
     }
     evaluation = trainer.submit(payload).run_id
     accepted = trainer.config(evaluation)
@@ -79,7 +79,7 @@ def test_what_no_form_shows_is_copied_as_a_whole(trainer: TrainerClient, workspa
     assert newest_config(trainer) == accepted
     run_text(workspace, sys.executable, "-c", to_python(accepted))
     assert newest_config(trainer) == accepted
-    assert {trainer.get(view.run_id).kind for view in trainer.runs(limit=3)} == {"policy_eval"}
+    assert {trainer.get_run(view.run_id).kind for view in trainer.runs(limit=3)} == {"policy_eval"}
 
 
 def test_a_script_is_copied_as_the_command_that_runs_it_and_its_commit_is_recorded(
@@ -93,7 +93,7 @@ def test_a_script_is_copied_as_the_command_that_runs_it_and_its_commit_is_record
         subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
     run_id = start_script(trainer, folder, "print('hello')")
     ended(trainer, run_id)
-    settings = trainer.settings(run_id)
+    settings = trainer.read_settings(run_id)
     (source,) = settings.sources
     assert (source.folder, len(source.commit), source.is_dirty) == (str(folder), 40, True)
     assert settings.machine is not None
@@ -111,9 +111,9 @@ def test_a_script_is_copied_as_the_command_that_runs_it_and_its_commit_is_record
 def test_a_training_run_reports_every_setting_and_its_packages(trainer: TrainerClient) -> None:
     given = {"env_id": "CartPole-v1", "total_timesteps": 600, "learning_rate": 0.01}
     run_id = trainer.submit(build_train_payload("cleanrl", "ppo", given, {})).run_id
-    wait_for(lambda: trainer.settings(run_id).packages, "the packages")
+    wait_for(lambda: trainer.read_settings(run_id).packages, "the packages")
     ended(trainer, run_id)
-    settings = trainer.settings(run_id)
+    settings = trainer.read_settings(run_id)
     changed = {setting.name: (setting.value, setting.default) for setting in settings.settings if setting.is_changed}
     assert changed == {"total_timesteps": (600, 500_000), "learning_rate": (0.01, 0.00025)}
     assert {"torch", "numpy", "gymnasium"} <= set(settings.packages)

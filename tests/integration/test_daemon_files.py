@@ -40,8 +40,8 @@ def remote(
     address = read_daemon_address(workspace)
     assert address is not None
     with connect_remote(RemoteTrainer(address.address, address.token)) as client:
-        get = client.get
-        monkeypatch.setattr(client, "get", lambda run: get(run).model_copy(update={"run_dir": "/nowhere"}))
+        get = client.get_run
+        monkeypatch.setattr(client, "get_run", lambda run: get(run).model_copy(update={"run_dir": "/nowhere"}))
         yield client
 
 
@@ -153,6 +153,6 @@ def test_a_zip_of_a_remote_run_can_be_imported(
         link = archive.getinfo(f"{view.run_id}/checkpoints/last")
         assert (link.external_attr >> 16) & 0o170000 == 0o120000
         assert archive.read(link) == b"512"
-    trainer.delete(view.run_id)
+    trainer.delete_run(view.run_id)
     imported = RunFolder(trainer.import_run(str(tmp_path / "run.zip")).run_dir)
     assert (imported.last_checkpoint / "weights").read_bytes() == weights

@@ -16,6 +16,7 @@ import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
 from tests.helpers.probe_scripts import start_script
+from tests.helpers.streams import telemetry
 from tests.helpers.worker_runs import run_worker, small
 
 from mosaic.client import TrainerClient, trainer_client
@@ -34,7 +35,7 @@ from mosaic.trainer.executors.worker_environment import worker_environment
 
 
 def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
-    wait_for(lambda: trainer.get(run_id).stage == wanted, f"stage {wanted}")
+    wait_for(lambda: trainer.get_run(run_id).stage == wanted, f"stage {wanted}")
 
 
 def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: TrainerClient, workspace: Workspace) -> None:
@@ -66,7 +67,7 @@ def test_every_end_has_its_cause(trainer: TrainerClient) -> None:
         view = ended(trainer, run_id)
         assert view.outcome == expected[said][1]
         assert said in (view.reason or "")
-    assert "out of luck" in (trainer.get(runs["exit code 3"]).reason or "")
+    assert "out of luck" in (trainer.get_run(runs["exit code 3"]).reason or "")
 
 
 def test_limits_end_a_run(trainer: TrainerClient) -> None:
@@ -84,14 +85,14 @@ def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
     """R2.2: RPCs."""
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     stage(trainer, run_id, "running")
-    trainer.pause(run_id)
+    trainer.pause_run(run_id)
     stage(trainer, run_id, "paused")
     with pytest.raises(NotAllowed, match="already paused"):
-        trainer.pause(run_id)
+        trainer.pause_run(run_id)
     trainer.resume(run_id)
     stage(trainer, run_id, "running")
-    pid = trainer.get(run_id).pid
-    trainer.cancel(run_id)
+    pid = trainer.get_run(run_id).pid
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     assert view.outcome == "cancelled"
     assert view.idle_s > 0
@@ -99,15 +100,15 @@ def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
     assert (listed.idle_s, listed.history) == (view.idle_s, ()), "its time is the same in a list"
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(NotAllowed, match="already ended"):
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
 
 
 def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01, deaf=True)).run_id
     stage(trainer, run_id, "running")
-    trainer.pause(run_id)
+    trainer.pause_run(run_id)
     stage(trainer, run_id, "paused")
-    pid = trainer.get(run_id).pid
+    pid = trainer.get_run(run_id).pid
     assert Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
     trainer.resume(run_id)
     stage(trainer, run_id, "running")
@@ -118,8 +119,8 @@ def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: TrainerClient
 
 def test_a_further_attempt_continues_the_same_folder_and_curve(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=60, dt=0.01)).run_id
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) > 5, "some steps")
-    trainer.cancel(run_id)
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 5, "some steps")
+    trainer.cancel_run(run_id)
     stopped_at = ended(trainer, run_id).global_step
     trainer.resume(run_id)
     view = ended(trainer, run_id)
@@ -150,7 +151,7 @@ def test_a_reader_of_metrics_gets_each_point_once_and_reloads_after_a_resume(tra
             reloads += update.is_reload
             steps += [step for series in update.series for step in series.steps]
             if len(steps) > 5 and not is_resumed:
-                trainer.cancel(run_id)
+                trainer.cancel_run(run_id)
                 ended(trainer, run_id)
                 trainer.resume(run_id)
                 is_resumed = True
@@ -173,9 +174,9 @@ def test_published_telemetry_is_stored_and_streamed(trainer: TrainerClient) -> N
         pb.TelemetryRequest(run=run_id, kind="metrics", fields_json=json.dumps(facts)),
         pb.TelemetryRequest(run=run_id, kind="step", fields_json='{"step": 7}'),
     ]
-    assert trainer._daemon.call("PublishTelemetry", iter(messages)).accepted == 2
+    assert trainer.call("PublishTelemetry", iter(messages)).accepted == 2
     published: list[dict[str, Any]] = []
-    for batch in trainer.telemetry(run_id):
+    for batch in telemetry(trainer, run_id):
         events = [event.model_dump(mode="json") for event in batch.events]
         published += [event for event in events if "remote/loss" in event.get("series", ()) or "step" in event]
         if len(published) == 2:
@@ -184,7 +185,7 @@ def test_published_telemetry_is_stored_and_streamed(trainer: TrainerClient) -> N
     assert (published[1]["kind"], published[1]["step"]) == ("step", 7)
     (series,) = trainer.metrics(run_id, ["remote/loss"])
     assert list(series.steps) == [1, 2]
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     ended(trainer, run_id)
 
 
@@ -214,53 +215,53 @@ def test_bad_input_creates_nothing(trainer: TrainerClient, workspace: Workspace)
 
 def test_runs_are_found_by_id_beginning_end_and_last(trainer: TrainerClient) -> None:
     with pytest.raises(UnknownName, match="no runs yet"):
-        trainer.get("last")
+        trainer.get_run("last")
     first = trainer.submit(scripted()).run_id
     second = trainer.submit(scripted()).run_id
-    assert trainer.get("last").run_id == second
-    assert trainer.get(first.lower()).run_id == first
-    assert trainer.get(short_id(first)).run_id == first, "as the window and the command line show it"
-    assert trainer.get(first[-4:].lower()).run_id == first
+    assert trainer.get_run("last").run_id == second
+    assert trainer.get_run(first.lower()).run_id == first
+    assert trainer.get_run(short_id(first)).run_id == first, "as the window and the command line show it"
+    assert trainer.get_run(first[-4:].lower()).run_id == first
     with pytest.raises(UnknownName, match=rf"could be any of {first} \(.*\); {second} \(.*\)\. Give the id"):
-        trainer.get(first[:4])
+        trainer.get_run(first[:4])
     with pytest.raises(UnknownName, match="No run"):
-        trainer.get(first[-3:])
+        trainer.get_run(first[-3:])
     with pytest.raises(UnknownName, match="No run"):
-        trainer.get("01ZZZZ")
+        trainer.get_run("01ZZZZ")
 
 
 def test_runs_are_found_by_a_name_that_only_one_of_them_has(trainer: TrainerClient) -> None:
     first = trainer.submit({**scripted(), "run_name": "wider network"}).run_id
     second = trainer.submit({**scripted(), "run_name": "Grüße"}).run_id
-    assert trainer.get("wider network").run_id == first
-    assert trainer.get("Grüße").run_id == second
+    assert trainer.get_run("wider network").run_id == first
+    assert trainer.get_run("Grüße").run_id == second
     with pytest.raises(UnknownName, match="Did you mean 'wider network'"):
-        trainer.get("wider netwrok")
+        trainer.get_run("wider netwrok")
     trainer.submit({**scripted(), "metadata": {**scripted()["metadata"], "group": "ablation"}})
     with pytest.raises(UnknownName, match="Did you mean the group 'ablation'"):
-        trainer.get("ablatoin")
-    trainer.annotate("Grüße", run_name="wider network")
+        trainer.get_run("ablatoin")
+    trainer.annotate_run("Grüße", run_name="wider network")
     with pytest.raises(UnknownName, match=f"'wider network' could be any of {first} .*wider network.*; {second} "):
-        trainer.cancel("wider network")
-    trainer.annotate(second, run_name=short_id(first))
+        trainer.cancel_run("wider network")
+    trainer.annotate_run(second, run_name=short_id(first))
     with pytest.raises(UnknownName, match=f"could be any of {first} .*; {second} "):
-        trainer.get(short_id(first))
-    trainer.annotate(second, run_name=first)
-    assert trainer.get(first).run_id == first, "a whole id comes first"
+        trainer.get_run(short_id(first))
+    trainer.annotate_run(second, run_name=first)
+    assert trainer.get_run(first).run_id == first, "a whole id comes first"
 
 
 def test_a_long_list_comes_in_several_replies(trainer: TrainerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """F31: a reply, and so the time of a call, does not grow with the number of runs."""
     ids = [trainer.submit(scripted(steps=100_000, dt=0.5)).run_id for _ in range(7)][::-1]
     calls: list[int] = []
-    call = trainer._daemon.call
+    call = trainer.call
     monkeypatch.setattr(trainer_client, "RUNS_PER_REPLY", 3)
 
     def count(verb: str, request: Any) -> Any:
         calls.append(request.limit)
         return call(verb, request)
 
-    monkeypatch.setattr(trainer._daemon, "call", count)
+    monkeypatch.setattr(trainer, "call", count)
     assert [view.run_id for view in trainer.runs()] == ids
     assert [view.run_id for view in trainer.runs(limit=5)] == ids[:5]
     assert [view.run_id for view in trainer.runs(limit=2)] == ids[:2]
@@ -272,10 +273,10 @@ def test_a_list_shows_what_a_single_run_shows_except_its_attempts_and_history(tr
     ended(trainer, run_id)
     active = trainer.submit(scripted(steps=1_000_000, dt=0.5)).run_id
     stage(trainer, active, "running")
-    trainer.pause(active)  # then nothing changes between the two calls
+    trainer.pause_run(active)  # then nothing changes between the two calls
     stage(trainer, active, "paused")
     for listed in trainer.runs():
-        whole = trainer.get(listed.run_id)
+        whole = trainer.get_run(listed.run_id)
         assert whole.attempts
         assert whole.history
         volatile = {"hardware": whole.hardware, "idle_s": whole.idle_s, "attempts": (), "history": ()}
@@ -297,28 +298,28 @@ def test_what_removes_something_takes_no_older_run_for_the_newest(
     assert (result.code, result.out) == (2, "")
     assert f"Run {newest} is running" in result.err
     assert [view.run_id for view in trainer.runs()] == [newest, older]
-    trainer.cancel(newest)
+    trainer.cancel_run(newest)
     ended(trainer, newest)
     assert mosaic(workspace, name, "last", *options).code == 0
-    assert trainer.get(older).is_archived is False
+    assert trainer.get_run(older).is_archived is False
 
 
 def test_last_is_the_newest_run_that_fits_the_command(trainer: TrainerClient) -> None:
     first = trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id
     stage(trainer, first, "running")
     ended(trainer, trainer.submit(scripted()).run_id)
-    assert trainer.pause("last").run_id == first
+    assert trainer.pause_run("last").run_id == first
     stage(trainer, first, "paused")
     assert trainer.resume("last").run_id == first
     stage(trainer, first, "running")
-    assert trainer.cancel("last").run_id == first
+    assert trainer.cancel_run("last").run_id == first
     ended(trainer, first)
     assert trainer.resume("last").run_id == first, "the other one has no checkpoint"
     stage(trainer, first, "running")
-    trainer.cancel(first)
+    trainer.cancel_run(first)
     ended(trainer, first)
     with pytest.raises(NotAllowed, match="has already ended"):
-        trainer.cancel("last")
+        trainer.cancel_run("last")
 
 
 def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment(
@@ -330,10 +331,10 @@ def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment
     trainer = daemon.start()
     try:
         view = trainer.submit(scripted(steps=1_000_000, dt=0.02))
-        pid = wait_for(lambda: trainer.get(view.run_id).pid, "its process")
+        pid = wait_for(lambda: trainer.get_run(view.run_id).pid, "its process")
         variables = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
         assert f"CLEANRL_TENSORBOARD_DIR={view.run_dir}/tensorboard" in variables
-        trainer.cancel(view.run_id)
+        trainer.cancel_run(view.run_id)
         ended(trainer, view.run_id)
     finally:
         trainer.close()
@@ -354,37 +355,37 @@ def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
     """R1.4: list, filter, tag, annotate, archive, delete."""
     run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
-    trainer.annotate(run_id, add_tags=["good", "old"], notes="first try")
-    view = trainer.annotate(run_id, remove_tags=["old"], is_archived=True)
+    trainer.annotate_run(run_id, add_tags=["good", "old"], notes="first try")
+    view = trainer.annotate_run(run_id, remove_tags=["old"], is_archived=True)
     assert (view.tags, view.notes, view.is_archived) == (("good",), "first try", True)
     assert trainer.runs() == []
     assert [row.run_id for row in trainer.runs(include_archived=True, tags=["good"])] == [run_id]
     with pytest.raises(BadInput, match="tags"):
-        trainer.annotate(run_id, add_tags=["../x"])
+        trainer.annotate_run(run_id, add_tags=["../x"])
 
 
 def test_a_run_with_any_name_is_renamed(trainer: TrainerClient, workspace: Workspace) -> None:
     run_id = trainer.submit({**scripted(), "run_name": "größeres Netz, 2. Versuch"}).run_id
     assert ended(trainer, run_id).run_name == "größeres Netz, 2. Versuch"
-    assert trainer.annotate(run_id, run_name="  PPO, 学習 ").run_name == "PPO, 学習"
-    assert trainer.annotate(run_id, add_tags=["good"]).run_name == "PPO, 学習"
+    assert trainer.annotate_run(run_id, run_name="  PPO, 学習 ").run_name == "PPO, 学習"
+    assert trainer.annotate_run(run_id, add_tags=["good"]).run_name == "PPO, 学習"
     assert json.loads(workspace.run(run_id).record.read_text())["run_name"] == "PPO, 学習"
     with pytest.raises(BadInput, match="one line of text"):
-        trainer.annotate(run_id, run_name="two\nlines")
+        trainer.annotate_run(run_id, run_name="two\nlines")
     with pytest.raises(BadInput, match="at most 120"):
-        trainer.annotate(run_id, run_name="x" * 121)
-    assert trainer.annotate(run_id, run_name="").run_name is None
+        trainer.annotate_run(run_id, run_name="x" * 121)
+    assert trainer.annotate_run(run_id, run_name="").run_name is None
 
 
 def test_only_ended_runs_can_be_deleted_and_delete_can_be_undone(trainer: TrainerClient, workspace: Workspace) -> None:
     """R1.4: list, filter, tag, annotate, archive, delete."""
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     with pytest.raises(NotAllowed, match="cannot be deleted"):
-        trainer.delete(run_id)
+        trainer.delete_run(run_id)
     stage(trainer, run_id, "running")
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     before = ended(trainer, run_id)
-    grave = trainer.delete(run_id).run_dir
+    grave = trainer.delete_run(run_id).run_dir
     assert trainer.runs() == []
     assert not workspace.run(run_id).path.exists()
     assert trainer.import_run(grave) == before
@@ -416,7 +417,7 @@ def test_a_sidecar_that_still_records_does_not_create_a_deleted_run_again(
         assert recorder.stdout is not None
         try:
             assert recorder.stdout.readline() == "recording\n"
-            grave = trainer.delete(before.run_id).run_dir
+            grave = trainer.delete_run(before.run_id).run_dir
             assert recorder.wait(30.0) == -signal.SIGKILL
             assert recorder.stdout.read() == "", "and its service has ended, too"
         finally:
@@ -438,7 +439,7 @@ def test_watchers_receive_an_event_for_a_deleted_run(trainer: TrainerClient) -> 
     kept, gone = (trainer.submit(scripted()).run_id for _ in range(2))
     for run_id in (kept, gone):
         ended(trainer, run_id)
-    trainer.delete(gone)
+    trainer.delete_run(gone)
     told = []
     for batch in trainer.watch(0, kinds=["record", "deleted"]):  # its records have gone with it, and break nothing
         told += [(event.run_id, event.kind) for event in batch.events]
@@ -451,7 +452,7 @@ def test_logs_are_read_as_they_grow(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=20, dt=0.01, say="hello there")).run_id
     text = b"".join(chunk.data for chunk in trainer.log(run_id, is_stderr=True, follow=True))
     assert text == b"hello there\n"
-    assert trainer.get(run_id).stage == "finished"
+    assert trainer.get_run(run_id).stage == "finished"
 
 
 def test_a_draining_daemon_starts_no_run_and_exits_after_its_last_one(
@@ -462,12 +463,12 @@ def test_a_draining_daemon_starts_no_run_and_exits_after_its_last_one(
     stage(trainer, running, "running")
     trainer.stop_daemon(drain=True)
     waiting = trainer.submit(scripted()).run_id
-    trainer.cancel(running)
+    trainer.cancel_run(running)
     assert daemon.process is not None
     daemon.process.wait(timeout=90)
     trainer.close()
     trainer = daemon.start()
-    assert trainer.get(running).outcome == "cancelled"
+    assert trainer.get_run(running).outcome == "cancelled"
     assert ended(trainer, waiting).outcome == "succeeded"
     trainer.close()
 
@@ -479,17 +480,17 @@ def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: Train
     first, second = (trainer.submit(scripted(steps=10_000, dt=0.05)).run_id for _ in range(2))
     positions = {view.run_id: view.queue_position for view in trainer.runs()}
     assert positions == {**dict.fromkeys(working), first: 1, second: 2}
-    changed = trainer.annotate(second, priority=7)
-    assert (changed.priority, changed.queue_position, trainer.get(first).queue_position) == (7, 1, 2)
+    changed = trainer.annotate_run(second, priority=7)
+    assert (changed.priority, changed.queue_position, trainer.get_run(first).queue_position) == (7, 1, 2)
     with pytest.raises(NotAllowed, match="for runs that wait"):
-        trainer.annotate(working[0], priority=7)
+        trainer.annotate_run(working[0], priority=7)
     with pytest.raises(ConfigRefused, match="priority"):
-        trainer.annotate(first, priority=1000)
+        trainer.annotate_run(first, priority=1000)
     with pytest.raises(BadInput, match="from 1 to 1000"):
         trainer.set_cap(0)
     assert trainer.set_cap(5).slots.runs == 5
     stage(trainer, second, "running")
-    assert trainer.get(first).stage == "queued"
+    assert trainer.get_run(first).stage == "queued"
 
 
 def test_a_refusal_carries_the_paths_of_its_fields(trainer: TrainerClient) -> None:
@@ -558,7 +559,7 @@ def test_a_worker_started_by_hand_leaves_a_run_of_the_daemon(trainer: TrainerCli
     assert done.returncode == 0
     view = wait_for(lambda: next(iter(trainer.runs()), None), "the run to be adopted")
     assert (view.run_id, view.outcome, view.algo, view.agent_id) == ("01BYHAND", "succeeded", "ppo", "ada")
-    wait_for(lambda: trainer.get("01BYHAND").global_step == 64, "its journal to be read")
+    wait_for(lambda: trainer.get_run("01BYHAND").global_step == 64, "its journal to be read")
     assert workspace.run("01BYHAND").record.exists()
     assert trainer.config("01BYHAND")["metadata"]["worker"]["config"]["seed"] == 3
 
@@ -609,14 +610,14 @@ def test_registration_stores_version_and_capabilities_and_refuses_another_contra
     """R2.2: the handshake and RegisterWorker state version and capabilities; another contract is refused."""
     run_id = trainer.submit(scripted(steps=10_000, dt=0.02)).run_id
     stage(trainer, run_id, "running")
-    assert (trainer.get(run_id).worker_version, len(trainer.get(run_id).capabilities)) == ("1", 4)
+    assert (trainer.get_run(run_id).worker_version, len(trainer.get_run(run_id).capabilities)) == ("1", 4)
     request = pb.RegisterRequest(run=run_id, worker="scripted", version="1.2", capabilities=["inbox"])
-    assert trainer._daemon.call("RegisterWorker", request).is_known
-    assert (trainer.get(run_id).worker_version, trainer.get(run_id).capabilities) == ("1.2", ("inbox",))
+    assert trainer.call("RegisterWorker", request).is_known
+    assert (trainer.get_run(run_id).worker_version, trainer.get_run(run_id).capabilities) == ("1.2", ("inbox",))
     request.contract = 99
     with pytest.raises(NotAllowed, match="writes version 99 of the journal; this trainer reads version 1"):
-        trainer._daemon.call("RegisterWorker", request)
-    trainer.cancel(run_id)
+        trainer.call("RegisterWorker", request)
+    trainer.cancel_run(run_id)
     ended(trainer, run_id)
     short = ended(trainer, trainer.submit(scripted()).run_id)
     assert short.worker_version == "1", "a short run is registered by its handshake"
@@ -634,7 +635,7 @@ def test_telemetry_of_an_ended_run_is_refused(trainer: TrainerClient) -> None:
     run_id = ended(trainer, trainer.submit(scripted()).run_id).run_id
     message = pb.TelemetryRequest(run=run_id, kind="step", fields_json="{}")
     with pytest.raises(NotAllowed, match="has ended and accepts no more telemetry"):
-        trainer._daemon.call("PublishTelemetry", iter([message]))
+        trainer.call("PublishTelemetry", iter([message]))
 
 
 @pytest.mark.may_log("run_not_started")
@@ -648,7 +649,7 @@ def test_a_queued_script_whose_environment_is_gone_must_be_submitted_again(
     daemon.kill()
     (config_folder() / "environments" / f"{run_id}.json").unlink()
     with daemon.start() as restarted:
-        restarted.cancel(holders[0])
+        restarted.cancel_run(holders[0])
         view = ended(restarted, run_id)
         assert view.outcome == "failed"
         assert f"mosaic resubmit {run_id}" in (view.reason or "")

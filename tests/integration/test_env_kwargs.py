@@ -83,9 +83,9 @@ def test_a_drawn_map_is_one_map_in_a_training_its_resume_evaluation_and_replays(
     settings = {**SETTINGS, "env_kwargs": drawn, "num_envs": 4, "num_steps": 64, "env_processes": processes}
     settings |= {"total_timesteps": 100_000_000, "checkpoint_every": 1_024}
     run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
-    folder = RunFolder(trainer.get(run_id).run_dir)
+    folder = RunFolder(trainer.get_run(run_id).run_dir)
     wait_for(lambda: len(list_steps(folder)) > 1, "some checkpoints", 120)
-    pid = trainer.get(run_id).pid
+    pid = trainer.get_run(run_id).pid
     assert pid is not None
     os.killpg(pid, signal.SIGKILL)
     killed = ended(trainer, run_id)

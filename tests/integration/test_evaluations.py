@@ -39,7 +39,7 @@ def test_summaries_are_listed_newest_first_with_the_trained_run(trainer: Trainer
     write(torn, '{"batches": [{"returns": [1.0')
     write(empty, summary("x", batches=[]))
     write(strange, "[1, 2]")
-    found = list(trainer.evaluations())
+    found = list(trainer.read_evaluations())
     assert [one.run_id for one in found] == [second.run_id, first.run_id]
     acrobot, cartpole = found
     assert acrobot.trained is None
@@ -48,11 +48,11 @@ def test_summaries_are_listed_newest_first_with_the_trained_run(trainer: Trainer
     assert cartpole.summary.batches == (batch,)
     assert cartpole.evaluated_at == first.finished_at
     assert cartpole.outcome == "succeeded"
-    assert [one.run_id for one in trainer.evaluations(env_id="Acrobot-v1")] == [second.run_id]
-    assert [one.run_id for one in trainer.evaluations(first.run_id)] == [first.run_id]
-    assert list(trainer.evaluations(trained.run_id)) == []
+    assert [one.run_id for one in trainer.read_evaluations(env_id="Acrobot-v1")] == [second.run_id]
+    assert [one.run_id for one in trainer.read_evaluations(first.run_id)] == [first.run_id]
+    assert list(trainer.read_evaluations(trained.run_id)) == []
     with pytest.raises(UnknownName):
-        list(trainer.evaluations("nobody"))
+        list(trainer.read_evaluations("nobody"))
 
 
 def test_an_evaluation_finds_its_policy_in_a_copy_of_the_workspace(
@@ -78,7 +78,7 @@ def test_an_evaluation_finds_its_policy_in_a_copy_of_the_workspace(
         with running_daemon(copy, tmp_path / "plugins") as (_, other):
             again = ended(other, other.submit(other.config(first.run_id)).run_id)
             assert again.outcome == "succeeded"
-            newest, earlier = other.evaluations()
+            newest, earlier = other.read_evaluations()
             assert newest.summary.returns == earlier.summary.returns
             assert newest.trained is not None
             assert newest.trained.run_id == trained.run_id

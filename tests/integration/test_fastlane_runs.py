@@ -208,12 +208,12 @@ def cartpole(**config: Any) -> dict[str, Any]:
 @contextmanager
 def running(trainer: TrainerClient, payload: dict[str, Any]) -> Iterator[str]:
     run_id = trainer.submit(payload).run_id
-    wait_for(lambda: trainer.get(run_id).stage == "running", "the run to start")
+    wait_for(lambda: trainer.get_run(run_id).stage == "running", "the run to start")
     try:
         yield run_id
     finally:
-        if trainer.get(run_id).stage != "finished":
-            trainer.cancel(run_id)
+        if trainer.get_run(run_id).stage != "finished":
+            trainer.cancel_run(run_id)
             ended(trainer, run_id)
 
 
@@ -227,7 +227,7 @@ def test_frames_come_through_the_daemon_until_the_run_ends(trainer: TrainerClien
                 images.append(np.asarray(Image.open(io.BytesIO(update.image))))
                 last = update
                 if len(images) == 12:
-                    trainer.cancel(run_id)
+                    trainer.cancel_run(run_id)
         # The first may have been composed before all environments had rendered.
         assert images[-1].shape == (160, 480, 3)
         assert (last.rows, last.columns, [hud.env for hud in last.huds]) == (2, 4, list(range(8)))
@@ -257,7 +257,7 @@ def test_the_lanes_of_a_killed_worker_are_reaped(trainer: TrainerClient, workspa
     with running(trainer, cartpole()) as run_id:
         lanes = lanes_folder(workspace.run(run_id).path)
         wait_for(lambda: lane_indices(lanes), "lanes")
-        worker = trainer.get(run_id).attempts[-1].worker
+        worker = trainer.get_run(run_id).attempts[-1].worker
         assert worker is not None
         os.kill(worker["pid"], signal.SIGKILL)
         assert ended(trainer, run_id).outcome == "failed"
@@ -268,10 +268,10 @@ def test_a_new_daemon_reaps_lanes_of_runs_that_died_without_one(daemon: LiveDaem
     """F36: keeper and worker are killed while no daemon runs."""
     with connect(workspace, may_start=False) as trainer:
         run_id = trainer.submit(cartpole()).run_id
-        wait_for(lambda: trainer.get(run_id).stage == "running", "the run to start")
+        wait_for(lambda: trainer.get_run(run_id).stage == "running", "the run to start")
         lanes = lanes_folder(workspace.run(run_id).path)
         wait_for(lambda: lane_indices(lanes), "lanes")
-        attempt = trainer.get(run_id).attempts[-1]
+        attempt = trainer.get_run(run_id).attempts[-1]
         daemon.kill()
     for process in (attempt.keeper, attempt.worker):
         assert process is not None

@@ -120,7 +120,7 @@ def trainer_of(daemon: LiveDaemon) -> TrainerClient:
 
 def test_an_id_without_a_version_is_recorded_with_it(trainer: TrainerClient) -> None:
     run_id = trainer.submit(train_payload(env_id="CartPole")).run_id
-    assert trainer.get(run_id).env_id == "CartPole-v1"
+    assert trainer.get_run(run_id).env_id == "CartPole-v1"
     assert trainer.payload(run_id).metadata.worker.config["env_id"] == "CartPole-v1"
     assert [view.run_id for view in trainer.runs(env_id="CartPole-v1")] == [run_id]
     assert ended(trainer, run_id).outcome == "succeeded"
@@ -132,10 +132,12 @@ def test_an_id_without_a_version_is_recorded_with_it(trainer: TrainerClient) -> 
 def test_a_queued_run_shows_what_it_waits_for(workspace: Workspace, plugins: Path) -> None:
     with running_daemon(workspace, plugins, "--max-runs", "1") as (_, trainer):
         first = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
-        wait_for(lambda: trainer.get(first).stage == "running", "the first run")
+        wait_for(lambda: trainer.get_run(first).stage == "running", "the first run")
         others = [trainer.submit(scripted(steps=1)).run_id for _ in range(2)]
-        wait_for(lambda: trainer.get(others[1]).wait_reason == "1 of 1 slots busy, place 2", "its place in the queue")
-        assert trainer.get(first).wait_reason is None
+        wait_for(
+            lambda: trainer.get_run(others[1]).wait_reason == "1 of 1 slots busy, place 2", "its place in the queue"
+        )
+        assert trainer.get_run(first).wait_reason is None
         listed = mosaic(workspace, "runs")
         assert "3 runs: 2 queued, 1 running. Next in the queue: 1 of 1 slots busy, place 1." in listed.err
         assert "1 of 1 slots busy, place 2" in mosaic(workspace, "show", "last").out
@@ -145,7 +147,7 @@ def test_a_queued_run_shows_what_it_waits_for(workspace: Workspace, plugins: Pat
         detached = mosaic(workspace, "run", "--detach", "--", "true")
         assert "is queued (1 of 1 slots busy, place 3)" in detached.out
         for run_id in (*others, first):
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
         ended(trainer, first)
         ended(trainer, detached.out.split()[1])
 
@@ -158,24 +160,24 @@ def test_last_is_the_newest_run_that_fits_the_command_and_is_printed(
 ) -> None:
     done = ended(trainer, trainer.submit(scripted(steps=1)).run_id).run_id
     active = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
-    wait_for(lambda: trainer.get(active).stage == "running", "the second run")
+    wait_for(lambda: trainer.get_run(active).stage == "running", "the second run")
     assert f"The run 'last' is {active[-6:]}, scripted, running." in mosaic(workspace, "logs", "last").err
     archived = mosaic(workspace, "archive", "last")
     assert archived.code == 2
     assert f"The run 'last' is {active[-6:]}, scripted, running." in archived.err, "no older one is taken"
     assert mosaic(workspace, "archive", done).code == 0
-    assert trainer.get(done).is_archived
+    assert trainer.get_run(done).is_archived
     undone = mosaic(workspace, "archive", "last", "--undo")
-    assert (undone.code, trainer.get(done).is_archived) == (0, False)
+    assert (undone.code, trainer.get_run(done).is_archived) == (0, False)
     assert mosaic(workspace, "delete", "last", "--yes").code == 2
     assert mosaic(workspace, "delete", done, "--yes").code == 0
     assert [view.run_id for view in trainer.runs()] == [active]
     assert mosaic(workspace, "cancel", "last").code == 0
-    assert trainer.get(active).outcome == "cancelled"
-    trainer.annotate(active, is_archived=True)
+    assert trainer.get_run(active).outcome == "cancelled"
+    trainer.annotate_run(active, is_archived=True)
     newer = ended(trainer, trainer.submit(scripted(steps=1)).run_id).run_id
-    trainer.annotate(newer, is_archived=True)
-    assert trainer.get("last").run_id == newer, "where all are archived, the newest of them"
+    trainer.annotate_run(newer, is_archived=True)
+    assert trainer.get_run("last").run_id == newer, "where all are archived, the newest of them"
 
 
 def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
@@ -190,7 +192,7 @@ def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
 
     done = ended(trainer, submit(steps=2)).run_id
     active = [submit(steps=100_000, dt=0.01) for _ in range(2)]
-    wait_for(lambda: all(trainer.get(run_id).global_step for run_id in active), "their first steps")
+    wait_for(lambda: all(trainer.get_run(run_id).global_step for run_id in active), "their first steps")
     cancelled = mosaic(workspace, "cancel", "exp", "--json")
     assert sorted(view["run_id"] for view in cancelled.json) == sorted(active), "one had ended already"
     assert mosaic(workspace, "tag", "exp", "good").code == 0
@@ -233,15 +235,15 @@ def test_a_group_is_resumed_resubmitted_deleted_and_restored(
 
     done = ended(trainer, submit(steps=2, seed=1)).run_id
     active = submit(steps=100_000, dt=0.01, seed=2)
-    wait_for(lambda: trainer.get(active).global_step, "its first steps")
+    wait_for(lambda: trainer.get_run(active).global_step, "its first steps")
     assert mosaic(workspace, "cancel", "exp").code == 0
-    assert trainer.get(active).outcome == "cancelled"
+    assert trainer.get_run(active).outcome == "cancelled"
     resumed = mosaic(workspace, "resume", "exp", "--json")
     assert (resumed.code, resumed.json["run_id"]) == (0, active), resumed.err
-    wait_for(lambda: trainer.get(active).stage == "running", "the resumed run")
+    wait_for(lambda: trainer.get_run(active).stage == "running", "the resumed run")
     both = mosaic(workspace, "pause", done, active)
     assert (both.code, f"{done} has succeeded" in both.err) == (2, True), "the other is paused nevertheless"
-    wait_for(lambda: trainer.get(active).stage == "paused", "the pause")
+    wait_for(lambda: trainer.get_run(active).stage == "paused", "the pause")
     assert mosaic(workspace, "cancel", "exp").code == 0
     refused = mosaic(workspace, "pause", "exp")
     assert (refused.code, refused.err.splitlines()[-1]) == (
@@ -303,7 +305,7 @@ def test_warnings_of_the_dry_run_are_printed_by_train_and_kept(trainer: TrainerC
     warning = "total_timesteps: 80 is not a multiple of the 32 steps of an update, so 64 steps are trained."
     assert f"Warning: {warning}" in result.err
     assert result.code == 0
-    assert trainer.get("last").warnings == (warning,)
+    assert trainer.get_run("last").warnings == (warning,)
     assert "64 steps are trained" in " ".join(mosaic(workspace, "show", "last").out.split())
 
 

@@ -41,7 +41,7 @@ def endless(**gpus: Any) -> dict[str, Any]:
 
 def variables(trainer: TrainerClient, run_id: str) -> dict[str, str]:
     """The variables of CUDA in the environment of a run's worker."""
-    pid = wait_for(lambda: trainer.get(run_id).pid, "the start of the run")
+    pid = wait_for(lambda: trainer.get_run(run_id).pid, "the start of the run")
     path = Path(f"/proc/{pid}/environ")  # empty for a moment while the program is loaded
     words = wait_for(
         lambda: path.read_text(encoding="utf-8") if RUN_DIR_VARIABLE in path.read_text(encoding="utf-8") else "",
@@ -58,12 +58,12 @@ def test_a_run_sees_the_gpus_that_it_holds_and_no_others(machine: Machine, monke
     """R2.5: a run without a request sees none; the limit is kept; the daemon's own devices are the limit."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     with machine(3) as (_, trainer):
-        assert trainer.status().slots.gpu_names == ("device 5", "device 7"), "as many as the daemon may see"
+        assert trainer.get_status().slots.gpu_names == ("device 5", "device 7"), "as many as the daemon may see"
         first, second, third = (trainer.submit(endless(requested=1)).run_id for _ in range(3))
         without = [trainer.submit(endless()).run_id, trainer.submit(endless(requested=0)).run_id]
         assert [devices(trainer, run_id) for run_id in (first, second, *without)] == ["5", "7", "", ""]
-        assert trainer.get(third).stage == "queued"
-        trainer.cancel(first)
+        assert trainer.get_run(third).stage == "queued"
+        trainer.cancel_run(first)
         assert devices(trainer, third) == "5"
 
 
@@ -75,8 +75,8 @@ def test_runs_share_a_gpu_up_to_its_whole_and_the_status_names_them(machine: Mac
         shares = [trainer.submit(endless(requested=share)).run_id for share in (0.5, 0.25, 0.25)]
         assert [devices(trainer, run_id) for run_id in shares] == ["1", "1", "1"]
         waiting = trainer.submit(endless(requested=0.1)).run_id
-        wait_for(lambda: "2 of 2 GPUs busy" in (trainer.get(waiting).wait_reason or ""), "the reason")
-        slots = trainer.status().slots
+        wait_for(lambda: "2 of 2 GPUs busy" in (trainer.get_run(waiting).wait_reason or ""), "the reason")
+        slots = trainer.get_status().slots
         assert [(holder.gpus, holder.gpu_share) for holder in slots.holders] == [
             ((0,), 1.0), ((1,), 0.5), ((1,), 0.25), ((1,), 0.25),
         ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_runs_share_a_gpu_up_to_its_whole_and_the_status_names_them(machine: Mac
         assert f"Model 0: {ids[0]}\n" in shown.replace("  \n", "\n")
         assert f"Model 1: {ids[1]} 50%, {ids[2]} 25%, {ids[3]} 25%" in shown
         assert f"4 of {slots.cpus} busy: {ids[0]} 1, {ids[1]} 1" in shown
-        trainer.cancel(shares[1])
+        trainer.cancel_run(shares[1])
         assert devices(trainer, waiting) == "1"
 
 
@@ -95,7 +95,7 @@ def test_the_status_measures_the_gpus_that_runs_may_get(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,GPU-0")
     install_driver(tmp_path / "tools", monkeypatch)
     with machine(4) as (_, trainer):
-        slots = trainer.status().slots
+        slots = trainer.get_status().slots
         samples = [sample and (sample.util_percent, sample.memory_used_mb) for sample in slots.gpu_samples]
         assert samples == [(30.0, 4096.0), (10.0, 2048.0), None], "one that is not named by its number is not measured"
         assert not slots.has_mps
@@ -110,15 +110,15 @@ def test_a_gpu_can_be_chosen_and_is_kept_on_resume_where_it_is_free(machine: Mac
         third = trainer.submit(endless(requested=1)).run_id
         assert [devices(trainer, run_id) for run_id in (second, third)] == ["0", "2"]
         for run_id in (second, third):
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
             assert ended(trainer, run_id).outcome == "cancelled"
         trainer.resume(third)
         assert devices(trainer, third) == "2", "as before, though another one is free, too"
-        assert [attempt.gpus for attempt in trainer.get(third).attempts] == [(2,), (2,)]
+        assert [attempt.gpus for attempt in trainer.get_run(third).attempts] == [(2,), (2,)]
         waiting = trainer.submit(endless(device=1, mandatory=True)).run_id
         passing = trainer.submit(endless(requested=1)).run_id
         assert devices(trainer, passing) == "0", "it needs another one than the run that waits"
-        assert trainer.get(waiting).stage == "queued"
+        assert trainer.get_run(waiting).stage == "queued"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_config_that_asks_for_a_gpu_is_warned_where_there_is_none(
                 assert (done.code, is_warned) == (0, bool(given) and not count), done
                 if "--json" in given:
                     assert done.json, "one line"
-        assert any("no GPU" in warning for warning in trainer.get("last").warnings) is not bool(count)
+        assert any("no GPU" in warning for warning in trainer.get_run("last").warnings) is not bool(count)
 
 
 def test_a_script_gets_a_gpu_by_request_or_by_its_environment(
@@ -184,11 +184,11 @@ def test_a_script_gets_a_gpu_by_request_or_by_its_environment(
     with machine(1) as (_, trainer):
         silent = start_script(trainer, tmp_path, script)
         assert "devices ''" in printed(trainer, silent)
-        assert "--gpus 1" in "".join(trainer.get(silent).warnings)
+        assert "--gpus 1" in "".join(trainer.get_run(silent).warnings)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
         own = start_script(trainer, tmp_path, script)
         assert "devices '0'" in printed(trainer, own)
-        assert trainer.get(own).warnings == ()
+        assert trainer.get_run(own).warnings == ()
 
 
 def test_runs_of_a_group_share_a_gpu_through_one_mps_server(
@@ -205,12 +205,12 @@ def test_runs_of_a_group_share_a_gpu_through_one_mps_server(
         assert variables(trainer, first)["CUDA_VISIBLE_DEVICES"] == "0"
         folder = Path(variables(trainer, first)["CUDA_MPS_PIPE_DIRECTORY"])
         assert folder.stat().st_mode & 0o077 == 0
-        assert trainer.get(third).stage == "queued"
+        assert trainer.get_run(third).stage == "queued"
         daemon.kill()
         with daemon.start() as trainer:
-            trainer.cancel(first)
+            trainer.cancel_run(first)
             assert variables(trainer, third) == variables(trainer, second)
-            trainer.cancel(second)
-            trainer.cancel(third)
+            trainer.cancel_run(second)
+            trainer.cancel_run(third)
             wait_for(lambda: not folder.parent.exists(), "the end of the MPS server")
     assert log.read_text().splitlines() == ["start all", "quit"]

@@ -13,7 +13,6 @@ from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, w
 
 from mosaic.client import TrainerClient
 from mosaic.common.checkpoint_files import is_intact, list_steps
-from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.disk_views import DiskKind, PruneItem
 from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
 from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder, Workspace
@@ -41,14 +40,14 @@ def train(trainer: TrainerClient) -> tuple[RunView, RunFolder]:
 
 
 def prune(trainer: TrainerClient, *runs: str, **fields: Any) -> tuple[list[PruneItem], list[str]]:
-    parts = list(trainer.prune(pb.PruneRequest(runs=runs, **fields)))
+    parts = list(trainer.prune_runs(runs, **fields))
     return [item for part in parts for item in part.items], [note for part in parts for note in part.notes]
 
 
 def test_a_pruned_run_resumes_and_says_that_it_is_not_exact(trainer: TrainerClient, workspace: Workspace) -> None:
     view, folder = train(trainer)
     kept = {int(link.resolve().name) for link in (folder.last_checkpoint, folder.best_checkpoint)}
-    before = next(iter(trainer.disk_usage([view.run_id], 1))).largest[0]
+    before = next(iter(trainer.read_disk_usage([view.run_id], largest=1))).largest[0]
     planned, _ = prune(trainer, view.run_id, checkpoints=True, replay=True, is_dry_run=True)
     assert len(list_steps(folder)) == STEPS // 100, "a dry run removes nothing"
     removed, notes = prune(trainer, view.run_id, checkpoints=True, replay=True)
@@ -56,11 +55,11 @@ def test_a_pruned_run_resumes_and_says_that_it_is_not_exact(trainer: TrainerClie
     assert set(list_steps(folder)) == kept
     assert all(is_intact(folder.checkpoint(step)) for step in kept)
     assert not list(workspace.runs.glob(f"{PRUNED_PREFIX}*"))
-    after = next(iter(trainer.disk_usage([view.run_id], 1))).largest[0]
+    after = next(iter(trainer.read_disk_usage([view.run_id], largest=1))).largest[0]
     assert DiskKind.REPLAY not in after.size_bytes
     freed = before.total_bytes - after.total_bytes
     assert 0.9 * freed < sum(item.size_bytes for item in removed) < 1.1 * freed
-    assert "Pruned: old checkpoints, the replay buffer" in trainer.get(view.run_id).history[-1].message
+    assert "Pruned: old checkpoints, the replay buffer" in trainer.get_run(view.run_id).history[-1].message
     assert prune(trainer, view.run_id, checkpoints=True, replay=True) == ([], [])
     trainer.resume(view.run_id, STEPS + 200)
     again = ended(trainer, view.run_id)
@@ -106,12 +105,12 @@ def test_what_an_evaluation_refers_to_is_kept(workspace: Workspace, plugins: Pat
         assert ended(trainer, trainer.submit(evaluate(folder.checkpoint(evaluated))).run_id).outcome == "succeeded"
         other = train(trainer)[1].best_checkpoint.resolve()
         holder = trainer.submit(evaluate(other, eval_repeat=True)).run_id
-        wait_for(lambda: trainer.get(holder).stage == "running", "the evaluation that holds the slot")
+        wait_for(lambda: trainer.get_run(holder).stage == "running", "the evaluation that holds the slot")
         waiting = trainer.submit(evaluate(folder.checkpoint(used))).run_id
         items, notes = prune(trainer, view.run_id, checkpoints=True)
         assert items == []
         assert notes == [f"Run {view.run_id} keeps its files: run {waiting}, which is queued, uses them."]
-        trainer.cancel(waiting)
+        trainer.cancel_run(waiting)
         ended(trainer, waiting)
         items, notes = prune(trainer, view.run_id, checkpoints=True)
         assert notes == []
@@ -166,7 +165,7 @@ def test_the_command_line_asks_before_it_removes_anything(trainer: TrainerClient
     done = mosaic(workspace, "prune", "small", "--checkpoints", "--yes", "--json")
     assert done.json["is_dry_run"] is False
     assert done.json["size_bytes"] == done.json["by_kind"]["checkpoints"] > 0
-    trainer.delete(view.run_id)
+    trainer.delete_run(view.run_id)
     assert mosaic(workspace, "prune", "--trash", "--older-than", "1h", "--yes", "--json").json["items"] == []
     emptied = mosaic(workspace, "prune", "--trash", "--yes")
     assert "Removed" in emptied.err

@@ -689,7 +689,7 @@ def test_a_session_is_played_canceled_and_keeps_the_key_to_itself(
         assert episode["length"] == 4
         totals = played.json["agents"][ANY_AGENT]["totals"]["llm:a-model"]
         assert (totals["calls"], totals["decisions"], totals["fallbacks"]) == (6, 4, 0)
-        events = read_all(RunFolder(trainer.get(played.json["run_id"]).run_dir).journal)
+        events = read_all(RunFolder(trainer.get_run(played.json["run_id"]).run_dir).journal)
         assert [event["action"] for event in events if event["kind"] == "llm_turn"] == ["right"] * 4
         refused = mosaic(workspace, "play", LAKE, *arguments, "--actor-option", "temprature=1", *common)
         assert refused.code == 2
@@ -700,7 +700,7 @@ def test_a_session_is_played_canceled_and_keeps_the_key_to_itself(
         before = len(server.sent)
         run_id = trainer.submit({"kind": "play", "metadata": metadata, "artifacts": {}}).run_id
         wait_for(lambda: len(server.sent) > before, "the request")
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
         assert ended(trainer, run_id).status == "ended"
     assert {sent.headers["Authorization"] for sent in server.sent} == {f"Bearer {KEY}"}
     leaks = [path for path in workspace.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]

@@ -15,7 +15,7 @@ from mosaic.contracts.folder import Workspace
 def test_a_daemon_serves_metrics_on_request(workspace: Workspace, plugins: Path) -> None:
     with running_daemon(workspace, plugins, "--max-runs", "2", "--metrics-port", "0") as (_, trainer):
         runs = [trainer.submit(scripted(steps=1_000_000, dt=0.02)).run_id for _ in range(3)]
-        address = trainer.status().metrics_address
+        address = trainer.get_status().metrics_address
         assert address is not None
         assert address.startswith("127.0.0.1:")
 

@@ -91,7 +91,7 @@ def test_a_human_hands_over_to_another_actor_and_takes_back(
 
 def test_held_keys_act_in_real_time(trainer: TrainerClient, start: Start) -> None:
     run_id = start("MountainCar-v0", episodes=1, rate_hz=20, is_paused=True)
-    wait_for(lambda: trainer.get(run_id).stage == "paused", "the daemon to know that the session is paused")
+    wait_for(lambda: trainer.get_run(run_id).stage == "paused", "the daemon to know that the session is paused")
     with trainer.control_session(run_id) as control:
         control.send(Keys(down=("Right",), pressed=("Right",)))
         trainer.resume(run_id)
@@ -125,7 +125,7 @@ def test_a_human_in_real_time_starts_with_the_first_key_and_ends_the_session(
         control.send(Keys())
         idle = wait_for_state(trainer, run_id, lambda state: state.waits_for_key, "a human who does nothing")
         assert (idle.is_paused, idle.step, idle.episode > 3) == (True, 0, True)
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     assert (view.outcome, view.status, view.end_reason) == ("succeeded", "ended", "Ended on request.")
 
@@ -136,7 +136,7 @@ def test_a_session_that_waits_for_a_key_starts_by_other_ways_too(
 ) -> None:
     run_id = start("MountainCar-v0", standby={"kind": "random"})
     wait_for_state(trainer, run_id, lambda state: state.waits_for_key, "the session to wait for a key")
-    wait_for(lambda: trainer.get(run_id).stage == "paused", "the daemon to know that the session is paused")
+    wait_for(lambda: trainer.get_run(run_id).stage == "paused", "the daemon to know that the session is paused")
     with trainer.control_session(run_id) as control:
         if way == "resume":
             trainer.resume(run_id)
@@ -149,7 +149,7 @@ def test_a_session_that_waits_for_a_key_starts_by_other_ways_too(
 def test_a_session_with_a_number_of_episodes_that_is_stopped_is_cancelled(trainer: TrainerClient, start: Start) -> None:
     run_id = start("CartPole-v1", "random", episodes=100_000)
     wait_for_state(trainer, run_id, lambda state: state.step > 0, "the first step")
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     assert ended(trainer, run_id).status == "cancelled"
 
 
@@ -169,7 +169,7 @@ def test_who_acted_is_counted_by_step(trainer: TrainerClient, start: Start) -> N
     assert agent.steps_by_actor == dict(counted)
     assert all(counted.values())
     assert agent.who_acted == ", ".join(f"{actor} {steps} steps" for actor, steps in agent.steps_by_actor.items())
-    workspace = Workspace(Path(trainer.status().workspace))
+    workspace = Workspace(Path(trainer.get_status().workspace))
     shown = mosaic(workspace, "show", view.run_id)
     assert agent.who_acted in " ".join(shown.out.split()), shown.out
     assert mosaic(workspace, "show", view.run_id, "--json").json["played"]["agents"]["*"]["steps_by_actor"] == dict(
@@ -231,8 +231,8 @@ def test_commands_are_for_sessions_only(trainer: TrainerClient, start: Start) ->
 def test_commands_to_a_session_that_is_queued_are_refused(trainer: TrainerClient, start: Start) -> None:
     """They would not reach it: it reads what comes after its start."""
     last = [start("FrozenLake-v1") for _ in range(PLAY_SLOTS + 1)][-1]
-    assert trainer.get(last).stage == "queued"
-    wait_for(lambda: trainer.get(last).wait_reason == "8 of 8 slots busy, place 1", "its place in the queue")
+    assert trainer.get_run(last).stage == "queued"
+    wait_for(lambda: trainer.get_run(last).wait_reason == "8 of 8 slots busy, place 1", "its place in the queue")
     control = trainer.control_session(last)
     control.send(Step())
     with pytest.raises(NotAllowed, match="has not started yet"):

@@ -35,7 +35,7 @@ def start(trainer: TrainerClient) -> Iterator[Start]:
         settings = {"env_kwargs": {"is_slippery": False}} | settings if env_id == "FrozenLake-v1" else settings
         started.append(trainer.submit(build_play_payload(trainer, env_id, {"*": actor}, settings)).run_id)
         wait_for_state(trainer, started[-1], lambda state: state.episode == 1, "the session")
-        wait_for(lambda: trainer.get(started[-1]).stage != "starting", "the daemon to know of it")
+        wait_for(lambda: trainer.get_run(started[-1]).stage != "starting", "the daemon to know of it")
         return started[-1]
 
     yield submit
@@ -44,7 +44,7 @@ def start(trainer: TrainerClient) -> Iterator[Start]:
 
 def worker_pid(trainer: TrainerClient, run_id: str) -> int:
     """The process of the session."""
-    wanted = f"MOSAIC_RUN_DIR={trainer.get(run_id).run_dir}".encode()
+    wanted = f"MOSAIC_RUN_DIR={trainer.get_run(run_id).run_dir}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             is_session = b"mosaic.arena.play_worker" in (folder / "cmdline").read_bytes()
@@ -85,7 +85,7 @@ def test_a_flood_of_keys_is_survived(trainer: TrainerClient, start: Start) -> No
             control.send(Keys(down=("Left" if number % 2 else "Right",), pressed=("Left", "Right")))
         control.send(Reset(seed=4711))
         wait_for_state(trainer, run_id, lambda state: state.seed == 4711, "the last command")
-    assert trainer.get(run_id).is_active
+    assert trainer.get_run(run_id).is_active
 
 
 BAD_COMMANDS = (
@@ -111,8 +111,8 @@ def test_a_command_that_is_not_valid_is_refused(trainer: TrainerClient, start: S
     for kind, fields, words in BAD_COMMANDS:
         request = pb.CommandRequest(run=run_id, kind=kind, fields_json=fields)
         with pytest.raises(BadInput, match=words):
-            trainer._daemon.call("SendCommands", iter([request]))
-    assert trainer.get(run_id).is_active
+            trainer.call("SendCommands", iter([request]))
+    assert trainer.get_run(run_id).is_active
 
 
 def test_inputs_that_are_not_actions_do_not_stop_a_session(trainer: TrainerClient, start: Start) -> None:
@@ -158,7 +158,7 @@ def test_pause_resume_and_stop_in_any_order_end_the_session(
     run_id = start()
     for verb in order:
         try:
-            {"pause": trainer.pause, "resume": trainer.resume, "stop": trainer.cancel}[verb](run_id)
+            {"pause": trainer.pause_run, "resume": trainer.resume, "stop": trainer.cancel_run}[verb](run_id)
         except NotAllowed:
             assert "stop" in order[: order.index(verb)] or verb == "resume"
     view = ended(trainer, run_id)

@@ -53,7 +53,7 @@ def test_a_failing_script_fails_the_command(workspace: Workspace, script: str) -
 def test_a_detached_script_keeps_running(workspace: Workspace, script: str, trainer: TrainerClient) -> None:
     result = mosaic(workspace, "--json", "run", "--detach", "--tag", "t", "--", sys.executable, script)
     assert result.code == 0
-    assert trainer.get(result.json["run_id"]).tags == ("t",)
+    assert trainer.get_run(result.json["run_id"]).tags == ("t",)
 
 
 def test_a_missing_command_or_unknown_part_is_an_error(workspace: Workspace) -> None:

@@ -100,7 +100,7 @@ def test_an_environment_without_make_has_frames(trainer: TrainerClient, tmp_path
     """
     )
     run_id = start_script(trainer, tmp_path / "w", code)
-    frame = wait_for_frame(trainer.get(run_id).run_dir)
+    frame = wait_for_frame(trainer.get_run(run_id).run_dir)
     (tmp_path / "w" / "seen").touch()
     assert frame.image.shape[:2] == (40, 60)
     assert ended(trainer, run_id).outcome == "succeeded"
@@ -186,7 +186,7 @@ def test_vector_environments_have_an_id_a_seed_and_the_same_count(trainer: Train
     modes = {"sync": "CartPole-v1", "async": "CartPole-v1", "vector_entry_point": "CartPole-v1"}
     ids = {mode: start_script(trainer, tmp_path / mode, code, mode) for mode in modes}
     shown = start_script(trainer, tmp_path / "class", code, "class")
-    frame = wait_for_frame(trainer.get(shown).run_dir)
+    frame = wait_for_frame(trainer.get_run(shown).run_dir)
     assert frame.image.shape[:2] == (400, 600)
     (tmp_path / "class" / "seen").touch()
     for mode, env_id in modes.items():

@@ -245,8 +245,8 @@ while True:
 
 def test_a_second_training_is_shown_while_it_runs_and_outlives_a_kill(trainer: TrainerClient, tmp_path: Path) -> None:
     run_id = start_script(trainer, tmp_path / "w", COUNT + SECOND_TRAINING)
-    wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1000, "steps of the second training")
-    seen = trainer.get(run_id)
+    wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 1000, "steps of the second training")
+    seen = trainer.get_run(run_id)
     assert seen.pid is not None
     os.kill(seen.pid, signal.SIGKILL)
     view = ended(trainer, run_id)
@@ -271,8 +271,8 @@ time.sleep(3600)
 
 def test_a_script_that_hangs_in_its_first_second_shows_all_its_steps(trainer: TrainerClient, tmp_path: Path) -> None:
     run_id = start_script(trainer, tmp_path / "w", HANGING)
-    wait_for(lambda: trainer.get(run_id).global_step == 50, "all steps")
-    view = wait_for(lambda: (view := trainer.get(run_id)).episodes and view, "the episodes")
+    wait_for(lambda: trainer.get_run(run_id).global_step == 50, "all steps")
+    view = wait_for(lambda: (view := trainer.get_run(run_id)).episodes and view, "the episodes")
     printed = RunFolder(view.run_dir).stdout_log("script").read_text()
     assert (view.stage, view.global_step, view.episodes) == ("running", 50, int(printed))
     assert view.pid is not None

@@ -56,11 +56,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def wait_until_running(trainer: TrainerClient, run_id: str) -> None:
-    wait_for(lambda: trainer.get(run_id).stage == "running", "the run to be running")
+    wait_for(lambda: trainer.get_run(run_id).stage == "running", "the run to be running")
 
 
 def run_of(trainer: TrainerClient, run_id: str) -> RunFolder:
-    return RunFolder(trainer.get(run_id).run_dir)
+    return RunFolder(trainer.get_run(run_id).run_dir)
 
 
 def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: TrainerClient, folder: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_failing_script_has_a_reason(trainer: TrainerClient, folder: Path) -> 
 
 def test_cancel_ends_a_script_and_keeps_what_it_recorded(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
-    wait_for(lambda: trainer.get(run_id).episodes > 3, "some episodes")
-    trainer.cancel(run_id)
+    wait_for(lambda: trainer.get_run(run_id).episodes > 3, "some episodes")
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     assert view.outcome == "cancelled"
     assert (view.global_step or 0) > 20
@@ -168,21 +168,21 @@ def test_a_cancelled_script_can_save_in_except_keyboard_interrupt(trainer: Train
     """
     run_id = start_script(trainer, folder, code)
     wait_for(lambda: (folder / "ready").exists(), "the script to run")
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     assert ended(trainer, run_id).outcome == "cancelled"
     assert (folder / "saved").exists()
 
 
 def test_a_script_is_paused_by_signal(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
-    wait_for(lambda: trainer.get(run_id).episodes > 1, "some episodes")
-    trainer.pause(run_id)
-    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
-    pid = trainer.get(run_id).pid
+    wait_for(lambda: trainer.get_run(run_id).episodes > 1, "some episodes")
+    trainer.pause_run(run_id)
+    wait_for(lambda: trainer.get_run(run_id).stage == "paused", "the pause")
+    pid = trainer.get_run(run_id).pid
     wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process to stop")
     trainer.resume(run_id)
-    wait_for(lambda: trainer.get(run_id).stage == "running", "the run to resume")
-    trainer.cancel(run_id)
+    wait_for(lambda: trainer.get_run(run_id).stage == "running", "the run to resume")
+    trainer.cancel_run(run_id)
     assert ended(trainer, run_id).outcome == "cancelled"
 
 
@@ -199,7 +199,7 @@ def test_a_daemonized_child_of_a_script_is_gone_after_cancel(trainer: TrainerCli
     wait_for(lambda: (folder / "child").exists() and (folder / "child").read_text(), "the child")
     child = int((folder / "child").read_text())
     assert psutil.pid_exists(child)
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     ended(trainer, run_id)
     assert not psutil.pid_exists(child)
 
@@ -463,7 +463,7 @@ def test_environments_that_cannot_be_rendered_are_unavailable_and_counted(traine
     """
     run_id = start_script(trainer, folder, code)
     wait_until_running(trainer, run_id)
-    reader = LaneReader(lanes_folder(trainer.get(run_id).run_dir), 0)
+    reader = LaneReader(lanes_folder(trainer.get_run(run_id).run_dir), 0)
     wait_for(lambda: reader.read_newest() is None and reader.state == "unavailable", "the reason")
     assert "cannot be rendered" in reader.reason
     reader.close()
@@ -477,11 +477,11 @@ def test_environments_that_cannot_be_rendered_are_unavailable_and_counted(traine
 def test_frames_are_published_to_a_reader(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
     wait_until_running(trainer, run_id)
-    lanes = lanes_folder(trainer.get(run_id).run_dir)
-    frame = wait_for_frame(trainer.get(run_id).run_dir)
+    lanes = lanes_folder(trainer.get_run(run_id).run_dir)
+    frame = wait_for_frame(trainer.get_run(run_id).run_dir)
     assert frame.image.shape[:2] == (400, 600)
     assert frame.step >= 1
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     ended(trainer, run_id)
     wait_for(lambda: not os.path.exists(lanes), "the lane to be removed")
 

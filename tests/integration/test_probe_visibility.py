@@ -49,7 +49,8 @@ def test_a_program_that_the_probe_cannot_enter_is_named_in_its_history(
     shown = mosaic(workspace, "show", ids[0])
     assert "-E, -I or -S" in " ".join(shown.out.split())
     assert (
-        mosaic(workspace, "--json", "show", ids[0]).json["history"][-2]["message"] == warnings(trainer.get(ids[0]))[0]
+        mosaic(workspace, "--json", "show", ids[0]).json["history"][-2]["message"]
+        == warnings(trainer.get_run(ids[0]))[0]
     )
 
 

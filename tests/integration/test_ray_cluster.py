@@ -86,7 +86,7 @@ def trainer(live: LiveDaemon, abandoned: list[Path]) -> Iterator[TrainerClient]:
         yield connection
         for view in connection.runs():
             with suppress(NotAllowed):  # it has ended
-                connection.cancel(view.run_id)
+                connection.cancel_run(view.run_id)
         for view in connection.runs():
             ended(connection, view.run_id)
             remains = f"{view.run_id}-*"
@@ -116,7 +116,7 @@ def file_names(view: RunView) -> set[str]:
 
 def wait_running(trainer: TrainerClient, run_id: str, attempt: int = 1) -> RunView:
     def view() -> RunView | None:
-        seen = trainer.get(run_id)
+        seen = trainer.get_run(run_id)
         assert seen.stage != "finished", seen.reason
         return seen if seen.stage == "running" and len(seen.attempts) == attempt and seen.attempts[-1].node else None
 
@@ -167,7 +167,7 @@ def test_a_run_on_a_node_is_tracked_when_it_has_ended(
         run_id = trainer.submit({**ppo(total_timesteps=512), "artifacts": {"wandb": {"enabled": True}}}).run_id
         view = ended(trainer, run_id)
         assert (view.outcome, bool(view.attempts[0].node)) == ("succeeded", True)
-        wait_for(lambda: [state.state for state in trainer.wandb(run_id)] == ["synced"], "the upload", 120)
+        wait_for(lambda: [state.state for state in trainer.read_wandb(run_id)] == ["synced"], "the upload", 120)
         assert max(row["global_step"] for row in server.history(run_id)) == 512
     assert files_with(live.workspace.root, KEY) == files_with(SCRATCH, KEY) == []
 
@@ -185,11 +185,11 @@ def test_a_run_on_a_node_is_watched_paused_cancelled_and_resumed(trainer: Traine
             return len(seen) >= 3
 
         wait_for(has_frames, "frames from the node")
-    trainer.pause(run_id)
-    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
+    trainer.pause_run(run_id)
+    wait_for(lambda: trainer.get_run(run_id).stage == "paused", "the pause")
     trainer.resume(run_id)
-    wait_for(lambda: trainer.get(run_id).stage == "running", "the end of the pause")
-    trainer.cancel(run_id)
+    wait_for(lambda: trainer.get_run(run_id).stage == "running", "the end of the pause")
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id)
     assert view.status == "cancelled"
     step = wait_checkpoint(view)
@@ -197,7 +197,7 @@ def test_a_run_on_a_node_is_watched_paused_cancelled_and_resumed(trainer: Traine
     trainer.resume(run_id)
     view = wait_running(trainer, run_id, attempt=2)
     assert events(RunFolder(view.run_dir), "hello")[-1]["resumed_from"] == step
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     assert ended(trainer, run_id).status == "cancelled"
     assert [line["seq"] for line in read_all(RunFolder(view.run_dir).journal)] == list(
         range(1, len(read_all(RunFolder(view.run_dir).journal)) + 1)
@@ -224,10 +224,10 @@ def test_a_run_whose_node_dies_continues_on_another(
         assert resumed_from >= 200
         message = f"Node {node} was lost; it continues from step {resumed_from:,}."
         assert message in [entry.message for entry in view.history]
-        wait_for(lambda: (trainer.get(lost.run_id).checkpoint_step or 0) > resumed_from, "a further checkpoint")
-        assert [len(trainer.get(other.run_id).attempts), trainer.get(other.run_id).stage] == [1, "running"]
+        wait_for(lambda: (trainer.get_run(lost.run_id).checkpoint_step or 0) > resumed_from, "a further checkpoint")
+        assert [len(trainer.get_run(other.run_id).attempts), trainer.get_run(other.run_id).stage] == [1, "running"]
         for run_id in run_ids:
-            trainer.cancel(run_id)
+            trainer.cancel_run(run_id)
         assert [ended(trainer, run_id).status for run_id in run_ids] == ["cancelled", "cancelled"]
         for tag, series in points(trainer, lost.run_id).items():
             steps = [step for step, _ in series]
@@ -240,9 +240,9 @@ def test_a_run_whose_node_dies_continues_on_another(
 
 def test_what_cannot_run_on_the_cluster_is_refused_or_says_why_it_waits(trainer: TrainerClient) -> None:
     run_id = trainer.submit(ppo(cpus=64)).run_id
-    wait_for(lambda: "64 CPUs" in (trainer.get(run_id).wait_reason or ""), "the reason")
-    assert trainer.get(run_id).wait_reason == "waits for 64 CPUs; the largest node has 2"
-    trainer.cancel(run_id)
+    wait_for(lambda: "64 CPUs" in (trainer.get_run(run_id).wait_reason or ""), "the reason")
+    assert trainer.get_run(run_id).wait_reason == "waits for 64 CPUs; the largest node has 2"
+    trainer.cancel_run(run_id)
     choice = {"id": "script", "config": {"argv": ["true"], "cwd": "/"}}
     script = {"metadata": {"worker": choice}, "artifacts": {}, "resources": {"executor": "ray"}}
     with pytest.raises(BadInput, match="a program of yours runs on the trainer's machine only"):
@@ -250,7 +250,7 @@ def test_what_cannot_run_on_the_cluster_is_refused_or_says_why_it_waits(trainer:
     with pytest.raises(BadInput, match=r"resources\.executor: input should be 'local', 'ray' or 'slurm'"):
         trainer.submit(ppo("slurmm"))
     # A node that an earlier test has started again may be reported a little later.
-    status = wait_for(lambda: [one for one in trainer.status().executors if len(one.nodes) == 3], "the nodes")[0]
+    status = wait_for(lambda: [one for one in trainer.get_status().executors if len(one.nodes) == 3], "the nodes")[0]
     assert (status.name, status.problem, status.cpus) == ("ray", None, 6)
 
 
@@ -268,7 +268,7 @@ def test_a_daemon_that_is_killed_finds_its_runs_on_the_cluster_again(
     }
     with daemon.start() as trainer:
         run_id = trainer.submit(payload).run_id
-        wait_for(lambda: (trainer.get(run_id).global_step or 0) > 3, "some steps")
+        wait_for(lambda: (trainer.get_run(run_id).global_step or 0) > 3, "some steps")
         assert bool(list(SCRATCH.glob(f"{run_id}-*/{run_id}"))) is is_streamed
     daemon.kill()
     with daemon.start() as trainer:

@@ -72,7 +72,7 @@ def far(workspace: Workspace, plugins: Path, tmp_path: Path, monkeypatch: pytest
 def test_a_trainer_is_added_used_and_removed(far: Far) -> None:
     """R10.3: by its certificate and its token."""
     run_id = ended(far.trainer, far.trainer.submit(scripted(steps=2)).run_id).run_id
-    fingerprint = far.trainer.status().fingerprint
+    fingerprint = far.trainer.get_status().fingerprint
     assert fingerprint is not None
     assert fingerprint in (far.workspace.root / "daemon.out").read_text()
     added = far.add()
@@ -115,7 +115,7 @@ def test_a_run_is_tracked_as_the_shell_on_the_other_machine_says(far: Far) -> No
         variables = {f"WANDB_{name}": value for name, value in shell.items()}
         command = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "2048", "--track", "--json")
         run_id = far.run(*command, "--trainer", "gpu", **variables).json["run_id"]
-        wait_for(lambda: [state.state for state in far.trainer.wandb(run_id)] == ["synced"], "the upload", 120)
+        wait_for(lambda: [state.state for state in far.trainer.read_wandb(run_id)] == ["synced"], "the upload", 120)
         assert server.runs[run_id]["displayName"] == "mine"
     (kept,) = (config_folder() / "tracking").glob("*.json")
     assert json.loads(kept.read_text())["variables"].keys() == {"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_NAME"}
@@ -128,7 +128,7 @@ def test_a_token_alone_is_enough_to_reach_a_trainer_that_was_never_added(far: Fa
         far.address, far.workspace.remote_token.read_text().strip(), fetch_trainer_certificate(far.address)
     )
     with connect_remote(remote) as client:
-        assert client.status().listen == far.address
+        assert client.get_status().listen == far.address
     refused = far.run("runs", "--trainer", far.address, "--token-file", str(far.workspace.remote_token))
     assert refused.code == 4
     assert f"speaks TLS. Add it first: mosaic trainer add NAME {far.address}" in refused.err
@@ -171,11 +171,11 @@ def test_the_token_is_asked_for_in_a_terminal_and_not_shown(far: Far) -> None:
 @pytest.mark.may_log("call_refused")
 def test_a_changed_certificate_is_refused_with_both_fingerprints_and_accepted_on_request(far: Far) -> None:
     assert far.add().code == 0
-    pinned = far.trainer.status().fingerprint
+    pinned = far.trainer.get_status().fingerprint
     far.daemon.stop()
     far.workspace.tls_identity.unlink()
     with far.daemon.start() as trainer:
-        shown = trainer.status().fingerprint
+        shown = trainer.get_status().fingerprint
     refused = far.run("runs", "--trainer", "gpu")
     assert refused.code == 4
     assert f"  pinned: {pinned}\n  shown:  {shown}\n" in refused.err
@@ -215,7 +215,7 @@ def test_somebody_who_relays_the_first_contact_is_found_out(far: Far, tmp_path: 
     with closing(Relay(other.tls_identity, (host, int(port)))) as relay:
         token = far.workspace.remote_token.read_text().strip()
         certificate = fetch_trainer_certificate(relay.address)
-        assert compute_fingerprint(certificate) != far.trainer.status().fingerprint
+        assert compute_fingerprint(certificate) != far.trainer.get_status().fingerprint
         with pytest.raises(IdentityFailed, match="somebody in between relays the connection"):
             connect_remote(RemoteTrainer(relay.address, token, certificate))
         assert relay.relayed_bytes > 0, "it did relay"
@@ -224,7 +224,7 @@ def test_somebody_who_relays_the_first_contact_is_found_out(far: Far, tmp_path: 
 def test_who_does_not_answer_is_described(far: Far) -> None:
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     token = ("--token-file", str(far.workspace.remote_token))
-    plain = far.trainer.status().address
+    plain = far.trainer.get_status().address
     for address, words in (
         (nobody, f"Nobody listens on {nobody}. On that machine, start: mosaic daemon run --listen"),
         ("no..host", "There is no host 'no..host'"),

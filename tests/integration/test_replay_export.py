@@ -97,7 +97,7 @@ class FileTrainer:
     def __init__(self, recording: Path) -> None:
         self._recording = recording
 
-    def get(self, run_id: str) -> RunView:
+    def get_run(self, run_id: str) -> RunView:
         return RunView.placeholder(run_id)
 
     def files(self, run_id: str, pattern: str) -> list[str]:

@@ -35,7 +35,7 @@ def sidecar_ended(folder: RunFolder) -> None:
 
 def synced(trainer: TrainerClient, run_id: str) -> RunFolder:
     assert ended(trainer, run_id).outcome == "succeeded"
-    folder = RunFolder(trainer.get(run_id).run_dir)
+    folder = RunFolder(trainer.get_run(run_id).run_dir)
     sidecar_ended(folder)
     state = sync_state.read(folder)
     assert state is not None, (folder.logs / "sidecar.log").read_text()

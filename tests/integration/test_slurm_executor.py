@@ -99,7 +99,7 @@ def trainer(slurm_daemon: LiveDaemon, slurm: FakeSlurm) -> Iterator[TrainerClien
 def cancel_all(trainer: TrainerClient) -> None:
     for view in trainer.runs():
         with suppress(NotAllowed):  # it has ended
-            trainer.cancel(view.run_id)
+            trainer.cancel_run(view.run_id)
     for view in trainer.runs():
         ended(trainer, view.run_id)
 
@@ -115,7 +115,7 @@ def ppo(**changes: Any) -> dict[str, Any]:
 
 def wait_running(trainer: TrainerClient, run_id: str, attempt: int = 1) -> RunView:
     def view() -> RunView | None:
-        seen = trainer.get(run_id)
+        seen = trainer.get_run(run_id)
         assert seen.stage != "finished", seen.reason
         last = seen.attempts[-1] if len(seen.attempts) == attempt else None
         is_there = seen.stage == "running" and last is not None and last.node and last.keeper
@@ -162,7 +162,7 @@ def test_a_run_is_tracked_when_it_has_ended_as_the_shell_says_that_submits_it(
         payload["artifacts"] = {"wandb": {"enabled": True}}
         run_id = local.submit(payload).run_id
         assert ended(local, run_id).outcome == "succeeded"
-        wait_for(lambda: [state.state for state in local.wandb(run_id)] == ["synced"], "the upload", 120)
+        wait_for(lambda: [state.state for state in local.read_wandb(run_id)] == ["synced"], "the upload", 120)
         assert max(row["global_step"] for row in server.history(run_id)) == 512
     assert files_with(local_daemon.workspace.root, KEY) == []
 
@@ -180,7 +180,7 @@ def test_a_run_that_slurm_preempts_continues_from_its_checkpoint(local: TrainerC
     assert f"{reason}; it continues from step {resumed_from:,}." in messages(view)
     assert (view.node_losses, view.attempts[1].job != job) == (0, True)
     assert [line["cause"] for line in read_all(folder.keeper) if line["kind"] == "exited"] == ["lifeline_lost"]
-    local.cancel(run_id)
+    local.cancel_run(run_id)
     view = ended(local, run_id)
     assert (view.status, view.reason) == ("cancelled", "Cancelled on request.")
     assert view.checkpoint_step == view.global_step > resumed_from
@@ -226,7 +226,7 @@ def test_runs_of_a_group_that_start_together_are_one_array(trainer: TrainerClien
     jobs = [view.attempts[-1].job for view in views]
     assert views[1].wait_reason == f"waits in Slurm's queue, job {jobs[1]}"
     assert (views[1].stage, views[1].attempts[-1].node) == ("starting", "")
-    trainer.cancel(run_ids[0])
+    trainer.cancel_run(run_ids[0])
     view = ended(trainer, run_ids[0])
     assert (view.status, view.reason) == ("cancelled", "Cancelled before it was started.")
     wait_for(lambda: jobs[1] in slurm.cancelled(), "scancel")
@@ -265,11 +265,13 @@ def test_what_slurm_refuses_or_cannot_start_says_why(trainer: TrainerClient, slu
     assert (view.status, view.reason) == ("failed", f"The worker could not be started: {expected}")
     slurm.refuse("Batch job submission failed: Unable to contact slurm controller (connect failure)")
     run_id = trainer.submit(scripted(steps=1)).run_id
-    reason = wait_for(lambda: "Slurm" in (trainer.get(run_id).wait_reason or "") and trainer.get(run_id), "the wait")
+    reason = wait_for(
+        lambda: "Slurm" in (trainer.get_run(run_id).wait_reason or "") and trainer.get_run(run_id), "the wait"
+    )
     assert (reason.stage, reason.wait_reason) == ("queued", "Slurm did not answer; it is asked again soon")
     assert any(message.endswith("(connect failure); it waits again.") for message in messages(reason))
     slurm.refuse("")
-    trainer.cancel(run_id)
+    trainer.cancel_run(run_id)
     assert ended(trainer, run_id).status == "cancelled"
 
 
@@ -298,7 +300,7 @@ def test_a_daemon_that_ends_while_jobs_wait_finds_them_again(tmp_path: Path, plu
 
 
 def _get_with_job(trainer: TrainerClient, run_id: str, other_than: str = "") -> RunView | None:
-    view = trainer.get(run_id)
+    view = trainer.get_run(run_id)
     return view if view.attempts and view.attempts[-1].job not in ("", other_than) else None
 
 

@@ -234,7 +234,7 @@ def test_the_daemon_says_why_a_training_ended_early_and_extends_it(
     assert step < 20_480
     assert view.end_reason == view.reason
     assert str(view.reason).startswith(f"It reached stop_at_return = 30: the evaluation at step {step:,} had a mean")
-    assert trainer.get(run_id).history[-1].message == f"Succeeded: {view.reason}"
+    assert trainer.get_run(run_id).history[-1].message == f"Succeeded: {view.reason}"
     assert f"why {view.reason}" in " ".join(mosaic(workspace, "show", run_id).out.split())
     returns = list(series["charts/episodic_return"].values)
     assert view.episodes == len(returns)
@@ -253,12 +253,12 @@ def test_the_daemon_says_why_a_training_ended_early_and_extends_it(
 def test_a_training_is_paused_and_cancelled_while_it_evaluates(trainer: TrainerClient) -> None:
     settings = {"env_id": "CartPole-v1", "num_steps": 16, "eval_every": 64, "num_eval_episodes": 100_000}
     run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
-    wait_for(lambda: trainer.get(run_id).global_step == 64, "the evaluation")
-    trainer.pause(run_id)
-    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
+    wait_for(lambda: trainer.get_run(run_id).global_step == 64, "the evaluation")
+    trainer.pause_run(run_id)
+    wait_for(lambda: trainer.get_run(run_id).stage == "paused", "the pause")
     trainer.resume(run_id)
-    wait_for(lambda: trainer.get(run_id).stage == "running", "the end of the pause")
-    trainer.cancel(run_id)
+    wait_for(lambda: trainer.get_run(run_id).stage == "running", "the end of the pause")
+    trainer.cancel_run(run_id)
     view = ended(trainer, run_id, 60)
     assert (view.outcome, view.global_step, view.checkpoint_step) == ("cancelled", 64, 64)
     assert not any(series.tag.startswith("eval/") for series in trainer.metrics(run_id)), "it was not complete"

@@ -54,7 +54,7 @@ def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def steps(trainer: TrainerClient, run_id: str) -> int:
-    return trainer.get(run_id).global_step or 0
+    return trainer.get_run(run_id).global_step or 0
 
 
 def test_the_worker_of_the_document_runs_to_its_end(workspace: Workspace, payload: dict[str, Any]) -> None:
@@ -73,14 +73,14 @@ def test_the_worker_of_the_document_is_cancelled_and_resumes(workspace: Workspac
     with connect(workspace) as trainer:
         run_id = trainer.submit(payload).run_id
         wait_for(lambda: steps(trainer, run_id), "the first steps")
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
         cancelled = ended(trainer, run_id)
         assert cancelled.outcome == "cancelled"
         saved_at = cancelled.checkpoint_step or 0
         assert saved_at > 0
         trainer.resume(run_id)
         wait_for(lambda: steps(trainer, run_id) > saved_at, "steps behind the checkpoint")
-        trainer.cancel(run_id)
+        trainer.cancel_run(run_id)
         assert (ended(trainer, run_id).checkpoint_step or 0) > saved_at
 
 

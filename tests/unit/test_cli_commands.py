@@ -296,10 +296,10 @@ def test_who_waits_for_a_cancelled_run_learns_that_it_is_saving_a_checkpoint() -
     class SavingTrainer(FakeTrainer):
         polls = 0
 
-        def cancel(self, run: str) -> RunView:
+        def cancel_run(self, run: str) -> RunView:
             return saving
 
-        def get(self, run: str) -> RunView:
+        def get_run(self, run: str) -> RunView:
             self.polls += 1
             return saving if self.polls < 4 else finished(saving, "cancelled", checkpoint_limit_s=None)
 
@@ -313,11 +313,11 @@ def test_who_waits_for_a_cancelled_run_learns_that_it_is_saving_a_checkpoint() -
 
 def test_a_run_that_ends_while_its_group_is_cancelled_does_not_keep_the_others_from_it() -> None:
     class Racing(FakeTrainer):
-        def cancel(self, run: str) -> RunView:
+        def cancel_run(self, run: str) -> RunView:
             if run == RUN:
                 self.views[run] = finished(self.views[run])
                 raise NotAllowed("It has already ended.")
-            return super().cancel(run)
+            return super().cancel_run(run)
 
     trainer = Racing(view(group="g"), view(run_id=RUN[:-1] + "Z", group="g"))
     result = call(trainer, "cancel", "g", "--json")

@@ -27,14 +27,14 @@ class DiskTrainer(FakeTrainer):
             PruneItem(run_id=OTHER, kind=DiskKind.TRASH, names=(), size_bytes=500_000),
         ]
 
-    def disk_usage(self, runs: Sequence[str] = (), largest: int = 0) -> Iterator[DiskUsage]:
+    def read_disk_usage(self, runs: Sequence[str] = (), largest: int = 0) -> Iterator[DiskUsage]:
         self.calls.append(("disk_usage", tuple(runs), largest))
         yield DiskUsage(run_count=1, run_total=2, size_bytes={})
         top = RunUsage(run_id=RUN, size_bytes={DiskKind.CHECKPOINTS: 3_000_000}, status="succeeded", algo="ppo")
         yield DiskUsage(run_count=2, run_total=2, size_bytes=SIZES, free_bytes=7_000_000_000, largest=(top,))
 
-    def prune(self, request: pb.PruneRequest) -> Iterator[PrunePart]:
-        self.requests.append(pb.PruneRequest.FromString(request.SerializeToString()))
+    def prune_runs(self, runs: Sequence[str] = (), **fields: Any) -> Iterator[PrunePart]:
+        self.requests.append(pb.PruneRequest(runs=runs, **fields))
         yield PrunePart(run_count=1, run_total=2, items=tuple(self.items[:1]), notes=("Run X keeps its files.",))
         yield PrunePart(run_count=2, run_total=2, items=tuple(self.items[1:]))
 

@@ -28,7 +28,7 @@ class FailingTrainer(FakeTrainer):
         super().__init__(view())
         self._error = error
 
-    def get(self, run: str) -> Any:
+    def get_run(self, run: str) -> Any:
         raise self._error
 
 

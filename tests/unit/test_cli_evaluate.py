@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,12 +41,11 @@ class Evaluates(FakeTrainer):
         self.trained: TrainedRun | None = None
         self.is_deterministic = True
 
-    def newest_evaluation(self, run: str) -> Evaluation | None:
-        if run not in self.summaries:
-            return None
-        return Evaluation(
-            run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run], trained=self.trained
-        )
+    def read_evaluations(self, run: str) -> Iterator[Evaluation]:
+        if run in self.summaries:
+            yield Evaluation(
+                run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run], trained=self.trained
+            )
 
     def submit(
         self, payload: Json, environment: dict[str, str] | None = None, is_trusted: bool = False, key: str = ""
@@ -249,8 +249,9 @@ def test_watching_an_evaluation_shows_its_last_batch() -> None:
 )
 def test_the_last_batch_is_read_from_the_daemon(batches: list[list[float]], line: str, tmp_path: Path) -> None:
     class Evaluating(FakeTrainer):
-        def newest_evaluation(self, run: str) -> Evaluation | None:
-            return evaluation(1, *batches) if batches else None
+        def read_evaluations(self, run: str) -> Iterator[Evaluation]:
+            if batches:
+                yield evaluation(1, *batches)
 
     run = view(kind="policy_eval")
     poller = RunPoller(FakeContext(Evaluating(run), tmp_path), run)

@@ -57,9 +57,9 @@ class Daemon(FakeTrainer):
         self.scripts.insert(0, [record(self.views[RUN])])
         yield from super().watch(50)
 
-    def cancel(self, run: str) -> Any:
+    def cancel_run(self, run: str) -> Any:
         if not self._is_slow_to_stop:
-            return super().cancel(run)
+            return super().cancel_run(run)
         self.calls.append(("cancel", run))
         self.views[run] = self.views[run].model_copy(update={"stage": Stage.STOPPING})
         self.was_cancelled.set()
@@ -181,7 +181,7 @@ def test_the_second_interrupt_detaches_from_a_group() -> None:
         return list_runs(*filters, **named)
 
     daemon.runs = runs  # type: ignore[method-assign]
-    daemon.cancel = lambda run: daemon.views[run]  # type: ignore[method-assign]
+    daemon.cancel_run = lambda run: daemon.views[run]  # type: ignore[method-assign]
     result = train(daemon, "--seeds", "1-2", "--group", "two")
     assert result.code == 130
     assert "Detached; 2 runs continue." in result.err

@@ -33,7 +33,7 @@ class Trainer(FakeTrainer):
         self.states = [state(OFFLINE, "offline"), state(SYNCED, "synced", url="http://w/1")]
         self.config_json["artifacts"]["wandb"] = {"https_proxy": "p:1"}
 
-    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+    def read_wandb(self, run: str = "") -> Iterator[WandbStatus]:
         if run and run not in self.views:
             raise unknown_name_error("run", run, self.views)
         yield from (

@@ -22,7 +22,7 @@ class Evaluated(FakeTrainer):
         super().__init__()
         self.results = results
 
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
+    def read_evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         return (one for one in self.results if env_id in ("", one.summary.env_id))
 
 

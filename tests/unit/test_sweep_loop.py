@@ -78,7 +78,7 @@ class ScriptedTrainer:
     def runs(self, **_: Any) -> list[RunView]:
         return list(self.views.values())[::-1]
 
-    def get(self, run: str) -> RunView:
+    def get_run(self, run: str) -> RunView:
         return self.views[run]
 
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str]) -> MetricsUpdate:
@@ -87,7 +87,7 @@ class ScriptedTrainer:
         series = MetricSeries(RETURN_TAG, steps, [0.0] * len(steps), [self.returns[run]] * len(steps))
         return MetricsUpdate(MetricsCursor(1, self.steps[run]), cursor.generation != 1, [series])
 
-    def cancel(self, run: str) -> RunView:
+    def cancel_run(self, run: str) -> RunView:
         self.before_cancel()
         if self.views[run].stage == "finished":
             raise NotAllowed("It has ended.")

@@ -416,7 +416,7 @@ def _connect_again(view: RunView) -> ReconnectingClient:
 
 def _wait_for_stage(connection: ReconnectingClient, run_id: str, is_reached: Callable[[Stage], bool]) -> RunView:
     def read_view() -> RunView:
-        return connection.call(lambda trainer: trainer.get(run_id))
+        return connection.call(lambda trainer: trainer.get_run(run_id))
 
     if not _poll(lambda: is_reached(read_view().stage), START_TIMEOUT_S):
         raise NotAllowed(

@@ -123,7 +123,7 @@ def start_duel(call: Call[Any], plan: DuelPlan) -> list[RunView]:
 def cancel_sessions(call: Call[Any], views: Sequence[RunView]) -> None:
     for view in views:
         with suppress(NotAllowed):  # it has ended by itself
-            call(lambda trainer, run_id=view.run_id: trainer.cancel(run_id))  # type: ignore[misc]
+            call(lambda trainer, run_id=view.run_id: trainer.cancel_run(run_id))  # type: ignore[misc]
 
 
 def wait_for_duel(

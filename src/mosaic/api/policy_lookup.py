@@ -170,9 +170,9 @@ def open_policy(trainer: TrainerClient, view: RunView, checkpoint: str) -> Path:
     path = str(trainer.payload(view.run_id).evaluation.policy_path)
     if trainer.is_local:
         return Path(path)
-    evaluation = trainer.newest_evaluation(view.run_id)
+    evaluation = next(trainer.read_evaluations(view.run_id), None)
     if evaluation is None or evaluation.trained is None:
         raise NotAllowed(f"{path} is not a file of a run. Copy it from the trainer's machine, and load the copy.")
-    trained = trainer.get(evaluation.trained.run_id)
+    trained = trainer.get_run(evaluation.trained.run_id)
     name = path.partition(trained.run_id)[2].strip("/") or choose_checkpoint(trainer, trained, "last")
     return trainer.open_file(trained.run_id, name)

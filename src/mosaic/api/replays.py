@@ -28,7 +28,7 @@ END_TIMEOUT_S = 5.0
 
 def fetch_recording(trainer: TrainerClient, run_id: str) -> Path:
     """Return where the recording of a run can be opened here; from a remote trainer it is copied."""
-    view = trainer.get(run_id)
+    view = trainer.get_run(run_id)
     if not trainer.files(view.run_id, RECORDING_NAME):
         raise NotAllowed(f"Run {short_id(view.run_id)} recorded no episodes.")
     path = trainer.open_file(view.run_id, RECORDING_NAME)

@@ -42,7 +42,7 @@ def _find_run(trainer: TrainerClient, name: str, fits: Fits | None, include_arch
         best = max(newest, key=fits, default=None)  # the first of several
         if best is not None and fits(best):
             return best
-    return trainer.get(name)
+    return trainer.get_run(name)
 
 
 class NamedRuns(NamedTuple):

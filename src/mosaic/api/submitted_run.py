@@ -40,6 +40,7 @@ from mosaic.submission.run_payloads import effective_settings
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mosaic.client import TrainerClient
     from mosaic.client.connect import ReconnectingClient
     from mosaic.contracts.replays import ReplayReport
     from mosaic.contracts.views import EvaluationSummary, RunView
@@ -100,7 +101,7 @@ class Run:
 
     def refresh(self) -> Run:
         """Read the run's state again, and return the run."""
-        self._view = self._connection.call(lambda trainer: trainer.get(self.id))
+        self._view = self._connection.call(lambda trainer: trainer.get_run(self.id))
         return self
 
     def wait(self, progress: bool = False, timeout: float | None = None) -> Run:
@@ -141,7 +142,7 @@ class Run:
         if tag is None:
             return Metrics(self._connection.call(lambda trainer: join_series(trainer.metrics(self.id))))
         # Asked before the points are read: those of a run that has ended have all arrived.
-        has_ended = self.is_finished or not self._connection.call(lambda trainer: trainer.get(self.id)).is_active
+        has_ended = self.is_finished or not self._connection.call(lambda trainer: trainer.get_run(self.id)).is_active
         series = self._connection.call(lambda trainer: join_series(trainer.metrics(self.id, [tag])))
         if tag in series:
             return series[tag]
@@ -169,7 +170,7 @@ class Run:
         """The result of a play session or an evaluation, which has one when it has ended; None before."""
         if self._view.kind is RunKind.PLAY:
             return self._connection.call(lambda trainer: trainer.play_summary(self.id))
-        evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(self.id))
+        evaluation = self._connection.call(lambda trainer: next(trainer.read_evaluations(self.id), None))
         return None if evaluation is None else evaluation.summary
 
     @property
@@ -219,7 +220,7 @@ class Run:
         payload = evaluation_payload(trainer, self.id, options, str(checkpoint), env_id=env_id)
         view = submit_once(self._connection.call, payload, is_trusted=trust)
         run = Run(self._connection, view).wait(progress, timeout)
-        evaluation = self._connection.call(lambda trainer: trainer.newest_evaluation(run.id))
+        evaluation = self._connection.call(lambda trainer: next(trainer.read_evaluations(run.id), None))
         if evaluation is None:
             raise RunEnded(
                 f"Evaluation {short_id(run.id)} {describe_status(run.status)}, without a complete batch of episodes."
@@ -241,11 +242,11 @@ class Run:
 
     def cancel(self) -> Run:
         """Ask the run to stop with a checkpoint, and return; `wait` waits for its end."""
-        return self._update(lambda trainer: trainer.cancel(self.id))
+        return self._update(lambda trainer: trainer.cancel_run(self.id))
 
     def pause(self) -> Run:
         """Ask the run to pause, and return; `resume` continues it."""
-        return self._update(lambda trainer: trainer.pause(self.id))
+        return self._update(lambda trainer: trainer.pause_run(self.id))
 
     def resume(self, total_timesteps: int | None = None, trust: bool = False) -> Run:
         """Continue a paused run, or one that has ended from its last checkpoint, up to `total_timesteps` if given.
@@ -256,21 +257,21 @@ class Run:
 
     def tag(self, *tags: str, remove: Sequence[str] = ()) -> Run:
         """Add tags, and remove others."""
-        return self._update(lambda trainer: trainer.annotate(self.id, add_tags=tags, remove_tags=remove))
+        return self._update(lambda trainer: trainer.annotate_run(self.id, add_tags=tags, remove_tags=remove))
 
     def rename(self, name: str) -> Run:
         """Give the run another name; an empty one removes it."""
-        return self._update(lambda trainer: trainer.annotate(self.id, run_name=name))
+        return self._update(lambda trainer: trainer.annotate_run(self.id, run_name=name))
 
     def note(self, text: str) -> Run:
         """Replace the run's note."""
-        return self._update(lambda trainer: trainer.annotate(self.id, notes=text))
+        return self._update(lambda trainer: trainer.annotate_run(self.id, notes=text))
 
     def delete(self) -> None:
         """Move the folder of a finished run to the trash, where it stays for 30 days."""
-        self._connection.trainer().delete(self.id)
+        self._connection.trainer().delete_run(self.id)
 
-    def _update(self, call: Callable[[Any], RunView]) -> Run:
+    def _update(self, call: Callable[[TrainerClient], RunView]) -> Run:
         self._view = call(self._connection.trainer())
         return self
 

@@ -69,7 +69,7 @@ class Client:
     @property
     def status(self) -> DaemonStatus:
         """The daemon's process, address, slots and numbers of runs."""
-        return self._connection.call(lambda trainer: trainer.status())
+        return self._connection.call(lambda trainer: trainer.get_status())
 
     # --- submitting
 
@@ -250,7 +250,7 @@ class Client:
     def get_run(self, run: str = "last") -> Run:
         """Return a run by its id, a unique beginning or end of it, its name if no other run has that, or `last` for the
         newest that is not archived."""
-        return Run(self._connection, self._connection.call(lambda trainer: trainer.get(run)))
+        return Run(self._connection, self._connection.call(lambda trainer: trainer.get_run(run)))
 
     def runs(
         self,

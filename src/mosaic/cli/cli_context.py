@@ -192,7 +192,7 @@ class CliContext:
         trainer = self.connect(may_start)
         is_new = running is None and self.daemon_address() is not None
         if is_new or (not self.is_remote and find_origin(self.workspace) is Origin.FOREIGN):
-            status = trainer.status()
+            status = trainer.get_status()
             if status.is_read_only and self.command_name not in ("workspace", "daemon"):
                 output.print_message(f"{describe_read_only(status)} {TRUST_HINT}")
             for note in filter(None, (status.rebuilt_index, status.trust_problem) if is_new else ()):

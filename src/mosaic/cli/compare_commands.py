@@ -329,9 +329,9 @@ def leaderboard(context: CliContext, env_id: str) -> None:
 
     The newest evaluation of a checkpoint counts, with all its batches.
     """
-    places = [] if context.is_unused else rank_policies(context.trainer().evaluations(env_id=env_id))
+    places = [] if context.is_unused else rank_policies(context.trainer().read_evaluations(env_id=env_id))
     if env_id and not places and not context.is_unused:
-        known = {str(evaluation.summary.env_id) for evaluation in context.trainer().evaluations()}
+        known = {str(evaluation.summary.env_id) for evaluation in context.trainer().read_evaluations()}
         if known:
             raise unknown_name_error("environment", env_id, known, "the evaluations")
     if context.is_json:

@@ -97,11 +97,11 @@ def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> int:
 
     def stop(view: RunView) -> RunView:
         try:
-            return trainer.cancel(view.run_id)
+            return trainer.cancel_run(view.run_id)
         except NotAllowed:
             if view.stage == "finished":
                 raise
-            return trainer.get(view.run_id)  # it has just ended by itself
+            return trainer.get_run(view.run_id)  # it has just ended by itself
 
     chosen = find_runs(context, runs, is_active)
     views = change_each(chosen, stop)
@@ -125,7 +125,7 @@ def pause(context: CliContext, runs: tuple[str, ...]) -> int:
     context.print_workspace()
     trainer = context.trainer()
     chosen = find_runs(context, runs, is_running)
-    views = change_each(chosen, lambda view: trainer.pause(view.run_id))
+    views = change_each(chosen, lambda view: trainer.pause_run(view.run_id))
     print_views(context, views, "Run {run} was asked to pause. Resume it: mosaic resume {run}")
     return exit_code(chosen, views)
 
@@ -288,7 +288,7 @@ def tag(context: CliContext, run: str, tags: tuple[str, ...], remove: tuple[str,
     if added or remove:
         context.print_workspace()
         trainer = context.trainer()
-        views = [trainer.annotate(view.run_id, add_tags=added, remove_tags=remove) for view in views]
+        views = [trainer.annotate_run(view.run_id, add_tags=added, remove_tags=remove) for view in views]
     print_views(context, views, "Tags of run {run}: {tags}")
 
 
@@ -306,7 +306,7 @@ def note(context: CliContext, run: str, text: str | None) -> None:
             except UnicodeDecodeError:
                 raise BadInput("stdin is not text in UTF-8; expected a note.") from None
         context.print_workspace()
-        view = context.trainer().annotate(view.run_id, notes=text)
+        view = context.trainer().annotate_run(view.run_id, notes=text)
     if context.is_json:
         output.print_json(view)
     elif view.notes:
@@ -323,7 +323,7 @@ def rename(context: CliContext, run: str, name: str) -> None:
     """Gives a run another NAME, in any script and with spaces; '' removes it."""
     view = find_run(context, run)
     context.print_workspace()
-    view = context.trainer().annotate(view.run_id, run_name=name)
+    view = context.trainer().annotate_run(view.run_id, run_name=name)
     short = formatting.short_id(view.run_id)
     message = f"Run {short} is now named {view.run_name!r}." if view.run_name else f"Run {short} has no name now."
     context.print_result(view, message)
@@ -342,7 +342,7 @@ def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> int:
         return view.stage == "finished" and view.is_archived is undo
 
     chosen = find_runs(context, runs, fits, include_archived=undo, is_last_newest=not undo)
-    views = change_each(chosen, lambda view: trainer.annotate(view.run_id, is_archived=not undo))
+    views = change_each(chosen, lambda view: trainer.annotate_run(view.run_id, is_archived=not undo))
     print_views(context, views, "Run {run} is back in the list." if undo else "Run {run} is archived.")
     return exit_code(chosen, views)
 
@@ -358,7 +358,7 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> int:
     views = find_runs(context, runs, has_ended, is_last_newest=True)
     if not yes and any(view.stage == "finished" for view in views):
         _confirm_delete(views)
-    deleted = change_each(views, lambda view: trainer.delete(view.run_id))
+    deleted = change_each(views, lambda view: trainer.delete_run(view.run_id))
     print_views(context, deleted, "Run {run} is in the trash: {folder}")
     if not context.is_json:
         is_long = len(deleted) > MAX_UNDO_IDS and LAST not in map(str.lower, runs)

@@ -107,7 +107,7 @@ def start(context: CliContext, /, **options: float | None) -> None:
     if arguments and not is_new:
         raise NotAllowed(f"A daemon runs already, so {arguments[0]} has no effect. Stop it first: mosaic daemon stop")
     context.daemon_arguments = arguments
-    status = context.trainer().status()
+    status = context.trainer().get_status()
     message = f"The daemon {'has started' if is_new else 'runs already'}: pid {status.pid}, {status.address}"
     context.print_result(status, message)
 
@@ -122,7 +122,7 @@ def status(context: CliContext) -> None:
                 {"pid": None, "address": None, "started_at": None, "workspace": str(context.workspace.root)}
             )
         raise NoDaemon(f"No daemon runs for {context.workspace.root}. It starts with the next command that needs it.")
-    status = context.trainer(may_start=False).status()
+    status = context.trainer(may_start=False).get_status()
     if context.is_json:
         output.print_json(status)
     else:
@@ -170,7 +170,7 @@ def slot_rows(slots: SlotUsage) -> list[tuple[str, str | None]]:
 def continue_queue(context: CliContext) -> None:
     """Continues a queue that was paused because several runs in a row failed at once."""
     trainer = context.trainer(may_start=False)
-    was_paused = trainer.status().paused is not None
+    was_paused = trainer.get_status().paused is not None
     status = trainer.continue_queue()
     waiting = status.slots.queued
     message = f"The queue continues; waiting: {waiting}." if was_paused else "The queue is not paused."
@@ -198,7 +198,7 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
                 f"The daemon (pid {pid}) cannot be asked, as {context.workspace.daemon_file} is missing or damaged. "
                 "It writes it again within seconds."
             )
-        context.trainer(may_start=False).stop_daemon(cancel_runs, drain)
+        context.trainer(may_start=False).stop_daemon(cancel_runs, drain=drain)
     except MosaicError as error:
         if cancel_runs or drain:
             raise

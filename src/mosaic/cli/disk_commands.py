@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,6 @@ from mosaic.contracts.errors import BadInput, BadReply
 
 if TYPE_CHECKING:
     from mosaic.contracts.disk_views import DiskUsage, PruneItem, RunUsage
-    from mosaic.contracts.trainer_pb2 import PruneRequest
 
 LARGEST_RUNS = 10
 MAX_ROWS = 30
@@ -46,7 +46,7 @@ def disk(context: CliContext, runs: tuple[str, ...]) -> None:
     chosen = [view.run_id for view in find_runs(context, runs, include_archived=True)] if runs else []
     usage: DiskUsage | None = None
     with output.progress_bar("Measuring", "runs") as show:
-        for usage in context.trainer().disk_usage(chosen, len(chosen) or LARGEST_RUNS):
+        for usage in context.trainer().read_disk_usage(chosen, largest=len(chosen) or LARGEST_RUNS):
             show(usage.run_count, usage.run_total)
     if usage is None:
         raise BadReply("The trainer did not answer what its disk holds.")
@@ -114,9 +114,8 @@ def prune(
     A run that has not ended is refused. What a waiting or running run or the result of an evaluation refers to is
     kept.
     """
-    from mosaic.contracts import trainer_pb2 as pb
-
-    if not (checkpoints or replay or videos or trash):
+    chosen = {"checkpoints": checkpoints, "replay": replay, "videos": videos, "trash": trash}
+    if not any(chosen.values()):
         raise BadInput(
             "Say what to remove: --checkpoints, --replay, --videos or --trash. See what there is: mosaic disk"
         )
@@ -126,54 +125,38 @@ def prune(
         raise BadInput("--trash means the deleted runs of the whole workspace; leave out the runs, or --trash.")
     context.print_workspace()
     views = find_runs(context, runs, lambda view: view.stage == "finished", include_archived=True, is_last_newest=True)
-    request = pb.PruneRequest(
-        runs=[view.run_id for view in views],
-        checkpoints=checkpoints,
-        keep=keep or 1,
-        replay=replay,
-        videos=videos,
-        trash=trash,
-        older_than_s=older_than,
-        is_dry_run=True,
-    )
     is_asking = not yes and sys.stdin.isatty() and not context.is_json
-    if yes and not dry_run:
-        request.is_dry_run = False
-        items = _run_prune(context, request)
-    else:
-        items = _run_prune(context, request)
-        if items and is_asking and not dry_run:
-            _print_items(items)
-            output.confirm(f"Remove {formatting.format_size(_total(items))}? This cannot be undone.")
-            items = _run_prune(context, _narrow(request, items))
-            request.is_dry_run = False
-    _print_result(context, items, is_dry_run=request.is_dry_run, is_shown=not request.is_dry_run and is_asking)
+    is_dry_run = dry_run or not yes
 
+    def run_prune(run_ids: list[str], kinds: Collection[str]) -> list[PruneItem]:
+        items: list[PruneItem] = []
+        parts = context.trainer().prune_runs(
+            run_ids,
+            checkpoints="checkpoints" in kinds,
+            keep=keep or 1,
+            replay="replay" in kinds,
+            videos="videos" in kinds,
+            trash="trash" in kinds,
+            older_than_s=older_than,
+            is_dry_run=is_dry_run,
+        )
+        with output.progress_bar("Searching" if is_dry_run else "Removing", "runs") as show:
+            for part in parts:
+                items.extend(part.items)
+                show(part.run_count, part.run_total)
+                for note in part.notes:
+                    output.print_message(note)
+        return items
 
-def _narrow(request: PruneRequest, items: list[PruneItem]) -> PruneRequest:
-    """A request that removes what was shown, and nothing of other runs."""
-    from mosaic.contracts import trainer_pb2 as pb
-
-    kinds = {str(item.kind) for item in items}
-    narrowed = pb.PruneRequest()
-    narrowed.CopyFrom(request)
-    del narrowed.runs[:]
-    narrowed.runs.extend(dict.fromkeys(item.run_id for item in items if item.kind != "trash"))
-    for kind in ("checkpoints", "replay", "videos", "trash"):
-        setattr(narrowed, kind, kind in kinds)
-    narrowed.is_dry_run = False
-    return narrowed
-
-
-def _run_prune(context: CliContext, request: PruneRequest) -> list[PruneItem]:
-    items: list[PruneItem] = []
-    with output.progress_bar("Searching" if request.is_dry_run else "Removing", "runs") as show:
-        for part in context.trainer().prune(request):
-            items.extend(part.items)
-            show(part.run_count, part.run_total)
-            for note in part.notes:
-                output.print_message(note)
-    return items
+    items = run_prune([view.run_id for view in views], [kind for kind, is_chosen in chosen.items() if is_chosen])
+    if items and is_asking and not dry_run:
+        _print_items(items)
+        output.confirm(f"Remove {formatting.format_size(_total(items))}? This cannot be undone.")
+        is_dry_run = False
+        # What was shown, and nothing of other runs.
+        run_ids = list(dict.fromkeys(item.run_id for item in items if item.kind != "trash"))
+        items = run_prune(run_ids, {str(item.kind) for item in items})
+    _print_result(context, items, is_dry_run=is_dry_run, is_shown=not is_dry_run and is_asking)
 
 
 def _total(items: list[PruneItem]) -> int:

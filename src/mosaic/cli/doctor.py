@@ -229,7 +229,7 @@ def _check_port(context: CliContext) -> Iterator[DoctorCheck]:
 def _check_daemon(context: CliContext) -> Iterator[DoctorCheck]:
     log = context.workspace.daemon_log
     try:
-        status = context.trainer().status()
+        status = context.trainer().get_status()
     except MosaicError as error:
         yield DoctorCheck("daemon", "fail", str(error), f"Its log: {log}")
         return

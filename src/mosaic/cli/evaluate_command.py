@@ -109,7 +109,7 @@ def run_evaluation(
     view = submit_and_follow(context, payload, target_episodes, is_trusted=is_trusted)
     if view.outcome not in ("succeeded", "cancelled"):
         return view, None
-    evaluation = context.trainer().newest_evaluation(view.run_id)
+    evaluation = next(context.trainer().read_evaluations(view.run_id), None)
     if evaluation is None and view.outcome == "succeeded":
         raise RunEnded(
             f"The evaluation ended without a complete batch. Its folder: {context.describe_path(view.run_dir)}"

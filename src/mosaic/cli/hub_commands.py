@@ -100,10 +100,10 @@ def _export_model(
 
 def _find_evaluation(trainer: TrainerClient, folder: RunFolder, step: int) -> RunFolder | None:
     """Returns the newest evaluation of that checkpoint with at least one complete batch."""
-    for evaluation in trainer.evaluations():
+    for evaluation in trainer.read_evaluations():
         policy = Path(evaluation.summary.policy_path or "/")
         if evaluation.summary.checkpoint_step == step and folder.path.resolve() in policy.resolve().parents:
-            return RunFolder(trainer.get(evaluation.run_id).run_dir)
+            return RunFolder(trainer.get_run(evaluation.run_id).run_dir)
     return None
 
 

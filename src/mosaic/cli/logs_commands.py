@@ -110,7 +110,7 @@ def follow_log(context: CliContext, run_id: str, stream: Stream, offset: int = 0
             for chunk in trainer.log(run_id, stream.is_stderr, offset, follow=True, is_both=stream.is_both):
                 offset = chunk.offset
                 yield chunk.data
-            if trainer.get(run_id).stage == "finished":
+            if trainer.get_run(run_id).stage == "finished":
                 return
             error = NoDaemon("The daemon has ended.")
         except NoDaemon as broken:

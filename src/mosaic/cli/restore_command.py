@@ -25,7 +25,7 @@ MIN_ID_PART = 4
 def restore(context: CliContext, runs: tuple[str, ...]) -> None:
     """Restores deleted runs, as they were. Without RUN, lists the trash; 'last' is the run that was deleted last."""
     trainer = context.trainer()
-    trash = list(trainer.trash(has_sizes=not runs))
+    trash = list(trainer.list_trash(has_sizes=not runs))
     if not runs:
         _print_trash(context, trash)
         return

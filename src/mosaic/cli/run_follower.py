@@ -254,12 +254,12 @@ def _cancel_runs(context: CliContext, views: list[RunView], display: LiveDisplay
     stopping: list[RunView] = []
     for run_id in [view.run_id for view in views]:
         with suppress(NotAllowed):  # it has just ended by itself
-            stopping.append(context.call_with_reconnect(lambda trainer, run_id=run_id: trainer.cancel(run_id), 0.0))  # type: ignore[misc]
+            stopping.append(context.call_with_reconnect(lambda trainer, run_id=run_id: trainer.cancel_run(run_id), 0.0))  # type: ignore[misc]
     return stopping
 
 
 def _read_view(context: CliContext, run_id: str, retry_s: float | None = None) -> RunView:
-    return context.call_with_reconnect(lambda trainer: trainer.get(run_id), retry_s)
+    return context.call_with_reconnect(lambda trainer: trainer.get_run(run_id), retry_s)
 
 
 def _attach_command(run_id: str) -> str:

@@ -41,9 +41,9 @@ def show(context: CliContext, run: str, follow: bool) -> None:
     last = {series.tag: series.values[-1] for series in trainer.metrics(view.run_id, last_only=True) if series.values}
     files = list_artifacts(trainer, view)
     saved_files = files_saved_by_script(trainer, view)
-    wandb = next(iter(trainer.wandb(view.run_id)), None)
+    wandb = next(iter(trainer.read_wandb(view.run_id)), None)
     push = PushState.parse(trainer.read_json(view.run_id, "hub/push.json"))
-    settings = trainer.settings(view.run_id)
+    settings = trainer.read_settings(view.run_id)
     played = trainer.play_summary(view.run_id) if view.kind is RunKind.PLAY else None
     if context.is_json:
         shown = {

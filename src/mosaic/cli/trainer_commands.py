@@ -63,7 +63,7 @@ def add(context: CliContext, name: str, address: str, replace: bool) -> None:
     else:
         token = stored or read_token(is_remote=True)
     with connect_remote(from_profile(profile, token)) as client:
-        status = client.status()
+        status = client.get_status()
     place = put_secret(profile.secret_name, token)
     save_profile(profile)
     message = (
@@ -120,7 +120,7 @@ def show(context: CliContext, name: str) -> None:
     state, version = "reachable", None
     try:
         with connect_remote(find_remote_trainer(name, context.token_file)) as client:
-            version = client.status().version
+            version = client.get_status().version
     except MosaicError as error:
         state = str(error)
     if context.is_json:

@@ -98,10 +98,10 @@ def status(context: CliContext, runs: tuple[str, ...]) -> None:
 
 def _load_states(context: CliContext, runs: Iterable[str]) -> list[WandbStatus]:
     if not runs:
-        return [] if context.is_unused else list(context.trainer().wandb())
+        return [] if context.is_unused else list(context.trainer().read_wandb(""))
     states: list[WandbStatus] = []
     for view in find_runs(context, tuple(runs), lambda view: view.has_wandb):
-        state = next(iter(context.trainer().wandb(view.run_id)), None)
+        state = next(iter(context.trainer().read_wandb(view.run_id)), None)
         if state is None:
             raise BadInput(f"Run {formatting.short_id(view.run_id)} has no W&B data.")
         states.append(state)

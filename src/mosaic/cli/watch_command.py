@@ -263,9 +263,10 @@ class RunPoller:
 
     def _poll(self) -> None:
         run_id = self.view.run_id
-        self.view = self._context.call_with_reconnect(lambda trainer: trainer.get(run_id), retry_s=0.0)
+        self.view = self._context.call_with_reconnect(lambda trainer: trainer.get_run(run_id), retry_s=0.0)
         if self.view.kind == RunKind.POLICY_EVAL:
-            evaluation = self._context.call_with_reconnect(lambda trainer: trainer.newest_evaluation(run_id), 0.0)
+            read = self._context.call_with_reconnect
+            evaluation = read(lambda trainer: next(trainer.read_evaluations(run_id), None), 0.0)
             self.eval_line = formatting.format_eval_line(evaluation.summary.batches[-1]) if evaluation else ""
 
 

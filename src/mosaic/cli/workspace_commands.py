@@ -26,7 +26,7 @@ def workspace(context: CliContext, change: str | None, yes: bool) -> None:
     if change is not None:
         context.use_local()
     trainer = context.trainer()
-    status = trainer.status()
+    status = trainer.get_status()
     if change == "trust" and status.is_read_only and not yes:
         if not sys.stdin.isatty():
             raise BadInput("The workspace was not trusted: there is no terminal to confirm in. Use --yes.")

@@ -1,7 +1,9 @@
-"""Calls to the daemon over one gRPC channel: the token, the deadlines, and its errors as MosaicError."""
+"""Calls to the daemon over one gRPC channel: token, deadlines, its errors as MosaicError, its answers decoded."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import threading
 import time
@@ -13,42 +15,57 @@ import grpc
 from pydantic import ValidationError
 
 from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
+from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadReply, FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
-from mosaic.contracts.model import AnyContract, format_validation_error
-from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+from mosaic.contracts.model import AnyContract, Contract, format_validation_error
+from mosaic.contracts.trainer_pb2_verbs import Verbs
 
 REPLY_TIMEOUT_S = 30.0
 """Every call is answered within this time, and every stream accepted; else the daemon hangs."""
+SLOW_TIMEOUT_S = 300.0
+"""Of verbs that may take long: a worker's checker may have to start first."""
 MAX_STREAM_BYTES = 1 << 30
 """Of all replies of a stream that has an end, as their readers keep them in memory."""
 MESSAGE_BYTES = 64
 """What a reply counts beside its content, so that a stream of empty ones ends, too."""
 MAX_PROBLEM_LENGTH = 300
+_VERBS = pb.DESCRIPTOR.services_by_name["Trainer"].methods_by_name
 
 
-class DaemonChannel:
+class DaemonChannel(Verbs):
+    """Makes the calls of the verbs, and decodes replies whose contract trainer.proto states."""
+
     def __init__(self, channel: grpc.Channel, token: str, trainer_label: str = "") -> None:
         """`trainer_label` names a trainer on another machine, in errors."""
         self._channel = channel
         self._trainer_label = trainer_label
         self._metadata = ((TOKEN_KEY, token),)
-        self._stub = TrainerStub(channel)
 
     def close(self) -> None:
         self._channel.close()
 
-    def call(self, verb: str, request: Any, timeout_s: float | None = None) -> Any:
-        timeout_s = timeout_s or REPLY_TIMEOUT_S
+    def _open(self, verb: str) -> Any:
+        """What starts a call."""
+        method = _VERBS[verb]
+        kind = "_".join("stream" if many else "unary" for many in (method.client_streaming, method.server_streaming))
+        request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
+        return getattr(self._channel, kind)(
+            f"/{method.containing_service.full_name}/{verb}", request.SerializeToString, reply.FromString
+        )
+
+    def call(self, verb: str, request: Any) -> Any:
+        timeout_s = SLOW_TIMEOUT_S if _VERBS[verb].GetOptions().Extensions[pb.verb].is_slow else REPLY_TIMEOUT_S
         try:
-            return getattr(self._stub, verb)(request, metadata=self._metadata, timeout=timeout_s)
+            reply = self._open(verb)(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise _no_answer(timeout_s, self._trainer_label) from None
             raise self.to_error(error) from None
+        return self._decode_reply(verb, reply)
 
     def send_stream(self, verb: str, requests: Iterator[Any]) -> Any:
         """Start a call that sends many requests and returns its one reply as a future."""
-        return getattr(self._stub, verb).future(requests, metadata=self._metadata)
+        return self._open(verb).future(requests, metadata=self._metadata)
 
     def to_error(self, error: grpc.RpcError) -> MosaicError:
         return _to_mosaic_error(error, self._trainer_label)
@@ -83,6 +100,16 @@ class DaemonChannel:
             raise self.bad_reply("expected a JSON object")
         return answer
 
+    def _decode_reply(self, verb: str, reply: Any) -> Any:
+        contract = _find_contract(verb)
+        if contract is None:
+            return reply
+        [field] = reply.DESCRIPTOR.fields
+        content = getattr(reply, field.name)
+        return (
+            [self.decode(contract, text) for text in content] if field.is_repeated else self.decode(contract, content)
+        )
+
     def stream(
         self, verb: str, request: Any, is_endless: bool = False, max_bytes: int | None = MAX_STREAM_BYTES
     ) -> Iterator[Any]:
@@ -92,7 +119,7 @@ class DaemonChannel:
         endless stream, only the call must be accepted in time.
         """
         size_bytes = 0
-        call = getattr(self._stub, verb)(request, metadata=self._metadata)
+        call = self._open(verb)(request, metadata=self._metadata)
         guard = SilenceGuard(call, REPLY_TIMEOUT_S, self._trainer_label)
         try:
             if is_endless:
@@ -109,12 +136,19 @@ class DaemonChannel:
                 size_bytes += reply.ByteSize() + MESSAGE_BYTES
                 if max_bytes is not None and size_bytes > max_bytes:
                     raise self.bad_reply(f"the answer to {verb} has more than {max_bytes:,} bytes")
-                yield reply
+                yield self._decode_reply(verb, reply)
         except grpc.RpcError as error:
             raise self.to_error(error) from None
         finally:
             guard.close()
             call.cancel()
+
+
+@functools.cache
+def _find_contract(verb: str) -> type[Contract] | None:
+    """The model that a reply's JSON is decoded into; None where the reply is a message of its own."""
+    module, _, name = _VERBS[verb].GetOptions().Extensions[pb.verb].contract.partition(".")
+    return getattr(importlib.import_module(f"mosaic.contracts.{module}"), name) if module else None
 
 
 class SilenceGuard:

@@ -25,20 +25,16 @@ from mosaic.contracts.folder import PLAY_SUMMARY_NAME, is_run_id
 from mosaic.contracts.model import AnyContract, parse_contract
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.printable import make_printable
-from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.semconv import EVENTS_SKIPPED, MAX_TIME
 from mosaic.contracts.views import (
     CheckpointInfo,
-    DaemonStatus,
     EnvironmentDetails,
     EnvironmentListing,
     EpisodeRow,
-    Evaluation,
     MetricsCursor,
     MetricSeries,
     RunView,
     Verdict,
-    WandbStatus,
 )
 from mosaic.submission.caller_environment import (
     import_folders,
@@ -51,7 +47,6 @@ from mosaic.submission.caller_environment import (
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
     from mosaic.client.session_control import SessionControl
-    from mosaic.contracts.disk_views import DiskUsage, PrunePart, TrashedRun
     from mosaic.contracts.events import Event
     from mosaic.contracts.payload import Payload
     from mosaic.contracts.play_results import PlaySummary
@@ -66,8 +61,6 @@ MAX_SMALL_FILE_BYTES = 64 << 20
 MAX_LINKS = 8
 MAX_GRID_SIDE = 256
 """Rows and columns of the environments in an image."""
-CHECK_TIMEOUT_S = 300.0
-"""For calls that wait for a worker's checker, which may have to start first, or that copy files."""
 
 
 class SubmissionUncertain(NoDaemon):
@@ -127,19 +120,16 @@ class RunFile(NamedTuple):
     """Of a symbolic link, such as `checkpoints/last`; else empty."""
 
 
-class TrainerClient:
-    """`run` is an id, a unique beginning or end of one, a name that only one run has, or `last`.
+class TrainerClient(DaemonChannel):
+    """The verbs of trainer.proto, and what takes more than a call: `run` is in each what it is there.
 
     Every method raises the MosaicError that the daemon raised.
     """
 
     def __init__(self, channel: grpc.Channel, token: str, is_local: bool = True, trainer_label: str = "") -> None:
         """`is_local`: the daemon's files can be opened on this machine. `trainer_label` names one on another."""
+        super().__init__(channel, token, trainer_label)
         self.is_local = is_local
-        self._daemon = DaemonChannel(channel, token, trainer_label)
-
-    def close(self) -> None:
-        self._daemon.close()
 
     def __enter__(self) -> TrainerClient:
         return self
@@ -161,12 +151,10 @@ class TrainerClient:
         `environment` is for a run of the caller's own program; it is never stored. `is_trusted`: what an imported
         config would execute is executed. A second call with the same `key` returns the run of the first.
         """
-        request = self._payload_request(payload, environment, is_trusted)
-        request.submission_key = key
-        request.submitted_by = submitter(self.is_local)
+        fields = self._payload_fields(payload, environment, is_trusted)
         try:
             with own_environment_hint(payload if self.is_local else {}):
-                return self._parse_view(self._daemon.call("SubmitRun", request, CHECK_TIMEOUT_S))
+                return self.submit_run(**fields, submission_key=key, submitted_by=submitter(self.is_local))
         except NoDaemon as error:
             raise SubmissionUncertain(error) from None
 
@@ -174,60 +162,39 @@ class TrainerClient:
         self, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None, is_trusted: bool = False
     ) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
-        request = self._payload_request(payload, environment, is_trusted)
         with own_environment_hint(payload if self.is_local else {}):
-            return self._daemon.decode(Verdict, self._daemon.call("CheckRun", request, CHECK_TIMEOUT_S).json)
+            return self.check_run(**self._payload_fields(payload, environment, is_trusted))
 
-    def _payload_request(
+    def _payload_fields(
         self, payload: Mapping[str, Any], environment: Mapping[str, str] | None, is_trusted: bool
-    ) -> pb.PayloadRequest:
+    ) -> dict[str, Any]:
         if environment is not None and not self.is_local:
             raise NotAllowed(
                 "A program runs in the environment of whoever submits it, which is not sent to another machine. Log in "
                 "on the trainer's machine, and run it there: mosaic run -- …"
             )
-        return pb.PayloadRequest(
-            payload_json=json.dumps(self._add_imports(payload)),
-            environment=environment or {},
-            is_trusted=is_trusted,
-            tracking=tracking_environment(payload, self.is_local) if environment is None else {},
-        )
-
-    def _add_imports(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the modules that the config names; a remote trainer has other files."""
-        return with_imports(payload) if self.is_local else dict(payload)
-
-    def cancel(self, run: str) -> RunView:
-        """Requests a stop and returns at once; watch the run for its end."""
-        return self._parse_view(self._daemon.call("CancelRun", pb.RunRequest(run=run)))
-
-    def pause(self, run: str) -> RunView:
-        return self._parse_view(self._daemon.call("PauseRun", pb.RunRequest(run=run)))
+        return {
+            # With the modules that the config names; a remote trainer has other files.
+            "payload_json": json.dumps(with_imports(payload) if self.is_local else dict(payload)),
+            "environment": environment,
+            "is_trusted": is_trusted,
+            "tracking": tracking_environment(payload, self.is_local) if environment is None else {},
+        }
 
     def resume(self, run: str, total_timesteps: int | None = None, is_trusted: bool = False) -> RunView:
         """Unpauses a run, or continues it from its last checkpoint; `is_trusted` as in `submit`."""
         folders = import_folders() if self.is_local else ()
-        request = pb.ResumeRequest(
-            run=run, total_timesteps=total_timesteps, is_trusted=is_trusted, import_folders=folders
-        )
-        return self._parse_view(self._daemon.call("ResumeRun", request, CHECK_TIMEOUT_S))
-
-    def get(self, run: str) -> RunView:
-        return self._parse_view(self._daemon.call("GetRun", pb.RunRequest(run=run)))
+        return self.resume_run(run, total_timesteps=total_timesteps, is_trusted=is_trusted, import_folders=folders)
 
     def config(self, run: str) -> Json:
         """The payload as it was accepted, to be shown or submitted again."""
-        reply = self._daemon.call("GetConfig", pb.RunRequest(run=run))
+        reply = self.call("GetConfig", pb.RunRequest(run=run))
         try:
             config: Json = decode_limited(reply.json, "The run's config")
             require_sections(config)
         except ConfigRefused as error:
-            raise self._daemon.bad_reply(str(error)) from None
+            raise self.bad_reply(str(error)) from None
         return config
-
-    def settings(self, run: str) -> RunSettings:
-        """Every setting with its default, and what the run was started with."""
-        return self._daemon.decode(RunSettings, self._daemon.call("ReadSettings", pb.RunRequest(run=run)).json)
 
     def payload(self, run: str) -> Payload:
         """The same, to read fields of it."""
@@ -246,77 +213,28 @@ class TrainerClient:
         limit: int = 0,
     ) -> list[RunView]:
         """Newest first. `status` takes stages and outcomes. Long lists come in several replies."""
-        request = pb.ListRequest(
-            status=status,
-            tag=tags,
-            algo=algo,
-            env_id=env_id,
-            group=group,
-            include_archived=include_archived,
-        )
         views: list[RunView] = []
+        before = ""
         while True:
-            request.limit = min(RUNS_PER_REPLY, limit - len(views)) if limit else RUNS_PER_REPLY
-            part = [self._daemon.decode(RunView, text) for text in self._daemon.call("ListRuns", request).views_json]
+            count = min(RUNS_PER_REPLY, limit - len(views)) if limit else RUNS_PER_REPLY
+            part = self.list_runs(
+                status,
+                tag=tags,
+                algo=algo,
+                env_id=env_id,
+                group=group,
+                include_archived=include_archived,
+                limit=count,
+                before=before,
+            )
             views += part
-            if len(part) > request.limit or len({view.run_id for view in views}) < len(views):
-                raise self._daemon.bad_reply("its list of runs repeats itself")
-            if len(part) < request.limit or len(views) == limit:
+            if len(part) > count or len({view.run_id for view in views}) < len(views):
+                raise self.bad_reply("its list of runs repeats itself")
+            if len(part) < count or len(views) == limit:
                 return views
             if len(views) > MAX_RUNS:
-                raise self._daemon.bad_reply(f"its list has more than {MAX_RUNS:,} runs")
-            request.before = views[-1].run_id
-
-    def annotate(
-        self,
-        run: str,
-        add_tags: Sequence[str] = (),
-        remove_tags: Sequence[str] = (),
-        notes: str | None = None,
-        is_archived: bool | None = None,
-        priority: int | None = None,
-        run_name: str | None = None,
-    ) -> RunView:
-        """Changes what is given. `priority` is for queued runs; an empty `run_name` removes the name."""
-        request = pb.AnnotateRequest(
-            run=run,
-            add_tags=add_tags,
-            remove_tags=remove_tags,
-            notes=notes,
-            is_archived=is_archived,
-            priority=priority,
-            run_name=run_name,
-        )
-        return self._parse_view(self._daemon.call("AnnotateRun", request))
-
-    def delete(self, run: str) -> RunView:
-        """Moves the folder of a finished run to `trainer/trash/`; an active one is refused."""
-        return self._parse_view(self._daemon.call("DeleteRun", pb.RunRequest(run=run)))
-
-    def import_run(self, path: str) -> RunView:
-        """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
-        return self._parse_view(self._daemon.call("ImportRun", pb.ImportRequest(path=path), CHECK_TIMEOUT_S))
-
-    def trash(self, has_sizes: bool = False) -> Iterator[TrashedRun]:
-        """The deleted runs, the newest first; `import_run` restores one by its path, `prune` deletes it for good."""
-        from mosaic.contracts.disk_views import TrashedRun
-
-        for reply in self._daemon.stream("ListTrash", pb.TrashRequest(has_sizes=has_sizes)):
-            yield self._daemon.decode(TrashedRun, reply.json)
-
-    def disk_usage(self, runs: Sequence[str] = (), largest: int = 0) -> Iterator[DiskUsage]:
-        """Yields what was found so far, at last the whole; of these runs, or without any of the workspace."""
-        from mosaic.contracts.disk_views import DiskUsage
-
-        for reply in self._daemon.stream("ReadDiskUsage", pb.DiskRequest(runs=runs, largest=largest)):
-            yield self._daemon.decode(DiskUsage, reply.json)
-
-    def prune(self, request: pb.PruneRequest) -> Iterator[PrunePart]:
-        """Removes what finished runs no longer need, or lists it; yields the result of some runs at a time."""
-        from mosaic.contracts.disk_views import PrunePart
-
-        for reply in self._daemon.stream("PruneRuns", request):
-            yield self._daemon.decode(PrunePart, reply.json)
+                raise self.bad_reply(f"its list has more than {MAX_RUNS:,} runs")
+            before = views[-1].run_id
 
     # --- telemetry
 
@@ -329,28 +247,22 @@ class TrainerClient:
         comes first, and again when everything up to now has been replayed.
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
-        for reply in self._daemon.stream("WatchRuns", request, is_endless=True):
+        for reply in self.stream("WatchRuns", request, is_endless=True):
             batch = self._parse_batch(reply)
             yield batch._replace(events=[*batch.events, _skipped_warning(batch, run)]) if batch.skipped else batch
-
-    def telemetry(self, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
-        """Streams a run's events of the kinds `step`, `episodes` and `metrics` with their content, as `watch` does."""
-        request = pb.TelemetryFilter(run=run, kinds=kinds, after=after)
-        for reply in self._daemon.stream("StreamTelemetry", request, is_endless=True):
-            yield self._parse_batch(reply)
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         """Yields all points by tag, in parts of some thousand."""
         request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
-        for reply in self._daemon.stream("ReadMetrics", request):
+        for reply in self.stream("ReadMetrics", request):
             yield from map(self._parse_series, reply.series)
 
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         """Reads the points that were logged after `cursor`; all points, where a resume has dropped some before it."""
         request = pb.MetricsRequest(run=run, tags=tags, generation=cursor.generation, last_point=cursor.last_point)
-        replies = list(self._daemon.stream("ReadMetrics", request))
+        replies = list(self.stream("ReadMetrics", request))
         if not replies:
-            raise self._daemon.bad_reply("it has no points and no cursor")
+            raise self.bad_reply("it has no points and no cursor")
         now = MetricsCursor(replies[0].generation, replies[0].last_point)
         series = [self._parse_series(series) for reply in replies for series in reply.series]
         return MetricsUpdate(now, now.generation != cursor.generation, series)
@@ -360,24 +272,10 @@ class TrainerClient:
         from pydantic import TypeAdapter
 
         rows = TypeAdapter(list[EpisodeRow])
-        for reply in self._daemon.stream("ReadEpisodes", pb.RunRequest(run=run)):
-            with self._daemon.decoding():
+        for reply in self.stream("ReadEpisodes", pb.RunRequest(run=run)):
+            with self.decoding():
                 part = rows.validate_json(reply.json)
             yield from part
-
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
-        """Newest first, without evaluations that have no complete batch yet."""
-        for reply in self._daemon.stream("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
-            yield self._daemon.decode(Evaluation, reply.json)
-
-    def newest_evaluation(self, run: str) -> Evaluation | None:
-        """The results of one evaluation; None before its first complete batch."""
-        return next(self.evaluations(run), None)
-
-    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
-        """Newest first, without runs that W&B has nothing of."""
-        for reply in self._daemon.stream("ReadWandb", pb.RunRequest(run=run)):
-            yield self._daemon.decode(WandbStatus, reply.json)
 
     def log(
         self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False, is_both: bool = False
@@ -387,7 +285,7 @@ class TrainerClient:
         `is_both`: stdout and stderr in the order of their writing; offsets then count the bytes of both.
         """
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow, is_both=is_both)
-        for reply in self._daemon.stream("ReadLog", request, is_endless=follow, max_bytes=None):
+        for reply in self.stream("ReadLog", request, is_endless=follow, max_bytes=None):
             yield LogChunk(reply.data, reply.offset, reply.is_stderr)
 
     def search_log(self, run: str, text: str, is_stderr: bool = False, is_both: bool = False) -> LogMatches:
@@ -399,25 +297,25 @@ class TrainerClient:
         return self._search_log(pb.LogSearchRequest(run=run, is_errors=True, is_stderr=is_stderr, is_both=is_both))
 
     def _search_log(self, request: pb.LogSearchRequest) -> LogMatches:
-        return collect_matches(self._daemon.stream("SearchLog", request))
+        return collect_matches(self.stream("SearchLog", request))
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         """Lists the files below a run's folder whose name matches; `*` also matches `/`."""
-        reply = self._daemon.call("ListFiles", pb.FilesRequest(run=run, pattern=pattern))
+        reply = self.call("ListFiles", pb.FilesRequest(run=run, pattern=pattern))
         return [self._parse_file(file, pattern) for file in reply.files]
 
     def _parse_file(self, file: pb.RunFile, pattern: str) -> RunFile:
         if not is_inner_path(file.name) or not fnmatch.fnmatchcase(file.name, pattern or "*"):
-            raise self._daemon.bad_reply(f"{file.name[:200]!r} is not a file of the run that was asked for")
+            raise self.bad_reply(f"{file.name[:200]!r} is not a file of the run that was asked for")
         if file.size_bytes < 0:
-            raise self._daemon.bad_reply(f"{file.name[:200]!r} has {file.size_bytes:,} bytes")
+            raise self.bad_reply(f"{file.name[:200]!r} has {file.size_bytes:,} bytes")
         modified_at = file.modified_at if 0 <= file.modified_at <= MAX_TIME else 0.0
         return RunFile(file.name, file.size_bytes, modified_at, file.link_target)
 
     def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
         """The content of a file below a run's folder, in parts; their sum is the caller's to limit."""
         request = pb.FileRequest(run=run, name=name, offset=offset)
-        for reply in self._daemon.stream("ReadFile", request, max_bytes=None):
+        for reply in self.stream("ReadFile", request, max_bytes=None):
             yield reply.data
 
     def read_json(self, run: str, name: str) -> Any:
@@ -449,7 +347,7 @@ class TrainerClient:
         """Return where a file or folder of a run can be opened here: in place, or a copy from a remote trainer."""
         from mosaic.client.file_transfer import download
 
-        view = self.get(run)
+        view = self.get_run(run)
         for _ in range(MAX_LINKS):
             pattern = glob.escape(name)
             files = self.files(view.run_id, pattern) or self.files(view.run_id, f"{pattern}/*")
@@ -459,7 +357,7 @@ class TrainerClient:
                 folder = Path(view.run_dir) if self.is_local else download(self, view.run_id, files, on_bytes)
                 return folder / name
             name = posixpath.normpath(str(PurePosixPath(name).parent / files[0].link_target))
-        raise self._daemon.bad_reply(f"{name[:200]!r} is a link that leads to more than {MAX_LINKS} others")
+        raise self.bad_reply(f"{name[:200]!r} is a link that leads to more than {MAX_LINKS} others")
 
     def frames(
         self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
@@ -469,7 +367,7 @@ class TrainerClient:
         requests.put(pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget))
         seen = 0
         try:
-            for reply in self._daemon.stream("StreamFrames", iter(requests.get, None), is_endless=True):
+            for reply in self.stream("StreamFrames", iter(requests.get, None), is_endless=True):
                 yield self._parse_frame(reply)
                 if reply.image:
                     seen += 1
@@ -482,43 +380,37 @@ class TrainerClient:
 
         from mosaic.fastlane import FrameHud  # with numpy, which other calls do not need
 
-        info = {"rows": 1, "columns": 1, "torn": 0, "envs": [], **self._daemon.decode_json(reply.hud_json or "{}")}
+        info = {"rows": 1, "columns": 1, "torn": 0, "envs": [], **self.decode_json(reply.hud_json or "{}")}
         values = tuple(info[key] for key in ("rows", "columns", "torn", "envs"))
-        with self._daemon.decoding():
+        with self.decoding():
             rows, columns, torn, huds = TypeAdapter(tuple[int, int, int, list[FrameHud]]).validate_python(values)
         is_grid = 0 < rows <= MAX_GRID_SIDE and 0 < columns <= MAX_GRID_SIDE and len(huds) <= rows * columns
         if not is_grid or not all(0 <= hud.env < 1 << 31 for hud in huds):
-            raise self._daemon.bad_reply(f"{len(huds)} environments in a grid of {rows} by {columns}")
+            raise self.bad_reply(f"{len(huds)} environments in a grid of {rows} by {columns}")
         if reply.image and not reply.image.startswith(b"\xff\xd8"):
-            raise self._daemon.bad_reply("a frame is not a JPEG")
+            raise self.bad_reply("a frame is not a JPEG")
         return FrameUpdate(reply.state, reply.reason, reply.image, rows, columns, torn, huds)
 
     def control_session(self, run: str) -> SessionControl:
         """Open a stream of commands to a play session."""
         from mosaic.client.session_control import SessionControl
 
-        return SessionControl(self._daemon, run)
+        return SessionControl(self, run)
 
     # --- decoding
 
-    def _parse_view(self, reply: pb.RunReply) -> RunView:
-        return self._daemon.decode(RunView, reply.view_json)
-
-    def _parse_status(self, reply: pb.JsonReply) -> DaemonStatus:
-        return self._daemon.decode(DaemonStatus, reply.json)
-
     def _parse_series(self, series: pb.MetricSeries) -> MetricSeries:
         if not len(series.steps) == len(series.at) == len(series.values):
-            raise self._daemon.bad_reply("a metric has steps, times and values of different counts")
+            raise self.bad_reply("a metric has steps, times and values of different counts")
         return MetricSeries(make_printable(series.tag, kept=""), series.steps, series.at, series.values)
 
     def _parse_batch(self, reply: pb.EventBatch) -> WatchBatch:
         from mosaic.contracts.events import decode_event  # many models, which most commands do not need
 
-        with self._daemon.decoding():
-            events = [decode_event(self._daemon.decode_json(event)) for event in reply.events_json]
+        with self.decoding():
+            events = [decode_event(self.decode_json(event)) for event in reply.events_json]
         if not all(map(is_run_id, filter(None, (*reply.runs_with_points, *(event.run_id for event in events))))):
-            raise self._daemon.bad_reply("an event names a run by what is not an id")
+            raise self.bad_reply("an event names a run by what is not an id")
         return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
 
     # --- workers and the daemon itself
@@ -526,7 +418,7 @@ class TrainerClient:
     def ask_worker(self, worker: str, question: Json) -> Json:
         """A question to the worker's checker, such as `{"ask": "environments"}`."""
         request = pb.AskRequest(worker=worker, question_json=json.dumps(question))
-        return self._daemon.decode_json(self._daemon.call("AskWorker", request, CHECK_TIMEOUT_S).json)
+        return self.decode_json(self.call("AskWorker", request).json)
 
     def environments(self, worker: str, family: str = "") -> list[EnvironmentListing]:
         """The environments of a worker, also those that are not installed; all, or those of one family."""
@@ -546,27 +438,7 @@ class TrainerClient:
         return self._decode_part(CheckpointInfo, answer.get("checkpoint"))
 
     def _decode_part(self, kind: type[AnyContract], data: Any) -> AnyContract:
-        return self._daemon.decode(kind, json.dumps(data))
-
-    def status(self) -> DaemonStatus:
-        """The daemon's own state."""
-        return self._parse_status(self._daemon.call("GetStatus", pb.StatusRequest()))
-
-    def set_cap(self, runs: int) -> DaemonStatus:
-        """Sets how many runs may be active at a time, until this daemon stops."""
-        return self._parse_status(self._daemon.call("SetCap", pb.CapRequest(runs=runs)))
-
-    def continue_queue(self) -> DaemonStatus:
-        """Continues a queue that was paused after several fast failures."""
-        return self._parse_status(self._daemon.call("ContinueQueue", pb.StatusRequest()))
-
-    def trust_workspace(self, is_trusted: bool = True) -> DaemonStatus:
-        """Starts what waits in a workspace that this user did not create, or makes it read-only again."""
-        return self._parse_status(self._daemon.call("TrustWorkspace", pb.TrustRequest(is_trusted=is_trusted)))
-
-    def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> None:
-        """Stops the daemon; its runs continue unless `cancel_runs`. `drain`: it stops after the last run."""
-        self._daemon.call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain))
+        return self.decode(kind, json.dumps(data))
 
 
 def _skipped_warning(batch: WatchBatch, run_id: str) -> Event:

@@ -76,7 +76,7 @@ class Application:
         self.workbench.runs.reset.connect(self._on_runs_loaded, Qt.ConnectionType.SingleShotConnection)
         if run:
             self.workbench.ask(
-                lambda trainer: trainer.get(run), lambda view: self.workbench.select(view.run_id), self.window
+                lambda trainer: trainer.get_run(run), lambda view: self.workbench.select(view.run_id), self.window
             )
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
         gc.freeze()  # widgets and runs stay: visiting them at each collection would block the window

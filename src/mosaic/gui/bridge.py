@@ -207,7 +207,7 @@ class Bridge(QObject):
         while not self._stop_event.is_set():
             try:
                 trainer = self._get_connection()
-                status = trainer.status()
+                status = trainer.get_status()
                 batches = trainer.watch(cursor)
                 first = next(batches, None)  # the cursor before the runs are listed, so that nothing is missed
                 if first is None:
@@ -248,7 +248,7 @@ class Bridge(QObject):
                 continue
             try:
                 started_at = time.monotonic()
-                status = trainer.status()
+                status = trainer.get_status()
                 self._is_suspended = self._is_suspended or status.is_draining
                 self._pending_signals.put(("status_polled", (trainer.runs(status=ACTIVE_STAGES), status)))
                 self._stop_event.wait(min(5.0, 4 * (time.monotonic() - started_at)))

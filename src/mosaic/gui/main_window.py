@@ -293,7 +293,9 @@ class MainWindow(QMainWindow):
             "your own, for instance copied from another machine, or if you trust those who made it.",
             "Trust it",
             lambda: self._workbench.ask(
-                lambda trainer: (trainer.trust_workspace(), trainer.runs(include_archived=True)), self._on_trusted, self
+                lambda trainer: (trainer.trust_workspace(True), trainer.runs(include_archived=True)),
+                self._on_trusted,
+                self,
             ),
         )
 

@@ -117,7 +117,7 @@ def _cancel(workbench: Workbench, views: Sequence[RunView]) -> None:
 
 
 def _stop(view: RunView, trainer: TrainerClient) -> RunView:
-    return trainer.cancel(view.run_id)
+    return trainer.cancel_run(view.run_id)
 
 
 def _queue_again(view: RunView, trainer: TrainerClient) -> RunView:
@@ -130,7 +130,7 @@ def _queue_again(view: RunView, trainer: TrainerClient) -> RunView:
     labels = (again.tags, again.notes, again.run_name, again.priority)
     if labels == (view.tags, view.notes, view.run_name, view.priority):
         return again
-    return trainer.annotate(
+    return trainer.annotate_run(
         again.run_id,
         add_tags=[tag for tag in view.tags if tag not in again.tags],
         remove_tags=[tag for tag in again.tags if tag not in view.tags],
@@ -145,7 +145,7 @@ def toggle_pause(workbench: Workbench) -> None:
     targets = workbench.target_runs()
     running = [view for view in targets if view.stage == "running"]
     if running:
-        call_for_each(workbench, running, lambda view, trainer: trainer.pause(view.run_id), _describe_pause)
+        call_for_each(workbench, running, lambda view, trainer: trainer.pause_run(view.run_id), _describe_pause)
     else:
         paused = [view for view in targets if view.stage == "paused"]
         call_for_each(workbench, paused, lambda view, trainer: trainer.resume(view.run_id), "{runs}: continuing.")
@@ -278,12 +278,12 @@ def edit_tags(workbench: Workbench) -> None:
 
     def change(added: list[str], removed: list[str]) -> None:
         def add_and_remove(view: RunView, trainer: TrainerClient) -> RunView:
-            return trainer.annotate(view.run_id, add_tags=added, remove_tags=removed)
+            return trainer.annotate_run(view.run_id, add_tags=added, remove_tags=removed)
 
         def put_back(view: RunView, trainer: TrainerClient) -> RunView:
             new = [tag for tag in added if tag not in view.tags]
             lost = [tag for tag in removed if tag in view.tags]
-            return trainer.annotate(view.run_id, add_tags=lost, remove_tags=new)
+            return trainer.annotate_run(view.run_id, add_tags=lost, remove_tags=new)
 
         back = Reversal("change the tags of {runs}", put_back, "{runs}: tags as before.")
         call_for_each(workbench, views, add_and_remove, "{runs}: tags changed.", "good", back)
@@ -315,7 +315,7 @@ def archive(workbench: Workbench, is_archived: bool = True) -> None:
 
 def archive_runs(workbench: Workbench, targets: Sequence[RunView], is_archived: bool = True) -> None:
     def set_archived(is_archived: bool) -> Operation:
-        return lambda view, trainer: trainer.annotate(view.run_id, is_archived=is_archived)
+        return lambda view, trainer: trainer.annotate_run(view.run_id, is_archived=is_archived)
 
     views = [view for view in targets if bool(view.is_archived) is not is_archived]
     texts = "{runs}: archived; the box symbol above the list shows such runs.", "{runs}: in the list again."

@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 from mosaic.client import TrainerClient
-from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.disk_views import PruneItem, TrashedRun
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.views import RunView
@@ -74,7 +73,7 @@ def _move_to_trash(workbench: Workbench, run_ids: list[str]) -> None:
             text, f"delete {count_noun(len(gone), 'run')}", partial(restore, workbench, paths, is_shown=True)
         )
 
-    workbench.ask(lambda trainer: try_each(trainer.delete, run_ids), then, workbench)
+    workbench.ask(lambda trainer: try_each(trainer.delete_run, run_ids), then, workbench)
 
 
 def restore(workbench: Workbench, paths: Sequence[str], is_shown: bool = False) -> None:
@@ -127,7 +126,7 @@ def delete_for_good(workbench: Workbench, runs: Sequence[TrashedRun]) -> None:
 
 def _prune(workbench: Workbench, run_ids: list[str]) -> None:
     def call(trainer: TrainerClient) -> list[PruneItem]:
-        return [item for part in trainer.prune(pb.PruneRequest(trashed=run_ids)) for item in part.items]
+        return [item for part in trainer.prune_runs(trashed=run_ids) for item in part.items]
 
     def then(items: list[PruneItem]) -> None:
         workbench.trash.refresh()

@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, QTimer, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QWidget
 
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import DaemonStatus, RunView
@@ -252,7 +253,10 @@ class Workbench(QObject):
             self.show_error(error)
 
     def ask(
-        self, call: Callable[[Any], Any], then: Callable[[Any], None] | None = None, owner: QObject | None = None
+        self,
+        call: Callable[[TrainerClient], Any],
+        then: Callable[[Any], None] | None = None,
+        owner: QObject | None = None,
     ) -> None:
         """`bridge.ask`, with errors shown to the user."""
         self.bridge.ask(call, then, self.show_error, owner)

@@ -262,7 +262,7 @@ class SweepLoop:
     def _refresh(self, run: _TrackedRun) -> None:
         if run.view.stage is not Stage.FINISHED or not run.cursor.last_point:
             # The view first: the points that are read afterwards include all of a run that has ended.
-            run.view = self._call(lambda trainer: trainer.get(run.view.run_id))
+            run.view = self._call(lambda trainer: trainer.get_run(run.view.run_id))
             update = self._call(lambda trainer: trainer.metrics_after(run.view.run_id, run.cursor, [RETURN_TAG]))
             if update.is_reload:
                 run.steps.clear()
@@ -291,7 +291,7 @@ class SweepLoop:
     def _cancel_runs(self, trial: _ActiveTrial) -> None:
         for run in trial.runs:
             with suppress(NotAllowed, UnknownName):  # it has ended by itself, or was deleted
-                self._call(lambda trainer, run_id=run.view.run_id: trainer.cancel(run_id))  # type: ignore[misc]
+                self._call(lambda trainer, run_id=run.view.run_id: trainer.cancel_run(run_id))  # type: ignore[misc]
 
     def _require_success(self, rows: list[TrialRow]) -> None:
         failed = [row for row in rows if row.status is TrialStatus.FAILED]

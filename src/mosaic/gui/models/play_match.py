@@ -117,7 +117,7 @@ class PlayMatch(QObject):
         self._timer.stop()
         for session in (self.first, self.second):
             if self.is_compared and session.is_active and (run_id := session.run_id) is not None:
-                self._bridge.call_now(lambda trainer, run_id=run_id: trainer.cancel(run_id))  # type: ignore[misc]
+                self._bridge.call_now(lambda trainer, run_id=run_id: trainer.cancel_run(run_id))  # type: ignore[misc]
             session.close()
         self.changed.emit()
 

@@ -155,7 +155,7 @@ class PlaySession(QObject):
         self._is_stopping = True
         if self.run_id is not None and self.is_active:
             run_id = self.run_id
-            self._bridge.ask(lambda trainer: trainer.cancel(run_id), None, self._on_call_failed, self)
+            self._bridge.ask(lambda trainer: trainer.cancel_run(run_id), None, self._on_call_failed, self)
         self.changed.emit()
 
     def retry(self) -> None:

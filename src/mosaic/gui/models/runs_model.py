@@ -109,7 +109,7 @@ class RunsModel(QObject):
         self.update([view for view in latest.values() if view is not None])
         # A sidecar may start to write after the run itself has ended and is no longer polled.
         for run_id in {event.run_id for event in events if event.source == "sidecar"} - set(latest):
-            self._bridge.ask(methodcaller("get", run_id), lambda view: self.update([view]), owner=self)
+            self._bridge.ask(methodcaller("get_run", run_id), lambda view: self.update([view]), owner=self)
 
 
 class Evaluations(QObject):
@@ -155,7 +155,7 @@ class Evaluations(QObject):
             return
         self._is_due, self._is_loading = False, True
         take = partial(self._on_result, run_id)
-        self._bridge.ask(lambda trainer: list(trainer.evaluations(run_id)), take, lambda _: take(None), self)
+        self._bridge.ask(lambda trainer: list(trainer.read_evaluations(run_id)), take, lambda _: take(None), self)
 
     def _on_result(self, run_id: str, evaluations: list[Evaluation] | None) -> None:
         self._is_loading = False
@@ -186,8 +186,9 @@ class Notes(QObject):
         self.changed.emit(SCRATCH_ID)
 
     def save(self, run_id: str, text: str) -> None:
-        save_note = methodcaller("annotate", run_id, notes=text)
-        self._bridge.ask(save_note, lambda _: self.changed.emit(run_id), None, self)
+        self._bridge.ask(
+            lambda trainer: trainer.annotate_run(run_id, notes=text), lambda _: self.changed.emit(run_id), None, self
+        )
 
 
 def sort_queue(views: Iterable[RunView]) -> list[RunView]:

@@ -43,7 +43,7 @@ class Trash(QObject):
 
     def _read(self) -> None:
         has_sizes = self._has_sizes
-        self._bridge.ask(lambda trainer: tuple(trainer.trash(has_sizes)), self._show, None, self)
+        self._bridge.ask(lambda trainer: tuple(trainer.list_trash(has_sizes)), self._show, None, self)
 
     def _show(self, runs: tuple[TrashedRun, ...]) -> None:
         is_first, self.is_loaded = not self.is_loaded, True

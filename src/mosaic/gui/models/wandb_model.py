@@ -36,7 +36,7 @@ class WandbRunStatus(NamedTuple):
 def fetch_status(trainer: TrainerClient, run_id: str, root: Path) -> WandbRunStatus:
     """Queries the daemon, the run's config and the user's settings; slow."""
     wandb = WandbArtifacts.model_validate(trainer.config(run_id).get("artifacts", {}).get("wandb") or {})
-    return WandbRunStatus(next(iter(trainer.wandb(run_id)), None), resolve_proxies(wandb, root))
+    return WandbRunStatus(next(iter(trainer.read_wandb(run_id)), None), resolve_proxies(wandb, root))
 
 
 def can_sync(state: WandbStatus | None) -> bool:

@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QComboBox, QWidget
 
+from mosaic.client import TrainerClient
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.contracts.views import RunView
 from mosaic.formatting import count_noun
@@ -389,7 +390,7 @@ class ComparePage(QWidget):
             self._timer.start(0 if is_loading else REFRESH_MS)
 
 
-def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, dict[str, Any]]:
+def _read_settings(run_ids: list[str], trainer: TrainerClient) -> dict[str, dict[str, Any]]:
     return {run_id: comparison_settings(None, trainer.config(run_id)) for run_id in run_ids}
 
 

@@ -34,7 +34,7 @@ class ConfigDetails:
 
 def read_config(trainer: TrainerClient, run_id: str) -> ConfigDetails:
     payload = trainer.config(run_id)
-    return ConfigDetails(payload, trainer.settings(run_id), to_command(payload), to_python(payload))
+    return ConfigDetails(payload, trainer.read_settings(run_id), to_command(payload), to_python(payload))
 
 
 class ConfigTab(QWidget):

@@ -340,6 +340,6 @@ class FastLaneTab(QWidget):
 
 def _last_summary(trainer: TrainerClient, run_id: str) -> tuple[str, EvaluationBatch | None]:
     """The last batch that was completed before events were received."""
-    for evaluation in trainer.evaluations(run_id):
+    for evaluation in trainer.read_evaluations(run_id):
         return run_id, evaluation.summary.batches[-1]
     return run_id, None

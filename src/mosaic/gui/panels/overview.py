@@ -129,7 +129,7 @@ class OverviewTab(QWidget):
         run_id = self._run_id
         if run_id:
             self._workbench.bridge.ask(
-                lambda trainer: trainer.get(run_id), lambda view: self._workbench.runs.update([view]), None, self
+                lambda trainer: trainer.get_run(run_id), lambda view: self._workbench.runs.update([view]), None, self
             )
 
     def _update_evaluation(self) -> None:

@@ -279,7 +279,7 @@ class RunsPanel(QWidget):
                     text, f"rename run {short_id(run_id)}", partial(self._rename, run_id, before, is_undo=True)
                 )
 
-        self._workbench.ask(lambda trainer: trainer.annotate(run_id, run_name=name), then, self)
+        self._workbench.ask(lambda trainer: trainer.annotate_run(run_id, run_name=name), then, self)
 
     # --- selection
 

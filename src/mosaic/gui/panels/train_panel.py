@@ -312,5 +312,5 @@ def _mean_size(trainer: TrainerClient, runs: Sequence[RunView]) -> float | None:
     """Of these runs on the disk, in bytes."""
     if not runs:
         return None
-    *_, usage = trainer.disk_usage([view.run_id for view in runs])  # the last one covers all of them
+    *_, usage = trainer.read_disk_usage([view.run_id for view in runs])  # the last one covers all of them
     return usage.total_bytes / usage.run_count if usage.run_count else None

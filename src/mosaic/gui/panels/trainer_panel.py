@@ -222,7 +222,7 @@ class TrainerPage(QWidget):
             self.refresh()
             return
         self._workbench.ask(
-            lambda trainer: trainer.annotate(run_id, priority=priority),
+            lambda trainer: trainer.annotate_run(run_id, priority=priority),
             lambda view: self._workbench.runs.update([view]),
             self,
         )
