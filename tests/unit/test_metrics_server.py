@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import time
 from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mosaic.contracts.errors import MissingExtra, MosaicError
-from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
+from mosaic.contracts.views import DaemonStatus, GpuSample, SlotHolder, SlotUsage
 from mosaic.trainer import metrics_server
 from mosaic.trainer.metrics_server import MAX_RUNS, MetricsServer, MetricsSnapshot, is_own_host
 
 HOLDERS = (SlotHolder(run_id="A", cpus=2, gpus=(1,)), SlotHolder(run_id="B", gpus=(1,), algo="secret-algo"))
-SLOTS = SlotUsage(runs=4, busy=2, queued=3, cpus=8, gpus=2, holders=HOLDERS)
+GPUS = (None, GpuSample(util_percent=75.0, memory_used_mb=500.0))
+SLOTS = SlotUsage(runs=4, busy=2, queued=3, cpus=8, gpus=2, gpu_samples=GPUS, holders=HOLDERS)
 STATUS = DaemonStatus(
     pid=1, address="a", version="9.9", workspace="/secret/place", runs={"running": 2, "failed": 5}, slots=SLOTS
 )
@@ -27,7 +29,9 @@ class Snapshots:
 
     def __call__(self) -> MetricsSnapshot:
         self.count += 1
-        return MetricsSnapshot(STATUS, self.speeds)
+        started = {"R000": time.time() - 90.0}
+        ends = {("failed", "memory_limit"): 3, ("lost", "lost"): 1}
+        return MetricsSnapshot(STATUS, self.speeds, started, ends, (1000, 250))
 
 
 @pytest.fixture
@@ -69,6 +73,12 @@ def test_the_answer_has_runs_slots_speeds_and_the_process(server: MetricsServer)
     assert samples[("mosaic_steps_per_second",)] == 1.5 * (MAX_RUNS + 10)
     assert samples[("process_resident_memory_bytes",)] > 1e6
     assert ("process_cpu_seconds_total",) in samples
+    assert samples["mosaic_run_seconds", "R000"] >= 90.0
+    assert samples["mosaic_runs_unsuccessful_total", "memory_limit", "failed"] == 3
+    assert samples["mosaic_runs_unsuccessful_total", "lost", "lost"] == 1
+    assert (samples[("mosaic_disk_bytes",)], samples[("mosaic_disk_free_bytes",)]) == (1000, 250)
+    assert (samples["mosaic_gpu_utilization", "1"], samples["mosaic_gpu_memory_used_bytes", "1"]) == (0.75, 5e8)
+    assert ("mosaic_gpu_utilization", "0") not in samples, "it could not be read"
     assert "secret" not in text
 
 

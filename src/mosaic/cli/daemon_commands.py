@@ -83,7 +83,7 @@ def _daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_arguments(options: Mapping[str, float | str | None]) -> list[str]:
-    if options["metrics_port"] is not None:
+    if options["metrics_port"] is not None or options.get("metrics_listen"):
         from mosaic.trainer.metrics_server import require_metrics_extra
 
         require_metrics_extra()
@@ -93,6 +93,10 @@ def _to_arguments(options: Mapping[str, float | str | None]) -> list[str]:
         raise MissingExtra(f"Runs on {executor} need the extra {executor!r}: pip install 'mosaic-rl[{executor}]'.")
     given = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items() if value is not None}
     return [text for pair in given.items() for text in pair]
+
+
+def _metrics_url(address: str | None) -> str | None:
+    return f"{address if '://' in address else f'http://{address}'}/metrics" if address else None
 
 
 @command()
@@ -144,7 +148,7 @@ def status_rows(status: DaemonStatus) -> list[tuple[str, str | None]]:
         ("executor", status.default_executor if status.default_executor != LOCAL_EXECUTOR else None),
         ("state", "draining: no further run is started" if status.is_draining else None),
         ("paused", status.paused),
-        ("metrics", f"http://{status.metrics_address}/metrics" if status.metrics_address else None),
+        ("metrics", _metrics_url(status.metrics_address)),
         ("disk", status.full_disk),
         ("index", status.rebuilt_index),
         ("log", status.log),
@@ -254,6 +258,11 @@ def _wait_until_gone(context: CliContext, process: ProcessIdentity, timeout_s: f
     metavar="HOST[:PORT]",
     help="Also serve other machines there, by TLS and with a token. 0.0.0.0: on all addresses.",
 )
+@click.option(
+    "--metrics-listen",
+    metavar="HOST[:PORT]",
+    help="Serve metrics for a Prometheus on another machine there, by TLS and with a token of their own.",
+)
 @pass_context
 def run(context: CliContext, /, **options: Any) -> int:
     """Runs the daemon in the foreground, until Ctrl-C, or as --idle-s says.
@@ -265,6 +274,11 @@ def run(context: CliContext, /, **options: Any) -> int:
     context.use_local()
     context.print_workspace()
     output.print_message(f"Ctrl-C stops the daemon; runs continue. Its log: {context.workspace.daemon_log}")
+    if options["metrics_listen"]:
+        output.print_message(
+            f"A Prometheus that reads the metrics needs {context.workspace.metrics_token} and "
+            f"{context.workspace.certificate}."
+        )
     if options["idle_s"] is None:
         options["idle_s"] = math.inf
     return main(["--var", str(context.workspace.root), *_to_arguments(options)])

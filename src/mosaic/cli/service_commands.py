@@ -32,6 +32,9 @@ def unit_path() -> Path:
 @click.option(
     "--listen", metavar="HOST[:PORT]", help="Serve other machines there, by TLS. Without it: this machine only."
 )
+@click.option(
+    "--metrics-listen", metavar="HOST[:PORT]", help="Serve metrics for a Prometheus on another machine there."
+)
 @click.option("--max-runs", metavar="N", type=click.IntRange(1), help="How many runs at a time.")
 @click.option("--executor", type=click.Choice(EXECUTORS), help="Where runs are started that name no executor.")
 @click.option("--ray-address", metavar="HOST:PORT", help="The Ray cluster of --executor ray.")
@@ -42,6 +45,7 @@ def unit_path() -> Path:
 def install_service(
     context: CliContext,
     listen: str | None,
+    metrics_listen: str | None,
     max_runs: int | None,
     executor: str | None,
     ray_address: str | None,
@@ -54,12 +58,11 @@ def install_service(
     So that it runs without a login, too: loginctl enable-linger
     """
     context.use_local()
-    if listen is not None:
-        from mosaic.trainer.listeners import parse_listen_address
+    from mosaic.trainer.listeners import METRICS_FLAG, parse_listen_address
 
-        listen = parse_listen_address(listen)
     given = {
-        "--listen": listen,
+        "--listen": None if listen is None else parse_listen_address(listen),
+        METRICS_FLAG: None if metrics_listen is None else parse_listen_address(metrics_listen, METRICS_FLAG),
         "--max-runs": max_runs,
         "--executor": executor,
         "--ray-address": ray_address,

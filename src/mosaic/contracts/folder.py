@@ -113,6 +113,10 @@ class Workspace:
         """Key and certificate of a daemon that other machines reach; 0600."""
         self.remote_token = self.trainer / "remote_token"
         """What clients on other machines need; 0600."""
+        self.metrics_token = self.trainer / "metrics_token"
+        """What a Prometheus on another machine needs; 0600. It allows nothing else."""
+        self.certificate = self.trainer / "certificate.pem"
+        """The certificate of `tls_identity.pem` without its key, for that Prometheus."""
         self.daemon_lock = self.trainer / "daemon.lock"
         """Held by the only daemon of the workspace."""
         self.reserve = self.trainer / "reserve"
@@ -172,9 +176,10 @@ class Workspace:
         if self.is_named_trusted or not os.path.lexists(self.root):
             return
         folders = (self.root, self.trainer, self.runs, self.trash, self.logs)
-        files = (self.daemon_file, self.daemon_lock, self.index, self.reserve, self.tls_identity, self.remote_token)
+        files = (self.daemon_file, self.daemon_lock, self.index, self.reserve)
+        keys = (self.tls_identity, self.remote_token, self.metrics_token)
         logs = (self.daemon_log, self.daemon_console, self.cli_log, self.gui_log)
-        for path in (*folders, *files, *logs):
+        for path in (*folders, *files, *keys, *logs):
             with suppress(FileNotFoundError, NotADirectoryError):
                 self._require_own_path(path)
 

@@ -24,7 +24,7 @@ from mosaic.trainer.executors.slurm.settings import (
     SlurmSettings,
     parse_settings,
 )
-from mosaic.trainer.listeners import parse_listen_address
+from mosaic.trainer.listeners import METRICS_FLAG, parse_listen_address
 
 log = structlog.get_logger("mosaic.trainer")
 
@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ray-address", help="of the Ray cluster  [RAY_ADDRESS, or one on this machine]")
     parser.add_argument("--slurm", help="settings of Slurm jobs: 'partition=gpu account=lab'  [MOSAIC_SLURM]")
     parser.add_argument("--metrics-port", type=int, help="serve metrics for Prometheus on this port; 0: any")
+    parser.add_argument("--metrics-listen", help="serve them to other machines on this HOST:PORT, by TLS")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_S)
     gc.freeze()  # what was imported stays: to search it for garbage would stop all threads for 40 ms, again and again
@@ -62,6 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _check_machine()
         listen = parse_listen_address(options.listen) if options.listen else None
+        if options.metrics_listen and options.metrics_port is not None:
+            raise BadInput("--metrics-port and --metrics-listen exclude each other.")
+        metrics_listen = parse_listen_address(options.metrics_listen, METRICS_FLAG) if options.metrics_listen else None
         idle_s = (math.inf if listen else IDLE_TIMEOUT_S) if options.idle_s is None else options.idle_s
         Daemon(
             workspace,
@@ -75,6 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.ray_address,
             _slurm_settings(options.slurm),
             lambda address, fingerprint: _print_listening(workspace, address, fingerprint),
+            metrics_listen,
         ).run()
     except MosaicError as error:
         print(error, file=sys.stderr)

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import signal
 import sqlite3
 import threading
@@ -23,6 +24,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from mosaic import __version__
+from mosaic.common.certificates import split_address
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import file_size, write_json
 from mosaic.common.processes import own_identity
@@ -55,7 +57,7 @@ from mosaic.trainer.server import CallCounter, CallThreads, VerbServer
 from mosaic.trainer.services import Services
 from mosaic.trainer.submissions import Submissions
 from mosaic.trainer.supervisor import Supervisor
-from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity
+from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity, load_or_create_metrics_identity
 from mosaic.trainer.workspace_lock import WorkspaceLock
 from mosaic.workers import discover_workers
 
@@ -101,8 +103,10 @@ class Daemon:
         ray_address: str | None = None,
         slurm: SlurmSettings | None = None,
         on_listening: Callable[[str, str], object] = lambda address, fingerprint: None,
+        metrics_listen: str | None = None,
     ) -> None:
         """`listen`: where other machines reach it; `on_listening` is called with it and the fingerprint.
+        `metrics_listen`: where they read its metrics.
 
         `executor`: where runs are started that name none.
         """
@@ -113,6 +117,7 @@ class Daemon:
         self._idle_s = idle_s
         self._script_umask = script_umask
         self._metrics_port = metrics_port
+        self._metrics_listen = metrics_listen
         self._metrics: MetricsServer | None = None
         self._listen = listen
         self._default_executor = executor
@@ -200,7 +205,12 @@ class Daemon:
         verbs.add_to(server)
         await _add_standard_services(server)
         self._started_at = time.time()
-        if self._metrics_port is not None:
+        if self._metrics_listen is not None:
+            self.require_writable()  # as for --listen
+            host, port = split_address(self._metrics_listen, 0) or ("", 0)
+            identity = load_or_create_metrics_identity(self._workspace)
+            self._metrics = MetricsServer(port, self._take_snapshot, host, identity)
+        elif self._metrics_port is not None:
             self._metrics = MetricsServer(self._metrics_port, self._take_snapshot)
         self._loop = asyncio.get_running_loop()
         self._shutdown_requested = asyncio.Event()
@@ -345,9 +355,14 @@ class Daemon:
         )
 
     def _take_snapshot(self) -> MetricsSnapshot:
-        running = [record.run_id for record in list(self._records.active.values()) if record.holds_slot]
-        speeds = {run_id: self._records.index.get_progress(run_id).sps or 0.0 for run_id in running}
-        return MetricsSnapshot(self.status(), speeds)
+        running = {record.run_id: record for record in list(self._records.active.values()) if record.holds_slot}
+        return MetricsSnapshot(
+            self.status(),
+            {run_id: self._records.index.get_progress(run_id).sps or 0.0 for run_id in running},
+            {run_id: record.started_at for run_id, record in running.items() if record.started_at is not None},
+            dict(self.supervisor.ends),
+            shutil.disk_usage(self._workspace.root)[::2],
+        )
 
     def set_cap(self, runs: int) -> None:
         """Sets how many runs may be active at a time. Active runs continue, even above the limit."""

@@ -415,6 +415,17 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
     return Outcome.SUCCEEDED, f"It ended without an error.{ended}"
 
 
+def failure_cause(event: LifecycleEvent) -> str:
+    """Return one of a few words for why a run ended, for metrics."""
+    if isinstance(event, StartFailed):
+        return "not_started"
+    if not isinstance(event, Ended):
+        return "lost"
+    if event.exited.cause in ("time_limit", "memory_limit"):
+        return str(event.exited.cause)
+    return "exit_code" if event.exited.signal is None else "signal"
+
+
 def _resume_hint(record: RunRecord) -> str:
     return f"If it saved a checkpoint, resume from there: mosaic resume {record.run_id}"
 

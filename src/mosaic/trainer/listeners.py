@@ -27,11 +27,17 @@ REMOTE_OPTIONS: tuple[tuple[str, int], ...] = (
 """So that both sides notice a connection that was cut."""
 
 
-def parse_listen_address(text: str) -> str:
-    """Return `HOST:PORT` for --listen, with the default port where none is given."""
-    parts = split_address(text, PORT)
+METRICS_FLAG = "--metrics-listen"
+METRICS_PORT = 9464
+"""OpenTelemetry's for what Prometheus reads."""
+
+
+def parse_listen_address(text: str, flag: str = "--listen") -> str:
+    """Return `HOST:PORT` for the flag, with the default port where none is given."""
+    port = METRICS_PORT if flag == METRICS_FLAG else PORT
+    parts = split_address(text, port)
     if parts is None:
-        raise BadInput(f"--listen {text!r} is not valid; expected HOST or HOST:PORT, such as 0.0.0.0:{PORT}.")
+        raise BadInput(f"{flag} {text!r} is not valid; expected HOST or HOST:PORT, such as 0.0.0.0:{port}.")
     return join_address(*parts)
 
 

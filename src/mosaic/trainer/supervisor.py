@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -44,6 +45,7 @@ from mosaic.contracts.options import RunKind
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
+from mosaic.formatting import BAD_OUTCOMES
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
 from mosaic.trainer import lifecycle as life
@@ -89,6 +91,8 @@ class Supervisor:
         self._end = threading.Event()
         self.is_draining = False
         self.failure_breaker = FastFailureBreaker()
+        self.ends: Counter[tuple[str, str]] = Counter()
+        """By outcome and cause: the runs that have ended without success."""
         self._notified_waiting: set[str] = set()
         """Runs that were notified why they wait."""
         self._runs_with_slot: set[str] = set()
@@ -291,6 +295,8 @@ class Supervisor:
             if is_refused and not self._records.is_read_only:
                 self._records.send_command(run_id, STOP)
             self._records.put(changed)
+            if changed.outcome in BAD_OUTCOMES and not changed.is_active:
+                self.ends[str(changed.outcome), life.failure_cause(event)] += 1
             if changed.is_active or changed.is_attached:
                 return
             if changed.attempts and changed.attempts[-1].node and not self._records.is_read_only:

@@ -42,13 +42,24 @@ def load_or_create_identity(workspace: Workspace) -> TlsIdentity:
             f"{workspace.tls_identity} is damaged; expected a key and a certificate. Delete it: the daemon then makes "
             "another one, which every client has to accept again."
         ) from None
-    token = _read_private(workspace.remote_token)
+    return TlsIdentity(key + end, certificate, _load_or_create_token(workspace.remote_token))
+
+
+def load_or_create_metrics_identity(workspace: Workspace) -> TlsIdentity:
+    """The same with the token that reads the metrics and nothing else. The certificate is written without its key."""
+    identity = load_or_create_identity(workspace)
+    write_text(workspace.certificate, identity.certificate)
+    return identity._replace(token=_load_or_create_token(workspace.metrics_token))
+
+
+def _load_or_create_token(path: Path) -> str:
+    token = _read_private(path)
     if token is None:
         token = secrets.token_hex(32)
-        write_text(workspace.remote_token, token + "\n", mode=0o600, is_durable=True)
+        write_text(path, token + "\n", mode=0o600, is_durable=True)
     if not token.strip():
-        raise BadInput(f"{workspace.remote_token} is empty. Delete it: the daemon then makes another token.")
-    return TlsIdentity(key + end, certificate, token.strip())
+        raise BadInput(f"{path} is empty. Delete it: the daemon then makes another token.")
+    return token.strip()
 
 
 def _read_private(path: Path) -> str | None:
@@ -70,7 +81,7 @@ def _create_key_pair() -> str:
         from cryptography.x509.oid import NameOID
     except ImportError:
         raise MissingExtra(
-            "--listen makes a certificate at its first use, for which cryptography is needed: "
+            "--listen and --metrics-listen make a certificate at their first use, for which cryptography is needed: "
             "pip install 'mosaic-rl[remote]'"
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
