@@ -47,7 +47,7 @@ def test_other_machines_read_metrics_by_tls_and_with_a_token_of_their_own(worksp
     with running_daemon(workspace, plugins, "--metrics-listen", f"127.0.0.1:{port}") as (_, trainer):
         failing = trainer.submit(scripted(exit=3)).run_id
         assert ended(trainer, failing).outcome == "failed"
-        assert trainer.status().metrics_address == f"https://127.0.0.1:{port}"
+        assert trainer.get_status().metrics_address == f"https://127.0.0.1:{port}"
         assert f"https://127.0.0.1:{port}/metrics" in mosaic(workspace, "daemon", "status").out
         assert oct(workspace.metrics_token.stat().st_mode & 0o777) == "0o600"
         assert "PRIVATE" not in workspace.certificate.read_text()
@@ -72,7 +72,7 @@ def test_other_machines_read_metrics_by_tls_and_with_a_token_of_their_own(worksp
         assert code == 200
         assert 'mosaic_runs_unsuccessful_total{cause="exit_code",outcome="failed"} 1.0' in text
         assert "mosaic_disk_free_bytes" in text
-        address = trainer.status().address
+        address = trainer.get_status().address
         with grpc.insecure_channel(address) as channel, pytest.raises(ProofRefused):
             identify(channel, tokens[0])
     both = mosaic(workspace, "daemon", "run", "--metrics-port", "0", "--metrics-listen", "127.0.0.1")
