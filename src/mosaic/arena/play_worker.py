@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,12 @@ from mosaic import __version__
 from mosaic.arena.actors import Seat, action_count, make_actor
 from mosaic.arena.environment_details import EnvironmentQuestion, describe_environment, list_play_environments
 from mosaic.arena.episode_recorder import EpisodeRecorder
+from mosaic.arena.episode_summary import summarize_values
 from mosaic.arena.human import action_names
 from mosaic.arena.play_envs import PlayEnv, make_play_env
-from mosaic.arena.play_session import PlaySession
-from mosaic.arena.play_summary import summarize_session
-from mosaic.arena.played_seat import NamedActor, PlayedSeat
+from mosaic.arena.play_session import NamedActor, PlayedSeat, PlaySession, PreparedSession
 from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.replay_choice import choose_session_replay
-from mosaic.arena.session_state import StateWriter
 from mosaic.arena.simulation import library_versions
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.files import write_json
@@ -35,8 +33,8 @@ from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.play import ANY_AGENT, HUMAN, PLAY_WORKER, PlayConfig
+from mosaic.contracts.views import PlayedEpisode
 from mosaic.envs.factory import describe_env, find_family, render_help
-from mosaic.envs.families import EnvEntry
 from mosaic.envs.user_modules import allow_imports
 from mosaic.fastlane import FrameTap
 from mosaic.run import Run
@@ -49,24 +47,6 @@ DEFAULT_RATE_HZ = 15.0
 """Of a human in an environment without a rate of its own."""
 FRAME_RATE_HZ = 120.0
 FRAME_BUDGET = 0.5
-
-
-@dataclass(frozen=True)
-class PreparedSession:
-    """A session that is about to start: everything in its config has been checked."""
-
-    header: RecordingHeader
-    env: PlayEnv
-    seats: tuple[PlayedSeat, ...]
-    entry: EnvEntry | None
-    action_names: tuple[str, ...]
-    rate_hz: float | None
-    own_rate_hz: float | None
-
-    def close(self) -> None:
-        for seat in self.seats:
-            seat.close()
-        self.env.close()
 
 
 def prepare(config: PlayConfig, report: Callable[..., None] | None = None) -> PreparedSession:
@@ -146,17 +126,7 @@ def run_session(config: PlayConfig, folder: RunFolder) -> None:
         tap = _make_tap(config, run, env)
         if tap is not None:
             stack.callback(tap.close)
-        session = PlaySession(
-            config,
-            run,
-            env,
-            prepared.seats,
-            recorder,
-            StateWriter(folder, env, prepared.entry, prepared.action_names, prepared.own_rate_hz),
-            prepared.rate_hz,
-            tap,
-            is_real_time=prepared.own_rate_hz is not None,
-        )
+        session = PlaySession(config, run, prepared, recorder, tap)
         stack.callback(session.close)
         sessions.append(session)
         try:
@@ -177,6 +147,29 @@ def _make_tap(config: PlayConfig, run: Run, env: PlayEnv) -> FrameTap | None:
     """Frames of a session are what it is for: they may take half of its time, unlike those of a training."""
     frames = LiveFrames(run.folder, 1, run.warn, render_help(config.env_id))
     return frames.tap(env.env, 0, 1, rate_hz=FRAME_RATE_HZ, budget=FRAME_BUDGET)
+
+
+def summarize_session(
+    config: PlayConfig, seats: Sequence[PlayedSeat], episodes: Sequence[PlayedEpisode]
+) -> dict[str, Any]:
+    """Return the summary as JSON: statistics by agent, totals of actors that have some, every complete episode."""
+    totals = {seat.agent: seat.summarize() for seat in seats}
+    steps = {seat.agent: seat.steps for seat in seats}
+    seeds = [episode.seed for episode in episodes]
+    lengths = [episode.length for episode in episodes]
+    return {
+        "env_id": config.env_id,
+        "episodes": [json.loads(episode.model_dump_json()) for episode in episodes],
+        "agents": {
+            agent: {
+                "actor": str(choice),
+                **summarize_values(seeds, [episode.returns[agent] for episode in episodes], lengths),
+                "steps_by_actor": steps[agent],
+                **({"totals": totals[agent]} if totals[agent] else {}),
+            }
+            for agent, choice in config.assign_actors(list(totals)).items()
+        },
+    }
 
 
 # --- the checker
