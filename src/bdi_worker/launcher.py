@@ -9,7 +9,7 @@ from bdi_worker.policy import load_for_evaluation, recording_header
 from bdi_worker.training import Training, check_training
 from bdi_worker.worker_config import BdiSettings, WorkerRequest
 from mosaic.arena.evaluation_batches import EvaluatedPolicy, play_batches
-from mosaic.arena.training_artifacts import record_training
+from mosaic.arena.recorders import record_training
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, Run
 from mosaic.run.worker_run import open_evaluation, open_training, require_checkpoint

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 from cleanrl_worker.environments.episode_log import EpisodeLog
 from cleanrl_worker.shell.launcher import build_job
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic.arena import training_artifacts
-from mosaic.arena.training_recorder import BufferedRecorder
+from mosaic.arena import recorders
+from mosaic.arena.recorders import RunRecorder
 from mosaic.contracts.folder import RunFolder
 
 PAIRS = 8
 AIM = 0.98
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-assert training_artifacts, "imported before the first recorded training, which would otherwise pay for it"
+assert recorders, "imported before the first recorded training, which would otherwise pay for it"
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class RecorderClock:
         for owner, name in (
             (EpisodeLog, "add_rollout"),
             (EpisodeLog, "mark_end"),
-            (BufferedRecorder, "flush"),
-            (BufferedRecorder, "close"),
+            (RunRecorder, "flush"),
+            (RunRecorder, "close"),
         ):
             setattr(owner, name, self._timed(getattr(owner, name)))
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mosaic.api.replays import replay_episodes
-from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.play_envs import PlayEnv, make_play_env
+from mosaic.arena.recorders import EpisodeRecorder
 from mosaic.arena.recording import Ending, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
 from mosaic.arena.simulation import Simulation
 from mosaic.contracts.errors import MissingExtra

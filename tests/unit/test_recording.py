@@ -15,10 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.play_envs import make_play_env
-from mosaic.arena.recording import ActorChange, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
-from mosaic.arena.recording_blocks import PREFIX, pack_block
+from mosaic.arena.recorders import EpisodeRecorder
+from mosaic.arena.recording import (
+    PREFIX,
+    ActorChange,
+    RecordedEpisode,
+    Recording,
+    RecordingHeader,
+    RecordingWriter,
+    pack_block,
+)
 from mosaic.contracts.errors import BadInput
 from mosaic.envs.reproducible import random_state
 
@@ -280,7 +287,7 @@ def test_a_session_is_recorded_whenever_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_s: float
 ) -> None:
     """Its short episodes share blocks, so a step takes less than four bytes."""
-    monkeypatch.setattr("mosaic.arena.episode_recorder.FLUSH_S", flush_s)
+    monkeypatch.setattr("mosaic.arena.recorders.FLUSH_S", flush_s)
     recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda *_: None, make_play_env(HEADER))
     steps = play_cartpole(recorder, 40)
     recorder.close()

@@ -88,9 +88,9 @@ def _record_training(request: WorkerRequest, run: Run, config: Any, resumed: Che
     if not request.artifacts.video.capture and not request.artifacts.record_episodes:
         yield
         return
+    from mosaic.arena.recorders import record_training
     from mosaic.arena.recording import RecordingHeader
     from mosaic.arena.simulation import library_versions
-    from mosaic.arena.training_artifacts import record_training
     from mosaic.envs.factory import find_family
 
     entry = ALGORITHMS[request.algo]

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
+import numpy as np
+
 from mosaic.arena import Episode, EvaluablePolicy, evaluate, pool_summaries, summarize
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
-from mosaic.arena.evaluation_recorder import EvaluationRecorder, open_recorder
+from mosaic.arena.recorders import EvaluationRecorder, open_evaluation_recorder
 from mosaic.arena.recording import RecordingHeader
-from mosaic.arena.step_recorder import StepRecorder
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.events import Steps
 from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.payload import Payload
@@ -37,6 +40,52 @@ SUMMARY_METRICS = ("avg_return", "median_return", "min_return", "max_return", "s
 _POLICY_FIELDS = {"algo", "env_id", "policy_path", "checkpoint_step"}
 _REQUEST_FIELDS = {"eval_batch_size", "eval_repeat", "tensorboard_dir"}
 """Fields of the summary that the run's events repeat."""
+
+FLUSH_S = 0.25
+"""Interval at which recorded steps are written."""
+MAX_ROWS_PER_EVENT = 2_000
+
+
+class StepRecorder:
+    """Writes the steps of its environments to the run's journal, a few times a second."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.rows: list[tuple[int | None, int, float, float, Any]] = []
+        self._flush_at = 0.0
+
+    def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        return RecordedEnv(env, self)
+
+    def flush_if_due(self) -> None:
+        if len(self.rows) >= MAX_ROWS_PER_EVENT or (self.rows and time.monotonic() >= self._flush_at):
+            self.flush()
+
+    def flush(self) -> None:
+        self._flush_at = time.monotonic() + FLUSH_S
+        for start in range(0, len(self.rows), MAX_ROWS_PER_EVENT):
+            self._run.event(Steps.KIND, rows=self.rows[start : start + MAX_ROWS_PER_EVENT])
+        self.rows.clear()
+
+
+class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], recorder: StepRecorder) -> None:
+        super().__init__(env)
+        self._recorder = recorder
+        self._seed: int | None = None
+        self._length = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._seed, self._length = seed, 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self._length += 1
+        self._recorder.rows.append(
+            (self._seed, self._length, time.time(), float(result[1]), np.asarray(action).tolist())
+        )
+        return result
 
 
 @dataclass(frozen=True)
@@ -188,7 +237,7 @@ class EvaluationBatches:
         self._recorder: EvaluationRecorder | None = None
         if payload.artifacts.record_episodes:
             completed = len(self.completed_batches) if is_evaluation_run else None
-            self._recorder = open_recorder(run, loaded.header, self._batch_size, completed)
+            self._recorder = open_evaluation_recorder(run, loaded.header, self._batch_size, completed)
         self._step_count = sum(sum(batch.lengths) for batch in self.completed_batches)
 
     def play_batch(self) -> bool:

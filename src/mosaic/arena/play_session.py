@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mosaic.arena.actors import Actor, ActorFailed, SummarizedActor, Turn
-from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.human import HumanActor
 from mosaic.arena.play_envs import PlayEnv
+from mosaic.arena.recorders import EpisodeRecorder
 from mosaic.arena.recording import Ending, RecordingHeader
 from mosaic.arena.state_text import describe_action, describe_value, read_symbols, read_text
 from mosaic.common.files import write_text

@@ -18,11 +18,11 @@ from typing import Any
 from mosaic import __version__
 from mosaic.arena.actors import Seat, action_count, make_actor
 from mosaic.arena.environment_details import EnvironmentQuestion, describe_environment, list_play_environments
-from mosaic.arena.episode_recorder import EpisodeRecorder
 from mosaic.arena.episode_summary import summarize_values
 from mosaic.arena.human import action_names
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.play_session import NamedActor, PlayedSeat, PlaySession, PreparedSession
+from mosaic.arena.recorders import EpisodeRecorder
 from mosaic.arena.recording import RecordingHeader
 from mosaic.arena.replay_choice import choose_session_replay
 from mosaic.arena.simulation import library_versions
