@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.log_parts import LogChunk
-from mosaic.client.trainer_client import MetricsUpdate, RunFile, TrainerClient, WatchBatch
+from mosaic.client.trainer_client import LogChunk, MetricsUpdate, RunFile, TrainerClient, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RunFolder

@@ -10,8 +10,7 @@ from typing import Any
 
 from tests.helpers.gui import pump
 
-from mosaic.client.log_parts import LogChunk, LogMatch, LogMatches
-from mosaic.client.trainer_client import MetricsUpdate, RunFile, WatchBatch
+from mosaic.client.trainer_client import LogChunk, LogMatch, LogMatches, MetricsUpdate, RunFile, WatchBatch
 from mosaic.contracts.disk_views import DiskKind, PruneItem, PrunePart, TrashedRun
 from mosaic.contracts.events import Event
 from mosaic.contracts.folder import RunFolder
@@ -20,8 +19,8 @@ from mosaic.contracts.states import HistoryEntry, Stage
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage, WandbStatus
 from mosaic.gui.app import Application
 from mosaic.trainer.handlers.files import find_files, read_parts
-from mosaic.trainer.run_logs import Finder, find_error, search_lines, text_finder
-from mosaic.trainer.run_settings import describe_settings, find_algorithm, worker_options
+from mosaic.trainer.handlers.logs import Finder, find_error, search_lines, text_finder
+from mosaic.trainer.handlers.runs import describe_settings, find_algorithm, worker_options
 
 Json = dict[str, Any]
 

@@ -29,7 +29,7 @@ from mosaic import connect as connect_api
 from mosaic.client import RemoteTrainer, TrainerClient, connect_remote
 from mosaic.client.connect import ReconnectingClient
 from mosaic.client.remote_trainer import fetch_trainer_certificate
-from mosaic.client.submission import submit_once
+from mosaic.client.trainer_client import submit_once
 from mosaic.common.certificates import compute_fingerprint
 from mosaic.common.user_folders import config_folder
 from mosaic.contracts import trainer_pb2 as pb

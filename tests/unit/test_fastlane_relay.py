@@ -29,7 +29,7 @@ from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView
 from mosaic.fastlane import NO_REQUEST, FrameHud, LaneWriter, lanes_folder, limit_size
-from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, QUEUE_REPORT_S, TICK_S, Throttle, relay_frames
+from mosaic.trainer.handlers.frames import MAX_IN_FLIGHT, QUEUE_REPORT_S, TICK_S, Throttle, relay_frames
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from mosaic.common.log_order import LogMark, LogOrder, append_mark
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.keeper.log_marks import LogMarks
-from mosaic.trainer import run_logs
-from mosaic.trainer.run_logs import RunLogs, find_error, text_finder
+from mosaic.trainer.handlers import logs as run_logs
+from mosaic.trainer.handlers.logs import RunLogs, find_error, text_finder
 
 
 @pytest.fixture

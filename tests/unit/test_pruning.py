@@ -16,13 +16,13 @@ from mosaic.contracts.disk_views import DiskKind
 from mosaic.contracts.folder import PENDING_PARTS_DIR, RunFolder
 from mosaic.run import last_good_checkpoint, load_checkpoint
 from mosaic.run.checkpoints import CheckpointPart, update_link, write
-from mosaic.trainer.checkpoint_pruning import (
+from mosaic.trainer.handlers.disk import (
     copy_without_replay,
     exchange_folders,
     newest_intact,
+    plan_removals,
     removable_checkpoints,
 )
-from mosaic.trainer.pruning import plan_removals
 
 BUFFER = np.arange(40_000, dtype=np.float64)
 FACTS: dict[str, Any] = {"replay": {"is_saved": True, "size_bytes": BUFFER.nbytes, "limit_mb": 100.0}}

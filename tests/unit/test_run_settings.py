@@ -12,7 +12,7 @@ from mosaic.contracts.run_settings import RunSettings, SettingValue
 from mosaic.formatting import surroundings_rows
 from mosaic.keeper.surroundings import describe_machine, find_repository, read_commit
 from mosaic.submission.algorithm_schema import get_algorithm
-from mosaic.trainer.run_settings import describe_settings, find_algorithm, worker_options
+from mosaic.trainer.handlers.runs import describe_settings, find_algorithm, worker_options
 
 
 def train_payload(**config: Any) -> dict[str, Any]:

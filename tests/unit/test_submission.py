@@ -8,8 +8,7 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer
 
 from mosaic.client.connect import ReconnectingClient
-from mosaic.client.submission import submit_once
-from mosaic.client.trainer_client import SubmissionUncertain
+from mosaic.client.trainer_client import SubmissionUncertain, submit_once
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
 
 PAYLOAD: dict[str, Any] = {"metadata": {"worker": {"id": "cleanrl", "config": {}}}}

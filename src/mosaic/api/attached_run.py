@@ -25,7 +25,7 @@ import numpy as np
 from mosaic import __version__
 from mosaic.api.submitted_run import Run
 from mosaic.client.connect import ReconnectingClient, connect, read_daemon_address
-from mosaic.client.submission import submit_once
+from mosaic.client.trainer_client import submit_once
 from mosaic.common.processes import boot_id, own_identity
 from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mosaic.api.duel_results import DuelEpisode, DuelResult, PlayedActor, compare_actors
 from mosaic.api.play_payload import ActorRequest, build_match_payload
 from mosaic.api.run_wait import InterruptCounter
-from mosaic.client.submission import submit_once
+from mosaic.client.trainer_client import submit_once
 from mosaic.contracts.duel import DuelActor, DuelConfig
 from mosaic.contracts.errors import BadInput, FieldProblem, NotAllowed
 from mosaic.contracts.model import refuse

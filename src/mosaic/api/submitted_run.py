@@ -26,7 +26,7 @@ from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import evaluation_payload, open_policy
 from mosaic.api.replays import replay_episodes
 from mosaic.api.run_wait import InterruptCounter, ShowProgress, open_progress, poll_until_finished
-from mosaic.client.submission import submit_once
+from mosaic.client.trainer_client import submit_once
 from mosaic.contracts.errors import NotAllowed, RunEnded, unknown_name_error
 from mosaic.contracts.folder import RECORDING_NAME
 from mosaic.contracts.options import RunKind

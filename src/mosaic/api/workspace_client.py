@@ -19,7 +19,7 @@ from mosaic.api.submitted_run import Run, Runs
 from mosaic.client.connect import ReconnectingClient, read_daemon_address
 from mosaic.client.connect import connect as connect_workspace
 from mosaic.client.remote_trainer import connect_remote, find_remote_trainer
-from mosaic.client.submission import submit_once
+from mosaic.client.trainer_client import submit_once
 from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded
 from mosaic.contracts.folder import Workspace

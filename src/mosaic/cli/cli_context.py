@@ -227,7 +227,7 @@ class CliContext:
         is_interrupted: Callable[[], bool] = lambda: False,
     ) -> RunView:
         """Submits a run, once, though the connection may break meanwhile; an interrupt ends the attempts."""
-        from mosaic.client.submission import submit_once
+        from mosaic.client.trainer_client import submit_once
 
         has_failed = False
 

@@ -1,4 +1,4 @@
-"""The daemon's RPCs as methods. Answers are decoded here, once, into the models of `contracts`."""
+"""The client of a daemon: its verbs, and what takes more than one call or has answers that must be checked."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import json
 import posixpath
 import queue
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from uuid import uuid4
 
 import grpc
 
 from mosaic.client.daemon_channel import DaemonChannel
-from mosaic.client.log_parts import LogChunk, LogMatches, collect_matches
 from mosaic.common.files import is_inner_path
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import ConfigRefused, NoDaemon, NotAllowed, UnknownName
+from mosaic.contracts.errors import ConfigRefused, IdentityFailed, MosaicError, NoDaemon, NotAllowed, UnknownName
 from mosaic.contracts.extras import require_sections
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME, is_run_id
 from mosaic.contracts.model import AnyContract, parse_contract
@@ -46,11 +46,12 @@ from mosaic.submission.caller_environment import (
 
 if TYPE_CHECKING:
     from mosaic.client.file_transfer import OnBytes
-    from mosaic.client.session_control import SessionControl
     from mosaic.contracts.events import Event
     from mosaic.contracts.payload import Payload
+    from mosaic.contracts.play_commands import SessionCommand
     from mosaic.contracts.play_results import PlaySummary
     from mosaic.fastlane import FrameHud
+
 
 Json = dict[str, Any]
 
@@ -59,6 +60,7 @@ MAX_RUNS = 1_000_000
 MAX_SMALL_FILE_BYTES = 64 << 20
 """Of a file that is read into memory, such as a summary."""
 MAX_LINKS = 8
+CLOSE_TIMEOUT_S = 5.0
 MAX_GRID_SIDE = 256
 """Rows and columns of the environments in an image."""
 
@@ -118,6 +120,32 @@ class RunFile(NamedTuple):
     modified_at: float
     link_target: str = ""
     """Of a symbolic link, such as `checkpoints/last`; else empty."""
+
+
+class LogChunk(NamedTuple):
+    data: bytes
+    offset: int
+    """Byte offset after it."""
+    is_stderr: bool = False
+
+
+class LogMatch(NamedTuple):
+    """A line of a log that was searched for."""
+
+    offset: int
+    """Byte offset of the line, as `log` counts it."""
+    line: int
+    """From 1, in its own file."""
+    is_stderr: bool
+    text: str
+    """A long one is cut."""
+
+
+class LogMatches(NamedTuple):
+    lines: list[LogMatch]
+    """In the order of the log."""
+    is_limited: bool
+    """There are more."""
 
 
 class TrainerClient(DaemonChannel):
@@ -297,7 +325,10 @@ class TrainerClient(DaemonChannel):
         return self._search_log(pb.LogSearchRequest(run=run, is_errors=True, is_stderr=is_stderr, is_both=is_both))
 
     def _search_log(self, request: pb.LogSearchRequest) -> LogMatches:
-        return collect_matches(self.stream("SearchLog", request))
+        replies: list[pb.LogSearchReply] = list(self.stream("SearchLog", request))
+        found = (match for reply in replies for match in reply.matches)
+        lines = sorted(LogMatch(match.offset, match.line, match.is_stderr, match.text) for match in found)
+        return LogMatches(lines, is_limited=any(reply.is_limited for reply in replies))
 
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         """Lists the files below a run's folder whose name matches; `*` also matches `/`."""
@@ -393,8 +424,6 @@ class TrainerClient(DaemonChannel):
 
     def control_session(self, run: str) -> SessionControl:
         """Open a stream of commands to a play session."""
-        from mosaic.client.session_control import SessionControl
-
         return SessionControl(self, run)
 
     # --- decoding
@@ -448,3 +477,80 @@ def _skipped_warning(batch: WatchBatch, run_id: str) -> Event:
     return WarningLogged(
         kind=WarningLogged.KIND, seq=batch.cursor, at=time.time(), run_id=run_id, text=text, code=EVENTS_SKIPPED
     )
+
+
+Call = Callable[[Callable[[TrainerClient], RunView]], RunView]
+"""Makes a call that may safely be made twice, again where the connection broke."""
+
+
+def new_submission_key() -> str:
+    """A name for one run that is submitted: with it, the request can be repeated."""
+    return uuid4().hex
+
+
+def submit_once(
+    call: Call, payload: Mapping[str, Any], environment: Mapping[str, str] | None = None, is_trusted: bool = False
+) -> RunView:
+    """Submit a run through a connection that is opened again where it breaks; the run is created once."""
+    key, is_sent = new_submission_key(), False
+
+    def submit(trainer: TrainerClient) -> RunView:
+        nonlocal is_sent
+        try:
+            return trainer.submit(payload, environment, is_trusted, key)
+        except NoDaemon:
+            is_sent = True
+            raise
+
+    try:
+        return call(submit)
+    except (IdentityFailed, SubmissionUncertain):
+        raise
+    except NoDaemon as error:  # of a later attempt to connect
+        if not is_sent:
+            raise
+        raise SubmissionUncertain(error) from None
+
+
+class SessionControl:
+    """Sends commands, such as keys, to a play session: one stream for as long as someone plays.
+
+    `send` never blocks. What the daemon refuses ends the stream, and is raised by the next `send`.
+    """
+
+    def __init__(self, daemon: DaemonChannel, run_id: str) -> None:
+        self._run_id = run_id
+        self._daemon = daemon
+        self._waiting: queue.SimpleQueue[pb.CommandRequest | None] = queue.SimpleQueue()
+        self._call = daemon.send_stream("SendCommands", iter(self._waiting.get, None))
+
+    def send(self, command: SessionCommand) -> None:
+        if self._call.done():
+            error = self._call.exception()
+            raise self._daemon.to_error(error) if error else MosaicError("The session accepts no more commands.")
+        fields = command.model_dump_json(exclude_defaults=True)
+        self._waiting.put(pb.CommandRequest(run=self._run_id, kind=command.kind, fields_json=fields))
+
+    def end(self) -> None:
+        """End the stream after what was sent, without waiting for that."""
+        self._waiting.put(None)
+
+    def close(self) -> None:
+        """Wait until everything was sent; raise what was refused."""
+        self.end()
+        try:
+            self._call.result(timeout=CLOSE_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._daemon.to_error(error) from None
+        except grpc.FutureTimeoutError:
+            self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._waiting.put(None)
+            self._call.cancel()

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QTabBar, QTabWidget, QWidge
 
 from mosaic.api.experiments import retry_run
 from mosaic.client import TrainerClient
-from mosaic.client.submission import new_submission_key
+from mosaic.client.trainer_client import new_submission_key
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView

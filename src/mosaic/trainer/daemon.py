@@ -47,7 +47,19 @@ from mosaic.trainer.executors.slurm.executor import SlurmExecutor
 from mosaic.trainer.executors.slurm.settings import SlurmSettings
 from mosaic.trainer.gpu_usage import GpuUsage, open_gpus
 from mosaic.trainer.gpus import MpsServers, has_mps, list_gpus
-from mosaic.trainer.handlers import disk, evaluate, files, machines, play, runs, telemetry, tracking, train
+from mosaic.trainer.handlers import (
+    disk,
+    evaluate,
+    files,
+    frames,
+    logs,
+    machines,
+    play,
+    runs,
+    telemetry,
+    tracking,
+    train,
+)
 from mosaic.trainer.listeners import REMOTE_OPTIONS, SERVER_OPTIONS, bind_loopback, bind_tls
 from mosaic.trainer.metrics_server import MetricsServer, MetricsSnapshot
 from mosaic.trainer.records import Records
@@ -70,6 +82,8 @@ HANDLERS: Handlers = {
     **disk.HANDLERS,
     **evaluate.HANDLERS,
     **files.HANDLERS,
+    **frames.HANDLERS,
+    **logs.HANDLERS,
     **machines.HANDLERS,
     **play.HANDLERS,
     **runs.HANDLERS,

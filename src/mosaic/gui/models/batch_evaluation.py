@@ -8,7 +8,7 @@ from typing import Any
 
 from mosaic.api.policy_lookup import evaluation_payload
 from mosaic.client import TrainerClient
-from mosaic.client.submission import new_submission_key
+from mosaic.client.trainer_client import new_submission_key
 from mosaic.contracts.errors import MosaicError, NotTrusted
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.setting_field import SettingField

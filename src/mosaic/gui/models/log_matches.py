@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mosaic.client.log_parts import LogMatch, LogMatches
+from mosaic.client.trainer_client import LogMatch, LogMatches
 from mosaic.formatting import format_count
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mosaic.client import TrainerClient
-from mosaic.client.log_parts import LogMatch, LogMatches
+from mosaic.client.trainer_client import LogMatch, LogMatches
 from mosaic.contracts.errors import BadReply, NotAllowed
 from mosaic.gui.models.log_text import LogLine, LogLines, format_daemon_line
 

@@ -12,8 +12,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from mosaic.api.play_payload import build_play_payload
 from mosaic.client import TrainerClient
-from mosaic.client.session_control import SessionControl
-from mosaic.client.submission import new_submission_key
+from mosaic.client.trainer_client import SessionControl, new_submission_key
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import HUMAN

@@ -9,7 +9,7 @@ from typing import Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from mosaic.client import TrainerClient
-from mosaic.client.submission import new_submission_key
+from mosaic.client.trainer_client import new_submission_key
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings

@@ -11,7 +11,7 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QWidget
 
 from mosaic.client import TrainerClient
-from mosaic.client.log_parts import LogMatches
+from mosaic.client.trainer_client import LogMatches
 from mosaic.contracts.options import OPTIONS, value_at
 from mosaic.contracts.views import RunView
 from mosaic.formatting import BAD_OUTCOMES

@@ -1,8 +1,7 @@
-"""What runs report: events, points, episodes and frames; and workers that report by the network."""
+"""What runs report: events, points and episodes; and workers that report by the network."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
@@ -17,14 +16,12 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.events import Hello
 from mosaic.contracts.views import MetricsCursor, MetricSeries
-from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.store import BULK_KINDS
 from mosaic.trainer.event_feed import POINT_KINDS
-from mosaic.trainer.frame_relay import TICK_S, FrameCount, relay_frames
 from mosaic.trainer.lifecycle import refuse_contract
 from mosaic.trainer.records import Records
-from mosaic.trainer.server import Context, iterate_in, run_in
+from mosaic.trainer.server import Context, run_in
 from mosaic.trainer.services import Services
 
 if TYPE_CHECKING:
@@ -88,34 +85,6 @@ def read_episodes(services: Services, request: pb.RunRequest) -> Iterator[pb.Jso
         yield pb.JsonReply(json=json.dumps(rows))
 
 
-async def stream_frames(
-    services: Services, requests: AsyncIterator[pb.FramesRequest], context: Context
-) -> AsyncIterator[pb.FrameReply]:
-    records, requests = services.records, aiter(requests)
-    first = await anext(requests, None)
-    if first is None:
-        raise BadInput("A stream of frames starts with a request that names its run; none came.")
-    run_id = await run_in(services.threads.streams, records.resolve, first.run)
-    acknowledged = FrameCount()
-    replies = relay_frames(
-        lanes_folder(records.folder(run_id).path),
-        first,
-        is_open=lambda: not services.feed.is_closed,
-        end_reason=lambda: "" if records.get(run_id).is_active else "the run has ended",
-        acknowledged_count=lambda: acknowledged.seen,
-    )
-    listening = asyncio.create_task(acknowledged.listen(requests))
-    try:
-        async with aclosing(iterate_in(services.threads.frames, replies)) as parts:
-            async for reply in parts:
-                if reply is None:
-                    await asyncio.sleep(TICK_S)
-                else:
-                    yield reply
-    finally:
-        listening.cancel()
-
-
 # --- from workers
 
 
@@ -177,7 +146,6 @@ HANDLERS: Handlers = {
     "ReadEpisodes": read_episodes,
     "ReadMetrics": read_metrics,
     "RegisterWorker": register_worker,
-    "StreamFrames": stream_frames,
     "StreamTelemetry": stream_telemetry,
     "WatchRuns": watch_runs,
 }

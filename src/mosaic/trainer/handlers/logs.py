@@ -1,17 +1,25 @@
-"""Reads and searches what a run wrote to stdout and stderr, apart or as one sequence."""
+"""What a run wrote to stdout and stderr, apart or as one sequence: reads, follows and searches it."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mosaic.common.files import file_size
 from mosaic.common.log_order import LogOrder, LogSpan
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput
+from mosaic.trainer.records import Records
+from mosaic.trainer.server import Context, run_in
+from mosaic.trainer.services import Services
+from mosaic.workers import get_worker
+
+if TYPE_CHECKING:
+    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 READ_BYTES = 1 << 18
 """Read at a time."""
@@ -166,3 +174,50 @@ def search_lines(data: bytes, offset: int, line: int, find: Finder) -> list[pb.L
         matches.append(pb.LogMatch(offset=offset + begin, line=line, text=text))
         at = find(searched, end + 1)
     return matches
+
+
+LOG_POLL_S = 0.1
+
+
+async def read_log(services: Services, request: pb.LogRequest, context: Context) -> AsyncIterator[pb.LogReply]:
+    records, pool = services.records, services.threads.streams
+    run_id, logs = await run_in(pool, _find_logs, records, request)
+    offset = request.offset
+    if offset < 0:
+        offset = max(0, offset + await run_in(pool, lambda: logs.size(_has_ended(records, run_id))))
+    await context.send_initial_metadata(())  # the reader knows that it follows, though the log may be empty
+    while not services.feed.is_closed:
+        parts, has_ended = await run_in(pool, _read_parts, records, run_id, logs, offset)
+        for part in parts:
+            offset += len(part.data)
+            yield pb.LogReply(data=part.data, offset=offset, is_stderr=part.is_stderr)
+        if not parts:
+            if not request.follow or has_ended:
+                return
+            await asyncio.sleep(LOG_POLL_S)
+
+
+def search_log(services: Services, request: pb.LogSearchRequest) -> Iterator[pb.LogSearchReply]:
+    run_id, logs = _find_logs(services.records, request)
+    find = find_error if request.is_errors else text_finder(request.text)
+    return logs.search(find, _has_ended(services.records, run_id))
+
+
+def _find_logs(records: Records, request: pb.LogRequest | pb.LogSearchRequest) -> tuple[str, RunLogs]:
+    run_id = records.resolve(request.run)
+    folder = records.folder(run_id)
+    name = get_worker(records.get(run_id).worker).log_prefix
+    paths = folder.stdout_log(name), folder.stderr_log(name), folder.log_order(name)
+    return run_id, RunLogs(*paths, request.is_stderr, request.is_both)
+
+
+def _has_ended(records: Records, run_id: str) -> bool:
+    return not records.get(run_id).is_active
+
+
+def _read_parts(records: Records, run_id: str, logs: RunLogs, offset: int) -> tuple[list[LogPart], bool]:
+    has_ended = _has_ended(records, run_id)  # before reading, so that everything written until its end is still read
+    return logs.read(offset, has_ended), has_ended
+
+
+HANDLERS: Handlers = {"ReadLog": read_log, "SearchLog": search_log}

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from mosaic.contracts import semconv
 from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.errors import BadInput
 from mosaic.fastlane import (
     UNAVAILABLE,
     FrameRequest,
     LaneView,
     compose_grid,
     full_grid,
+    lanes_folder,
     limit_size,
     scale_image_smoothly,
 )
+from mosaic.trainer.server import Context, iterate_in, run_in
+from mosaic.trainer.services import Services
 
-log = structlog.get_logger("mosaic.trainer.frame_relay")
+if TYPE_CHECKING:
+    from mosaic.contracts.trainer_pb2_verbs import Handlers
+
+log = structlog.get_logger("mosaic.trainer.handlers.frames")
 
 RATE_HZ = 30.0
 RATES = (0.2, 60.0)
@@ -179,3 +188,34 @@ def _encode_frame(view: LaneView, side: int, throttle: Throttle) -> pb.FrameRepl
         "envs": [hud._asdict() for hud in view.huds],
     }
     return pb.FrameReply(state=view.state, reason=view.reason, image=jpeg.getvalue(), hud_json=json.dumps(hud))
+
+
+async def stream_frames(
+    services: Services, requests: AsyncIterator[pb.FramesRequest], context: Context
+) -> AsyncIterator[pb.FrameReply]:
+    records, requests = services.records, aiter(requests)
+    first = await anext(requests, None)
+    if first is None:
+        raise BadInput("A stream of frames starts with a request that names its run; none came.")
+    run_id = await run_in(services.threads.streams, records.resolve, first.run)
+    acknowledged = FrameCount()
+    replies = relay_frames(
+        lanes_folder(records.folder(run_id).path),
+        first,
+        is_open=lambda: not services.feed.is_closed,
+        end_reason=lambda: "" if records.get(run_id).is_active else "the run has ended",
+        acknowledged_count=lambda: acknowledged.seen,
+    )
+    listening = asyncio.create_task(acknowledged.listen(requests))
+    try:
+        async with aclosing(iterate_in(services.threads.frames, replies)) as parts:
+            async for reply in parts:
+                if reply is None:
+                    await asyncio.sleep(TICK_S)
+                else:
+                    yield reply
+    finally:
+        listening.cancel()
+
+
+HANDLERS: Handlers = {"StreamFrames": stream_frames}
