@@ -36,11 +36,12 @@ from mosaic.store import Index
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.executors.local import LocalExecutor
 from mosaic.trainer.gpus import MpsServers
+from mosaic.trainer.handlers.train import check_run
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.run_import import import_run
 from mosaic.trainer.scheduler import Slots
-from mosaic.trainer.submissions import Submissions
+from mosaic.trainer.services import Services
 from mosaic.trainer.supervisor import Supervisor
 from mosaic.trainer.trash import move_to_trash
 
@@ -86,7 +87,7 @@ class Trainer(NamedTuple):
 
     workspace: Workspace
     records: Records
-    submissions: Submissions
+    services: Services
     supervisor: Supervisor
 
 
@@ -99,8 +100,9 @@ def parts(workspace: Workspace) -> Iterator[Trainer]:
         local = LocalExecutor("", "", 0o077, slots, MpsServers(workspace.root))
         supervisor = Supervisor(records, {local.name: local})
         checkers = Checkers({}, workspace)
-        submissions = Submissions(records, checkers, {local.name: local}, lambda: None)
-        yield Trainer(workspace, records, submissions, supervisor)
+        unused: Any = None
+        services = Services(records, checkers, unused, unused, unused, {local.name: local}, local.name, lambda: None)
+        yield Trainer(workspace, records, services, supervisor)
 
 
 def test_a_payload_is_accepted_or_refused(parts: Trainer) -> None:
@@ -110,7 +112,7 @@ def test_a_payload_is_accepted_or_refused(parts: Trainer) -> None:
     @given(changed(PAYLOAD).map(to_json) | st.text(max_size=50) | VALUES.map(to_json))
     def check(text: str) -> None:
         with suppress(BadInput):
-            parts.submissions.check(pb.PayloadRequest(payload_json=text, environment={"PATH": ""}))
+            check_run(parts.services, pb.PayloadRequest(payload_json=text, environment={"PATH": ""}))
 
     check()
     assert list(parts.workspace.runs.iterdir()) == []

@@ -67,7 +67,6 @@ from mosaic.trainer.recovery import recover
 from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.server import CallCounter, CallThreads, VerbServer
 from mosaic.trainer.services import Services
-from mosaic.trainer.submissions import Submissions
 from mosaic.trainer.supervisor import Supervisor
 from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity, load_or_create_metrics_identity
 from mosaic.trainer.workspace_lock import WorkspaceLock
@@ -212,9 +211,9 @@ class Daemon:
         self._address = bind_loopback(server, self._port)
         executors = self._executors = self._create_executors()
         self.supervisor = Supervisor(self._records, executors, backlog)
-        wake = self.supervisor.wake
-        submissions = Submissions(self._records, checkers, executors, wake, self._default_executor)
-        self._services = Services(self._records, submissions, checkers, feed, threads, self, wake)
+        self._services = Services(
+            self._records, checkers, feed, threads, self, executors, self._default_executor, self.supervisor.wake
+        )
         verbs = VerbServer(HANDLERS, self._services, threads, self.require_writable)
         verbs.add_to(server)
         await _add_standard_services(server)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
+from mosaic.trainer.executors import Executor
 from mosaic.trainer.records import Records
 from mosaic.trainer.server import CallThreads
-from mosaic.trainer.submissions import Submissions
 
 if TYPE_CHECKING:
     from mosaic.trainer.daemon import Daemon
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Services:
     records: Records
-    submissions: Submissions
     checkers: Checkers
     feed: EventFeed
     threads: CallThreads
     daemon: Daemon
+    executors: Mapping[str, Executor]
+    default_executor: str
     wake: Callable[[], object]
     """Lets the supervisor look at once."""
+    creation_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held so that a run that is submitted twice at the same time is created once."""
