@@ -342,13 +342,14 @@ def test_a_worker_does_not_get_the_tensorboard_folder_of_the_daemons_environment
 
 
 def test_the_variable_of_the_event_files_follows_the_config(tmp_path: Path) -> None:
-    """R4.1: scripts and libraries find the folder that the run writes to."""
-    folder = RunFolder(tmp_path)
-    assert worker_environment({}, folder, 1)["CLEANRL_TENSORBOARD_DIR"] == str(folder.tensorboard)
+    """R4.1: scripts and libraries find the folder that the run writes to, also on a node."""
+    folder, config = RunFolder(tmp_path / "run"), tmp_path / "worker-config.json"
+    assert worker_environment({}, folder, config, 1)["CLEANRL_TENSORBOARD_DIR"] == str(folder.tensorboard)
     payload = scripted()
     payload["artifacts"] = {"tensorboard": {"directory": "curves/mine"}}
-    folder.config.write_text(json.dumps(payload))
-    assert worker_environment({}, folder, 1)["CLEANRL_TENSORBOARD_DIR"] == str(folder.path / "curves" / "mine")
+    config.write_text(json.dumps(payload))
+    where = worker_environment({}, folder, config, 1)["CLEANRL_TENSORBOARD_DIR"]
+    assert where == str(folder.path / "curves" / "mine")
 
 
 def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:

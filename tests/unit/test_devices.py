@@ -74,6 +74,6 @@ def test_the_threads_of_a_run_sleep_at_barriers_where_the_machine_has_twice_as_m
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    folder = RunFolder(tmp_path)
-    assert worker_environment({}, folder, threads).get("OMP_WAIT_POLICY") == policy
-    assert worker_environment({"OMP_WAIT_POLICY": "active"}, folder, threads)["OMP_WAIT_POLICY"] == "active"
+    run = (RunFolder(tmp_path), tmp_path / "config.json", threads)
+    assert worker_environment({}, *run).get("OMP_WAIT_POLICY") == policy
+    assert worker_environment({"OMP_WAIT_POLICY": "active"}, *run)["OMP_WAIT_POLICY"] == "active"

@@ -99,7 +99,7 @@ class LocalExecutor:
         else:
             argv = [*worker.command, "--config", str(request.config), "--grpc", "--grpc-target", self._address]
             argv, cwd = [*argv, "--resume"] if request.attempt.is_resume else argv, str(folder.path)
-            env = self._environment(folder, payload, environment)
+            env = self._environment(request)
         asked = payload.resources.gpus
         is_chosen_by_caller = asked.requested is asked.device is None and DEVICES_VARIABLE in (environment or {})
         if self._slots.gpus and not is_chosen_by_caller:
@@ -140,10 +140,11 @@ class LocalExecutor:
         self._children.append(keeper)
         return identify(keeper.pid)
 
-    def _environment(self, folder: RunFolder, payload: Payload, caller: dict[str, str] | None) -> dict[str, str]:
+    def _environment(self, request: StartRequest) -> dict[str, str]:
         """The daemon's, so that the caller's does not affect the worker; its script gets it."""
+        caller, threads = request.environment, request.payload.resources.cpus or 1
         return {
-            **worker_environment(os.environ, folder, payload.resources.cpus or 1),
+            **worker_environment(os.environ, request.folder, request.config, threads),
             TOKEN_VARIABLE: self._token,
             **({} if caller is None else {CALLER_VARIABLE: json.dumps(caller)}),
         }

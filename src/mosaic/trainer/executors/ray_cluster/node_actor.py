@@ -171,7 +171,7 @@ class NodeActor:
             "folder": str(self._path),
             "argv": argv,
             "cwd": str(self._path),
-            "env": {**self._environment(launch.threads), INBOX_OFFSET_VARIABLE: str(inbox_offset)},
+            "env": {**self._environment(config, launch.threads), INBOX_OFFSET_VARIABLE: str(inbox_offset)},
             "log_name": worker.log_prefix,
             "limits": launch.limits,
             "inbox_offset": inbox_offset,
@@ -213,10 +213,10 @@ class NodeActor:
                 return
             time.sleep(_RECORD_CHECK_S)
 
-    def _environment(self, threads: int) -> dict[str, str]:
+    def _environment(self, config: Path, threads: int) -> dict[str, str]:
         """The node's, without what Ray has set for this process; the GPUs are those that Ray has assigned to it."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "__RAY"))}
-        return worker_environment(inherited, RunFolder(self._path), threads)
+        return worker_environment(inherited, RunFolder(self._path), config, threads)
 
     # --- while it runs
 

@@ -119,4 +119,4 @@ def _own_job_id() -> str:
 def _environment(folder: RunFolder, offer: JobOffer) -> dict[str, str]:
     """The job's, without what submitit has set for itself; the GPUs are those that Slurm has assigned to it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
-    return worker_environment(inherited, folder, offer.threads)
+    return worker_environment(inherited, folder, Path(offer.config), offer.threads)
