@@ -33,7 +33,7 @@ from tests.helpers.gui import click, close, find, pump, pump_for
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
-from mosaic.gui.models.play_request import PlayRequest
+from mosaic.gui.models.game_draft import PlayRequest
 from mosaic.gui.panels.play_panel import PlayView
 from mosaic.gui.views.frame_grid import FrameGrid
 from mosaic.gui.views.session_view import GRID, VIDEO, SessionView

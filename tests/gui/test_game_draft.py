@@ -12,8 +12,16 @@ from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play import PlayConfig
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
-from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft, build_request, game_problems
-from mosaic.gui.models.key_changes import change_key, current_keys, editable_actions
+from mosaic.gui.models.game_draft import (
+    ActorDraft,
+    ControlMode,
+    GameDraft,
+    build_request,
+    change_key,
+    current_keys,
+    editable_actions,
+    game_problems,
+)
 
 KEYS = (KeyBinding(("Up",), "up"), KeyBinding(("Space",), "fire"), KeyBinding(("Up", "Space"), "upfire"))
 LAKE = EnvironmentDetails(

@@ -26,8 +26,7 @@ from mosaic.api.policy import Policy
 from mosaic.arena import evaluate
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import MODULES_VARIABLE
-from mosaic.envs.atari_teams import AtariTeamFrames
-from mosaic.envs.teams import TeamEnv, make_team_env
+from mosaic.envs.teams import AtariTeamFrames, TeamEnv, make_team_env
 
 pytest.importorskip("pettingzoo")
 RELAY = "tests.helpers.parallel_env:relay"

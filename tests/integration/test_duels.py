@@ -16,7 +16,7 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import running_daemon, wait_for
 
 import mosaic as api
-from mosaic.api.duel_file import parse_duel, read_duel_file
+from mosaic.api.duels import parse_duel, read_duel_file
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import Workspace
 from mosaic.statistics.curves import mean_with_interval

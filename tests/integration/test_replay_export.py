@@ -17,8 +17,8 @@ from tests.helpers.recordings import record_episodes
 from mosaic.api.replays import export_recording, replay_episodes
 from mosaic.arena import replay_export
 from mosaic.arena.play_envs import make_play_env
+from mosaic.arena.recorders import choose_replay_without_frames, choose_session_replay, explain_irreproducible
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
-from mosaic.arena.replay_choice import choose_replay_without_frames, choose_session_replay, explain_irreproducible
 from mosaic.arena.replay_export import export_episodes
 from mosaic.arena.replay_source import ReplaySource
 from mosaic.client.exports import ExportCancelled, ExportTask

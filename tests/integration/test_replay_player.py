@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.recordings import player_process, record_episodes
 
 from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
-from mosaic.arena.replay_player import ShownStep, StepCache, reward_strip, shrink
+from mosaic.arena.replay_worker import ShownStep, StepCache, reward_strip, shrink
 from mosaic.contracts.replays import ReplayFailed, ReplayOpened
 from mosaic.contracts.views import SessionState
 

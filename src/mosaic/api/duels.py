@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mosaic.api.duel_results import DuelEpisode, DuelResult, PlayedActor, compare_actors
+from mosaic.api.duel_results import ActorResult, DuelEpisode, DuelResult, Floats, estimate_mean, values_by_seed
 from mosaic.api.play_payload import ActorRequest, build_match_payload
 from mosaic.api.run_wait import InterruptCounter
+from mosaic.api.yaml_file import read_yaml_file, to_plain_mapping
 from mosaic.client.trainer_client import submit_once
 from mosaic.contracts.duel import DuelActor, DuelConfig
 from mosaic.contracts.errors import BadInput, FieldProblem, NotAllowed
-from mosaic.contracts.model import refuse
+from mosaic.contracts.model import parse_contract, refuse
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import ActorTotals
 from mosaic.submission.run_payloads import default_group_name
@@ -26,11 +28,20 @@ if TYPE_CHECKING:
 
 TAG = "duel"
 POLL_S = 0.2
-_SUBJECT = "The duel was"
+_SUBJECT = "The duel"
 
 Result = TypeVar("Result")
 Call = Callable[[Callable[["TrainerClient"], Result]], Result]
 """Calls the daemon, and again if it was restarted meanwhile."""
+
+
+def read_duel_file(path: Path) -> DuelConfig:
+    return parse_duel(read_yaml_file(path, _SUBJECT))
+
+
+def parse_duel(data: Any) -> DuelConfig:
+    """Return the duel that a mapping describes; raises ConfigRefused naming the keys that do not fit."""
+    return parse_contract(DuelConfig, to_plain_mapping(data, _SUBJECT, "env, actors and seeds"), f"{_SUBJECT} was")
 
 
 @dataclass(frozen=True)
@@ -69,12 +80,12 @@ def plan_duel(trainer: TrainerClient, config: DuelConfig) -> DuelPlan:
             problems.append(FieldProblem(f"actors.{number}", str(error).rstrip(".")))
             continue
         if problem := _check_agents(config, verdicts[0].summary.model_dump().get("agents", ())):
-            raise refuse([problem], _SUBJECT)
+            raise refuse([problem], f"{_SUBJECT} was")
         sessions += own
     if len(problems) == len(config.actors) and len({problem for _, problem in problems}) == 1:
         problems = [FieldProblem("env", problems[0].problem)]  # it is not the actors
     if problems:
-        raise refuse(problems, _SUBJECT)
+        raise refuse(problems, f"{_SUBJECT} was")
     return DuelPlan(config, group, tuple(sessions))
 
 
@@ -178,56 +189,65 @@ class ProgressLine:
 
 def collect_result(trainer: TrainerClient, plan: DuelPlan, views: Sequence[RunView]) -> DuelResult:
     """Read what the sessions have played, also those that failed."""
-    config = plan.config
-    pairs = list(zip(plan.sessions, views, strict=True))
-    played = []
+    config, seeds = plan.config, plan.config.all_seeds
+    expected = len(seeds) * len(config.sides)
+    results: list[ActorResult] = []
+    played: list[DuelEpisode] = []
+    first: Floats | None = None
+    """The returns of the first actor, by seed."""
     for actor in config.actors:
-        own = [(session, view) for session, view in pairs if session.actor is actor]
-        episodes = [episode for session, view in own for episode in _read_episodes(trainer, session, view)]
-        problems = [problem for _, view in own if (problem := _describe_failure(view)) is not None]
-        expected = len(config.all_seeds) * len(config.sides)
+        own = [pair for pair in zip(plan.sessions, views, strict=True) if pair[0].actor is actor]
+        read = [_read_session(trainer, session, view) for session, view in own]
+        episodes = [episode for found, *_ in read for episode in found]
+        totals = ActorTotals.add([one for _, counted, _ in read for one in counted])
+        others = ActorTotals.add([one for *_, counted in read for one in counted])
+        failed = [view for _, view in own if view.outcome is not Outcome.SUCCEEDED]
+        problems = [f"{view.status}: {view.reason}" if view.reason else view.status for view in failed]
         if not problems and len(episodes) < expected:
             problems = [f"only {len(episodes)} of {expected} episodes have results"]
-        totals, others = (
-            ActorTotals.add([one for session, view in own for one in _read_totals(trainer, session, view, is_own)])
-            for is_own in (True, False)
-        )
-        for who, found in (("it", totals), ("its opponent", others)):
-            if not problems and found is not None and found.has_only_fallbacks:
-                problems = [f"{who} did not play: {found.describe()} ({', '.join(found.problems) or 'no action'})"]
-        played.append(
-            PlayedActor(
+        for who, counted in (("it", totals), ("its opponent", others)):
+            if not problems and counted is not None and counted.has_only_fallbacks:
+                reasons = ", ".join(counted.problems) or "no action"
+                problems = [f"{who} did not play: {counted.describe()} ({reasons})"]
+        returns = None if problems else values_by_seed(episodes, seeds)
+        has_difference = returns is not None and first is not None
+        outcomes = [episode.outcome for episode in episodes]
+        counts = {"wins": "win", "draws": "draw", "losses": "loss"} if any(outcomes) else {}
+        results.append(
+            ActorResult(
                 label=actor.name,
                 actor=actor.actor,
                 runs=tuple(view.run_id for _, view in own),
-                episodes=tuple(episodes),
-                counted_episodes=max(len(episodes), sum(view.episodes for _, view in own)),
+                # Of a session that was killed, the results are lost.
+                episodes=max(len(episodes), sum(view.episodes for _, view in own)),
+                expected_episodes=expected,
                 problem="; ".join(dict.fromkeys(problems)) or None,
                 totals=totals,
+                returns=None if returns is None else estimate_mean(returns),
+                difference=estimate_mean(returns - first) if has_difference else None,  # type: ignore[operator]
+                avg_length=None if problems else sum(episode.length for episode in episodes) / len(episodes),
+                **{name: outcomes.count(outcome) for name, outcome in counts.items()},
             )
         )
+        played += episodes
+        first = returns if len(results) == 1 else first
     return DuelResult(
         name=plan.group,
         env_id=config.env,
-        seeds=tuple(config.all_seeds),
+        seeds=tuple(seeds),
         opponent=None if config.opponent is None else config.opponent.name,
-        actors=compare_actors(played, config.all_seeds, len(config.sides)),
-        episodes=tuple(episode for one in played for episode in one.episodes),
+        actors=tuple(results),
+        episodes=tuple(played),
     )
 
 
-def _read_totals(trainer: TrainerClient, session: DuelSession, view: RunView, is_own: bool) -> list[ActorTotals]:
-    """Return what the actor counted, or what the others did."""
-    summary = trainer.play_summary(view.run_id)
-    agents = [] if summary is None else list(summary.agents.values())
-    wanted = [agent for side, agent in enumerate(agents, 1) if (side == session.side) == is_own]
-    return [totals for agent in wanted for totals in agent.totals.values()]
-
-
-def _read_episodes(trainer: TrainerClient, session: DuelSession, view: RunView) -> list[DuelEpisode]:
+def _read_session(
+    trainer: TrainerClient, session: DuelSession, view: RunView
+) -> tuple[list[DuelEpisode], list[ActorTotals], list[ActorTotals]]:
+    """Return the episodes of a session, what its actor counted, and what the others did."""
     summary = trainer.play_summary(view.run_id)
     if summary is None:
-        return []
+        return [], [], []
     agents = list(summary.agents)
     if len(agents) < session.side or any(
         episode.returns.keys() != summary.agents.keys() for episode in summary.episodes
@@ -237,7 +257,7 @@ def _read_episodes(trainer: TrainerClient, session: DuelSession, view: RunView) 
         )
     own = agents[session.side - 1]
     others = [agent for agent in agents if agent != own]
-    return [
+    episodes = [
         DuelEpisode(
             actor=session.actor.name,
             seed=episode.seed,
@@ -250,12 +270,8 @@ def _read_episodes(trainer: TrainerClient, session: DuelSession, view: RunView) 
         )
         for episode in summary.episodes
     ]
-
-
-def _describe_failure(view: RunView) -> str | None:
-    if view.outcome is Outcome.SUCCEEDED:
-        return None
-    return f"{view.status}: {view.reason}" if view.reason else view.status
+    totals = {agent: list(found.totals.values()) for agent, found in summary.agents.items()}
+    return episodes, totals[own], [one for agent in others for one in totals[agent]]
 
 
 def run_duel(

@@ -166,8 +166,7 @@ class Client:
         `config` is a YAML file as `mosaic duel` reads it, or the same as a mapping: `env`, `actors`, `seeds` and so on.
         What is wrong with it raises ConfigRefused before anything starts. Ctrl-C cancels the sessions.
         """
-        from mosaic.api.duel_file import parse_duel, read_duel_file
-        from mosaic.api.duels import ProgressLine, plan_duel, run_duel
+        from mosaic.api.duels import ProgressLine, parse_duel, plan_duel, read_duel_file, run_duel
 
         parsed = parse_duel(config) if isinstance(config, Mapping) else read_duel_file(Path(config))
         trainer = self._connection.trainer()

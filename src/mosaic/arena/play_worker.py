@@ -22,9 +22,8 @@ from mosaic.arena.episode_summary import summarize_values
 from mosaic.arena.human import action_names
 from mosaic.arena.play_envs import PlayEnv, make_play_env
 from mosaic.arena.play_session import NamedActor, PlayedSeat, PlaySession, PreparedSession
-from mosaic.arena.recorders import EpisodeRecorder
+from mosaic.arena.recorders import EpisodeRecorder, choose_session_replay
 from mosaic.arena.recording import RecordingHeader
-from mosaic.arena.replay_choice import choose_session_replay
 from mosaic.arena.simulation import library_versions
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.common.files import write_json

@@ -6,24 +6,28 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import gymnasium
 import numpy as np
 
 from mosaic.arena.recording import ActorChange, Ending, RecordedEpisode, RecordingHeader, RecordingWriter
-from mosaic.arena.replay_choice import choose_replay_without_frames
-from mosaic.arena.video_recorder import VideoRecorder, is_cubic
+from mosaic.arena.video_recorder import VideoRecorder, is_cubic, render_rate
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.envs.reproducible import HASH_INTERVAL
-from mosaic.fastlane.tap import FrameRenderer
+from mosaic.envs.factory import find_family
+from mosaic.envs.reproducible import HASH_INTERVAL, random_state
+from mosaic.fastlane.tap import FrameRenderer, can_render
 from mosaic.run import Checkpoint, Run
 from mosaic.run.live_frames import LiveFrames
 
 if TYPE_CHECKING:
     from mosaic.arena.evaluate import Episode
     from mosaic.arena.play_envs import PlayEnv
+    from mosaic.contracts.play import PlayConfig
+
+Warn = Callable[[str, str], None]
 
 FLUSH_S = 1.0
 """How long a step of a session may be unrecorded if the process is killed."""
@@ -36,7 +40,7 @@ EVALUATION_ACTOR = "policy"
 class _Recorder:
     """Appends episodes to a recording. If that fails, it warns once and records nothing more: the run continues."""
 
-    def __init__(self, path: Path, header: RecordingHeader, warn: Callable[[str, str], None]) -> None:
+    def __init__(self, path: Path, header: RecordingHeader, warn: Warn) -> None:
         self._path, self._header, self._warn = path, header, warn
         self._writer: RecordingWriter | None = None
         self.next_number = 0
@@ -84,7 +88,7 @@ class EpisodeRecorder(_Recorder):
         self,
         path: Path | None,
         header: RecordingHeader,
-        warn: Callable[[str, str], None],
+        warn: Warn,
         env: PlayEnv,
         camera: VideoRecorder | None = None,
     ) -> None:
@@ -326,3 +330,63 @@ def record_training(payload: Payload, run: Run, header: RecordingHeader, resumed
         for one in (recorder, camera):
             if one is not None:
                 one.close()
+
+
+# --- whether episodes can be simulated again, and what is stored where they cannot
+
+
+def explain_irreproducible(env_id: str, core: Any = None) -> str:
+    """Return why the same start and actions may give another episode; empty where they give the same one.
+
+    `core` is the unwrapped environment, where there is one.
+    """
+    family, spec = find_family(env_id), gymnasium.registry.get(env_id.rpartition(":")[2])
+    if family is not None and not family.is_reproducible:
+        return f"episodes of {family.title} are different each time"
+    if spec is not None and spec.nondeterministic:
+        return "it is registered as nondeterministic"
+    if spec is not None and core is not None and random_state(core) is None:
+        return "it has no random state that can be stored"
+    return ""
+
+
+def choose_session_replay(
+    header: RecordingHeader, env: PlayEnv, config: PlayConfig, names: tuple[str, ...], warn: Warn
+) -> RecordingHeader:
+    """Return the header of a session: where its episodes cannot be simulated again, frames are stored if there are."""
+    reason = explain_irreproducible(header.env_id, env.core)
+    problem = _find_render_problem(env, config.seed) if reason or config.compare_frames else ""
+    if not reason:
+        if problem:
+            warn(f"Frames of {header.env_id} are not compared in a replay: {problem}", "frames_not_compared")
+        return header.model_copy(update={"has_frame_hashes": config.compare_frames and not problem})
+    stored: Literal["frames", "nothing"] = "nothing" if problem else "frames"
+    consequence = f"only actions and rewards are recorded: {problem}" if problem else "its frames are stored as videos"
+    warn(f"{header.env_id} cannot be simulated again, because {reason}, so {consequence}.", "not_simulated_again")
+    return header.model_copy(
+        update={"replay": stored, "reason": reason, "action_names": names, "rate_hz": render_rate(env.env)}
+    )
+
+
+def _find_render_problem(env: PlayEnv, seed: int) -> str:
+    """Return why the environment cannot be rendered, by rendering it once; empty where it can."""
+    if not can_render(env.env):
+        return "it cannot be rendered"
+    try:
+        env.reset(seed)
+        FrameRenderer(env.env).render_frame()
+    except Exception as error:  # graphics drivers raise all kinds of errors
+        return str(error) or type(error).__name__
+    return ""
+
+
+def choose_replay_without_frames(header: RecordingHeader, warn: Warn) -> RecordingHeader:
+    """Return the header of a training or an evaluation. Rendering each step would be too slow there."""
+    reason = explain_irreproducible(header.env_id)
+    if not reason:
+        return header
+    warn(
+        f"{header.env_id} cannot be simulated again, because {reason}, so only actions and rewards are recorded.",
+        "not_simulated_again",
+    )
+    return header.model_copy(update={"replay": "nothing", "reason": reason})

@@ -11,20 +11,214 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import queue
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
 
+import numpy as np
+from pydantic import ValidationError
+
+from mosaic.arena.episode_replay import EpisodeReplay
 from mosaic.arena.replay_export import export_episodes
-from mosaic.arena.replay_player import ReplayPlayer, RequestQueue
 from mosaic.arena.replay_source import ReplaySource
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.contracts.replays import ExportProgress, ReplayFailed, ReplayMessage
+from mosaic.contracts.replays import ExportProgress, FrameShape, ReplayFailed, ReplayMessage, ReplayRequest, ReplayStep
+from mosaic.contracts.views import SessionState
+from mosaic.fastlane import limit_size, scale_image_smoothly
+from mosaic.fastlane.tap import RenderUnavailable
 
 REPORT_S = 0.2
 """Interval between two reports of an export's progress."""
+
+MAX_CACHED_BYTES = 64 << 20
+"""Of compressed frames that were shown."""
+STEPS_BEFORE = 16
+"""Frames that are rendered before the one that is shown after a step back, for the next steps back."""
+MAX_SIDE_PX = 1280
+STRIP_PARTS = 400
+
+
+class ShownStep(NamedTuple):
+    state: SessionState
+    is_end: bool
+    frame: FrameShape | None
+    packed: bytes
+    """The compressed frame."""
+    frame_problem: str
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.packed) + 4096  # roughly, with the state
+
+
+class StepCache:
+    """The steps that were shown last, by episode and step."""
+
+    def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
+        self._steps: OrderedDict[tuple[int, int], ShownStep] = OrderedDict()
+        self._max_bytes = max_bytes
+        self.size_bytes = 0
+
+    def get(self, episode: int, step: int) -> ShownStep | None:
+        shown = self._steps.get((episode, step))
+        if shown is not None:
+            self._steps.move_to_end((episode, step))
+        return shown
+
+    def put(self, shown: ShownStep) -> None:
+        key = shown.state.episode, shown.state.step
+        self.remove(*key)
+        self._steps[key] = shown
+        self.size_bytes += shown.size_bytes
+        while self.size_bytes > self._max_bytes and len(self._steps) > 1:
+            self.remove(*next(iter(self._steps)))
+
+    def remove(self, episode: int, step: int) -> None:
+        if (old := self._steps.pop((episode, step), None)) is not None:
+            self.size_bytes -= old.size_bytes
+
+    def clear(self) -> None:
+        self._steps.clear()
+        self.size_bytes = 0
+
+
+class RequestQueue:
+    """Reads requests in a thread of its own; only the last one that was not started counts."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="requests", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._lines:
+            self._queue.put(line)
+        self._queue.put(None)
+
+    def is_waiting(self) -> bool:
+        return not self._queue.empty()
+
+    def next(self) -> str | None:
+        """Return the last request that has arrived; None at the end of the input."""
+        line = self._queue.get()
+        while line is not None and not self._queue.empty():
+            line = self._queue.get()
+        return line
+
+
+class ReplayPlayer:
+    def __init__(self, source: ReplaySource, requests: RequestQueue, replies: IO[bytes]) -> None:
+        self._source = source
+        self._requests = requests
+        self._replies = replies
+        self._replay: EpisodeReplay | None = None
+        self._cache = StepCache()
+        self._shown = -1
+        """The last step that was shown."""
+
+    def serve(self) -> None:
+        self._reply(self._source.describe())
+        while (line := self._requests.next()) is not None:
+            request = ReplayRequest()
+            try:
+                request = ReplayRequest.model_validate_json(line)
+                if request.kind == "refresh":
+                    self._refresh()
+                else:
+                    self._show(request)
+            except ValidationError as error:
+                self._reply(ReplayFailed(error="BadInput", message=f"The request is not valid: {error}"))
+            except MosaicError as error:
+                self._reply(ReplayFailed(id=request.id, error=type(error).__name__, message=str(error)))
+
+    def _reply(self, message: ReplayMessage, frame: bytes = b"") -> None:
+        self._replies.write(message.model_dump_json().encode() + b"\n" + frame)
+        self._replies.flush()
+
+    def _refresh(self) -> None:
+        if not self._source.recording.refresh():
+            return
+        if self._replay is not None and not self._replay.episode.is_complete:  # it may have grown
+            self._replay = None
+            self._cache.clear()
+        self._reply(self._source.describe())
+
+    def _show(self, request: ReplayRequest) -> None:
+        replay, strip = self._replay, None
+        if replay is None or replay.episode.number != request.episode:
+            self._replay = replay = self._source.open_episode(request.episode)
+            strip = reward_strip(replay.episode.rewards)
+            self._shown = -1
+        step = min(max(request.step, 0), len(replay.episode))
+        shown = self._cache.get(request.episode, step)
+        if shown is None:
+            if step < self._shown and self._shown - step < STEPS_BEFORE:
+                self._render_before(replay, step)
+            replay.seek(step, self._requests.is_waiting)
+            if strip is None and self._requests.is_waiting() and replay.position != step and not replay.is_at_end:
+                return  # superseded on the way
+            shown = self._render(replay)
+        self._shown = step
+        self._reply(
+            ReplayStep(
+                id=request.id,
+                steps=len(replay.episode),
+                state=shown.state,
+                is_end=shown.is_end,
+                verified_steps=replay.verified_steps,
+                compared=self._source.list_compared(replay.episode),
+                difference=replay.difference,
+                rewards=strip,
+                frame=shown.frame,
+                frame_problem=shown.frame_problem,
+            ),
+            zlib.decompress(shown.packed) if shown.frame is not None else b"",
+        )
+
+    def _render_before(self, replay: EpisodeReplay, step: int) -> None:
+        for index in range(max(0, step - STEPS_BEFORE), step):
+            if self._cache.get(replay.episode.number, index) is None:
+                replay.seek(index, self._requests.is_waiting)
+                if self._requests.is_waiting():
+                    return
+                self._render(replay)
+
+    def _render(self, replay: EpisodeReplay) -> ShownStep:
+        shape, packed, problem = None, b"", ""
+        try:
+            shape, data = shrink(replay.render())
+            packed = zlib.compress(data, 1)
+        except RenderUnavailable as error:
+            problem = str(error)
+        except Exception as error:  # whatever an environment's render raises, the steps can be shown
+            problem = f"No frame: {error}"
+        shown = ShownStep(replay.state(), replay.is_at_end, shape, packed, problem)
+        self._cache.put(shown)
+        return shown
+
+
+def shrink(image: Any) -> tuple[FrameShape, bytes]:
+    """Return a frame as bytes, scaled down to at most MAX_SIDE_PX."""
+    height, width, channels = image.shape
+    if max(height, width) > MAX_SIDE_PX:
+        width, height = limit_size(width, height, MAX_SIDE_PX)
+        image = scale_image_smoothly(image, height, width)
+    kind: Literal[3, 4] = 3 if channels == 3 else 4
+    return FrameShape(width=width, height=height, channels=kind), np.ascontiguousarray(image, np.uint8).tobytes()
+
+
+def reward_strip(rewards: np.ndarray, parts: int = STRIP_PARTS) -> tuple[tuple[float, float], ...]:
+    """Return the lowest and highest reward in equal parts of an episode; with several agents, of the first."""
+    first = rewards if rewards.ndim == 1 else rewards[:, 0]
+    groups = np.array_split(first, min(parts, len(first))) if len(first) else []
+    return tuple((float(group.min()), float(group.max())) for group in groups)
 
 
 def _export(source: ReplaySource, args: argparse.Namespace, reply: Callable[[ReplayMessage], None]) -> None:

@@ -31,8 +31,7 @@ def duel(context: CliContext, /, file: Path, out: Path | None, is_dry_run: bool)
     FILE.yaml has the keys env, actors and seeds, and optionally env_kwargs, opponent, swap_sides, episodes, rate_hz,
     max_steps, record and name.
     """
-    from mosaic.api.duel_file import read_duel_file
-    from mosaic.api.duels import ProgressLine, plan_duel, run_duel
+    from mosaic.api.duels import ProgressLine, plan_duel, read_duel_file, run_duel
 
     config = read_duel_file(file)
     if out is not None and not out.absolute().parent.is_dir():

@@ -9,13 +9,12 @@ from typing import Any
 
 from mosaic.contracts import arguments
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play import ANY_AGENT, HUMAN, MAX_EPISODES
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
 from mosaic.gui.models.draft import field_problem, is_default, parse_value
 from mosaic.gui.models.form_layout import format_setting
-from mosaic.gui.models.key_changes import valid_changes
-from mosaic.gui.models.play_request import PlayRequest
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
 
 DEFAULT_ENVIRONMENT = "FrozenLake-v1"
@@ -36,6 +35,19 @@ SESSION_FIELDS = (
     ),
     SettingField("record", "bool", True, "Store every episode, to replay it."),
 )
+
+
+@dataclass(frozen=True)
+class PlayRequest:
+    """The arguments of `build_play_payload`."""
+
+    env_id: str
+    actors: Mapping[str, str]
+    """By agent, such as `policy:RUN`."""
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Those of the actors, by agent."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `PlayConfig`."""
 
 
 class ControlMode(StrEnum):
@@ -272,3 +284,47 @@ def build_request(draft: GameDraft, details: EnvironmentDetails | None) -> PlayR
     return PlayRequest(
         draft.env_id.strip(), {agent: player.text for agent, player in players.items()}, options, settings
     )
+
+
+SEPARATOR = "+"
+"""Between keys that are held together, as the actor of a human reads them."""
+RESERVED_KEYS = ("Esc", SEPARATOR)
+
+
+def current_keys(bindings: Sequence[KeyBinding], changes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The keys of each action, by its text."""
+    return {
+        binding.text: tuple(changes[binding.text].split(SEPARATOR)) if binding.text in changes else binding.keys
+        for binding in bindings
+    }
+
+
+def editable_actions(bindings: Sequence[KeyBinding], changes: Mapping[str, str]) -> list[str]:
+    """Actions with a key of their own; those of several keys follow from these."""
+    return [text for text, keys in current_keys(bindings, changes).items() if len(keys) == 1]
+
+
+def change_key(bindings: Sequence[KeyBinding], changes: Mapping[str, str], action: str, key: str) -> dict[str, str]:
+    """Return the changes with another key for an action, also where that key is held together with others.
+
+    Raises BadInput where the key is that of another action, or cannot be one.
+    """
+    keys = current_keys(bindings, changes)
+    if not key or key in RESERVED_KEYS:
+        raise BadInput(f"{key or 'This key'} cannot be the key of an action. Choose another.")
+    taken = next((text for text, others in keys.items() if others == (key,) and text != action), None)
+    if taken is not None:
+        raise BadInput(f"{key} is the key of {taken!r}. Choose another, or change that one first.")
+    (old,) = keys[action]
+    changed = {text: tuple(key if one == old else one for one in others) for text, others in keys.items()}
+    return {
+        binding.text: SEPARATOR.join(changed[binding.text])
+        for binding in bindings
+        if changed[binding.text] != binding.keys
+    }
+
+
+def valid_changes(bindings: Sequence[KeyBinding], changes: Mapping[str, str]) -> dict[str, str]:
+    """Leave out changes of actions that the environment does not have with its present settings."""
+    known = {binding.text for binding in bindings}
+    return {text: key for text, key in changes.items() if text in known}

@@ -15,8 +15,7 @@ from mosaic.gui import theme
 from mosaic.gui.forms.actor_box import ActorBox
 from mosaic.gui.forms.game_configuration import GameConfiguration
 from mosaic.gui.models.game_draft import ActorDraft
-from mosaic.gui.models.play_match import OWN_SPEED, PlayMatch, Speed
-from mosaic.gui.models.play_sessions import PlaySession
+from mosaic.gui.models.play_sessions import OWN_SPEED, PlayMatch, PlaySession, Speed
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.session_view import SessionView
 from mosaic.gui.workbench import Workbench
