@@ -540,6 +540,10 @@ def test_what_has_no_effect_or_cannot_work_is_said_before_and_after_the_submissi
     assert trainer.check(payload).summary.warnings == warnings[:-1]
     artifacts = {"tensorboard": {"directory": "curves"}, "wandb": {**wandb, "use_vpn_proxy": True, "enabled": True}}
     assert not trainer.check({**payload, "artifacts": artifacts}).summary.warnings
+    artifacts = {"wandb": {"project": "p", "entity": "e"}, "model": {"hub_entity": "me"}}
+    tracking, hub = trainer.check({**payload, "artifacts": artifacts}).summary.warnings
+    assert "not tracked (--track): wandb_project_name, wandb_entity." in tracking
+    assert "hf_entity has no effect" in hub
 
 
 def test_a_payload_without_the_id_of_its_worker_is_run_by_the_first_one(trainer: TrainerClient) -> None:
@@ -575,6 +579,17 @@ def test_an_evaluation_has_the_seed_of_its_first_episode(trainer: TrainerClient)
         assert (view.outcome, view.seed) == ("succeeded", seed), view.reason
         summary = json.loads(RunFolder(view.run_dir).eval_summary.read_text(encoding="utf-8"))
         assert summary["batches"][0]["seeds"] == [seed, seed + 1]
+
+
+def test_options_of_a_training_are_said_to_have_no_effect_on_an_evaluation(trainer: TrainerClient) -> None:
+    """R3.3: a payload that was made from that of the training may have them."""
+    worker = {"id": "cleanrl", "config": small()}
+    policy = ended(trainer, trainer.submit({"metadata": {"worker": worker}, "artifacts": {}}).run_id).run_dir
+    payload = build_eval_payload(worker, policy, {"video_mode": "single"})
+    extras = {"capture_video": True, "save_model": False, "upload_model": True}
+    payload["metadata"]["worker"]["config"]["extras"] = extras
+    (warning,) = trainer.check(payload).summary.warnings
+    assert warning.endswith("on an evaluation: capture_video, save_model, upload_model.")
 
 
 def test_a_file_that_most_runs_do_not_have_leaves_no_refusal_in_the_log(

@@ -11,12 +11,15 @@ from pathlib import Path
 from mosaic.common.processes import without_working_directory
 from mosaic.contracts.errors import FieldProblem, MissingExtra
 from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder
+from mosaic.contracts.options import OPTIONS, value_at
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Attempt
 from mosaic.hub.description import requested_repo
 from mosaic.keeper.launch_spec import ProgramSpec
 from mosaic.secrets import find_secret, secrets_path
 from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
+
+_TRAINING_OPTIONS = ("capture_video", "save_model", "upload_model", "hf_entity")
 
 
 def build_sidecar_spec(
@@ -86,17 +89,23 @@ def require_packages(payload: Payload) -> None:
 
 def unused_option_warnings(payload: Payload, caller_env: Mapping[str, str]) -> tuple[str, ...]:
     """What a payload sets without effect, or without what it needs, as far as that may change until the run ends."""
-    artifacts = payload.artifacts
-    wandb, tensorboard = artifacts.wandb, artifacts.tensorboard
+    data, artifacts, wandb = payload.to_json(), payload.artifacts, payload.artifacts.wandb
+    given = [one.name for one in OPTIONS.values() if value_at(data, one.path) not in (None, one.default)]
+    of_wandb = [name for name in given if name.startswith("wandb_")]
+    of_training = [name for name in given if name in _TRAINING_OPTIONS]
     has_proxy = bool(wandb.http_proxy or wandb.https_proxy)
-    is_off = tensorboard.directory and not tensorboard.enabled
-    is_unused = (has_proxy or wandb.use_vpn_proxy) and not wandb.enabled
     rows = {
-        "tensorboard_dir has no effect: TensorBoard is turned off for this run.": is_off,
+        "tensorboard_dir has no effect: TensorBoard is turned off for this run.": (
+            artifacts.tensorboard.directory and not artifacts.tensorboard.enabled
+        ),
         "The proxies for W&B have no effect without wandb_use_vpn_proxy.": has_proxy and not wandb.use_vpn_proxy,
-        "The settings of the connection to W&B have no effect: the run is not tracked (--track).": is_unused,
+        f"Without effect, as the run is not tracked (--track): {', '.join(of_wandb)}.": of_wandb and not wandb.enabled,
+        f"Without effect on an evaluation: {', '.join(of_training)}.": of_training and payload.is_evaluation,
+        "hf_entity has no effect: the policy is not uploaded (--upload-model).": (
+            artifacts.model.hub_entity and not (artifacts.model.upload or payload.is_evaluation)
+        ),
         "The policy cannot be uploaded: there is no token of the Hub. Set HF_TOKEN, or log in: hf auth login": (
-            artifacts.model.upload and not _has_hub_token({**os.environ, **caller_env})
+            requested_repo(payload) and not _has_hub_token({**os.environ, **caller_env})
         ),
     }
     return tuple(text for text, applies in rows.items() if applies)
