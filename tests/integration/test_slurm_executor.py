@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.conftest import MARK_VARIABLE, logged_problems
 from tests.helpers.daemons import LiveDaemon, ended, wait_for
+from tests.helpers.hub_server import running_hub
 from tests.helpers.slurm_commands import NODE, FakeSlurm
 from tests.helpers.uninstalled import uninstalled
 from tests.helpers.wandb_server import KEY, WandbServer, files_with
@@ -150,21 +151,24 @@ def test_runs_of_a_group_train_to_the_end(local: TrainerClient) -> None:
     assert len({view.attempts[0].job for view in views} - {""}) == 2
 
 
-def test_a_run_is_tracked_when_it_has_ended_as_the_shell_says_that_submits_it(
+def test_a_run_is_tracked_and_uploaded_when_it_has_ended_as_the_shell_says_that_submits_it(
     local: TrainerClient, local_daemon: LiveDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R4.6, R10.1: by a process on the trainer's machine, as nodes may have neither network nor key."""
     pytest.importorskip("wandb", reason="the wandb extra is not installed")
-    with WandbServer() as server:
-        monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with WandbServer() as server, running_hub() as hub:
+        shell = {**hub.environment, "WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY}
+        for name, value in shell.items():
+            monkeypatch.setenv(name, value)
         payload = ppo(total_timesteps=512)
-        payload["artifacts"] = {"wandb": {"enabled": True}}
+        payload["artifacts"] = {"wandb": {"enabled": True}, "model": {"upload": True}}
         run_id = local.submit(payload).run_id
         assert ended(local, run_id).outcome == "succeeded"
         wait_for(lambda: [state.state for state in local.read_wandb(run_id)] == ["synced"], "the upload", 120)
         assert max(row["global_step"] for row in server.history(run_id)) == 512
-    assert files_with(local_daemon.workspace.root, KEY) == []
+        wait_for(lambda: [repo for repo in hub.repos.values() if repo.files], "the policy on the Hub", 120)
+    keys = (KEY, hub.environment["HF_TOKEN"])
+    assert [path for key in keys for path in files_with(local_daemon.workspace.root, key)] == []
 
 
 def test_a_run_that_slurm_preempts_continues_from_its_checkpoint(local: TrainerClient) -> None:
