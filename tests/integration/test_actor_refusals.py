@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mosaic.arena.actors import Seat, make_actor
-from mosaic.arena.environment_details import EnvironmentQuestion, describe_environment, list_play_environments
 from mosaic.arena.play_envs import make_play_env
+from mosaic.arena.play_worker import EnvironmentQuestion, describe_environment, list_play_environments
 from mosaic.arena.recording import RecordingHeader
 from mosaic.contracts.errors import BadInput, MissingExtra
 from mosaic.contracts.play import ActorChoice

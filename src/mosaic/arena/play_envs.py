@@ -45,9 +45,9 @@ class PlayEnv(ABC):
         """What the agents saw last, also at the end of an episode."""
 
     @property
-    @abstractmethod
     def core(self) -> Any:
         """The unwrapped environment."""
+        return self.env.unwrapped
 
     @abstractmethod
     def observation_space(self, agent: str) -> Any: ...
@@ -103,10 +103,6 @@ class GymnasiumEnv(PlayEnv):
         super().__init__(env, (ANY_AGENT,))
         self._takes_numbers = getattr(env.action_space, "shape", None) == ()
 
-    @property
-    def core(self) -> Any:
-        return self.env.unwrapped
-
     def observation_space(self, agent: str) -> Any:
         return self.env.observation_space
 
@@ -144,10 +140,6 @@ class PettingZooEnv(PlayEnv):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env, env.possible_agents)
-
-    @property
-    def core(self) -> Any:
-        return self.env.unwrapped
 
     def observation_space(self, agent: str) -> Any:
         return self.env.observation_space(agent)
