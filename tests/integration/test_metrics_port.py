@@ -13,7 +13,7 @@ from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, running_daemon, scripted, wait_for
 from tests.helpers.free_ports import free_ports
 
-from mosaic.client.identify import ProofRefused, identify
+from mosaic.client.daemon_channel import ProofRefused, identify
 from mosaic.common.certificates import CERTIFICATE_NAME
 from mosaic.contracts.folder import Workspace
 

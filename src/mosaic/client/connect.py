@@ -12,14 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from mosaic.client.identify import (
-    CHANNEL_OPTIONS,
-    IDENTIFY_TIMEOUT_S,
-    DaemonMissing,
-    ProofRefused,
-    identify,
-    open_channel,
-)
+from mosaic.client.daemon_channel import IDENTIFY_TIMEOUT_S, DaemonMissing, ProofRefused, open_verified
 from mosaic.client.trainer_client import TrainerClient
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import file_size
@@ -114,15 +107,12 @@ def _unusable_workspace(workspace: Workspace, error: OSError) -> BadInput:
 
 
 def _connect_verified(address: str, token: str, daemon_label: str) -> TrainerClient:
-    channel = open_channel(address, CHANNEL_OPTIONS)
     restart = "mosaic daemon stop && mosaic daemon start"
     try:
-        identify(channel, token)
+        channel, _ = open_verified(address, token)
     except DaemonMissing:
-        channel.close()
         raise NoDaemon(f"The daemon ({daemon_label}{address}) does not answer. Restart it: {restart}") from None
     except ProofRefused as error:
-        channel.close()
         if error.is_server:
             raise IdentityFailed(
                 f"Identity check failed: what answers on {address} does not know this workspace's token. "
@@ -132,9 +122,6 @@ def _connect_verified(address: str, token: str, daemon_label: str) -> TrainerCli
             f"Identity check failed: what answers on {address} is not this workspace's daemon "
             f"({error}). Restart it: {restart}"
         ) from None
-    except BaseException:
-        channel.close()
-        raise
     return TrainerClient(channel, token)
 
 

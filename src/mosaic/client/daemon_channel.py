@@ -5,16 +5,27 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a refused certificate needs no lines
+
 import grpc
 from pydantic import ValidationError
 
-from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
+from mosaic.common.auth_proof import (
+    PROBLEMS_KEY,
+    TOKEN_KEY,
+    compute_proof,
+    constant_time_equals,
+    identify_metadata,
+)
+from mosaic.common.certificates import CERTIFICATE_NAME, compute_fingerprint
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadReply, FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
 from mosaic.contracts.model import AnyContract, Contract, format_validation_error
@@ -29,7 +40,75 @@ MAX_STREAM_BYTES = 1 << 30
 MESSAGE_BYTES = 64
 """What a reply counts beside its content, so that a stream of empty ones ends, too."""
 MAX_PROBLEM_LENGTH = 300
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.enable_http_proxy", 0),  # users may be behind a proxy, which does not lead to the daemon
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+)
+IDENTIFY_TIMEOUT_S = 10.0
 _VERBS = pb.DESCRIPTOR.services_by_name["Trainer"].methods_by_name
+
+
+class DaemonMissing(Exception):
+    """Nothing answered, or nothing that could be talked to."""
+
+
+class ProofRefused(Exception):
+    """One side does not know the token."""
+
+    def __init__(self, details: str, is_server: bool = False) -> None:
+        super().__init__(details)
+        self.is_server = is_server
+        """The daemon's proof is wrong, rather than ours."""
+
+
+def open_verified(
+    address: str, token: str, options: Sequence[tuple[str, int]] = CHANNEL_OPTIONS, certificate: str = ""
+) -> tuple[grpc.Channel, str]:
+    """A channel to a daemon, and its version; client and daemon have proved to each other that they know the token.
+
+    It is encrypted where a certificate (PEM) is given, and then accepts that one only.
+    """
+    if certificate:
+        credentials = grpc.ssl_channel_credentials(root_certificates=certificate.encode())
+        named = ("grpc.ssl_target_name_override", CERTIFICATE_NAME)
+        channel = grpc.secure_channel(address, credentials, options=(*options, named))
+    else:
+        channel = grpc.insecure_channel(address, options=options)
+    try:
+        return channel, identify(channel, token, compute_fingerprint(certificate) if certificate else "")
+    except BaseException:
+        channel.close()
+        raise
+
+
+def identify(channel: grpc.Channel, token: str, fingerprint: str = "") -> str:
+    """Check both sides and return the daemon's version. The token itself is not sent.
+
+    It does not wait for a channel to become ready: with a wrong certificate that would last until the timeout.
+    """
+    nonce = secrets.token_hex(16)
+    metadata = identify_metadata(token, nonce, fingerprint)
+    try:
+        reply = _open(channel, "Identify")(
+            pb.IdentifyRequest(nonce=nonce), metadata=metadata, timeout=IDENTIFY_TIMEOUT_S
+        )
+    except grpc.RpcError as error:
+        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+            raise DaemonMissing(error.details()) from None
+        raise ProofRefused(error.details() or "") from None
+    if not constant_time_equals(reply.proof, compute_proof(token, "server", nonce, fingerprint)):
+        raise ProofRefused("its proof is wrong", is_server=True)
+    return str(reply.version)
+
+
+def _open(channel: grpc.Channel, verb: str) -> Any:
+    """What starts a call."""
+    method = _VERBS[verb]
+    kind = "_".join("stream" if many else "unary" for many in (method.client_streaming, method.server_streaming))
+    request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
+    path = f"/{method.containing_service.full_name}/{verb}"
+    return getattr(channel, kind)(path, request.SerializeToString, reply.FromString)
 
 
 class DaemonChannel(Verbs):
@@ -44,19 +123,10 @@ class DaemonChannel(Verbs):
     def close(self) -> None:
         self._channel.close()
 
-    def _open(self, verb: str) -> Any:
-        """What starts a call."""
-        method = _VERBS[verb]
-        kind = "_".join("stream" if many else "unary" for many in (method.client_streaming, method.server_streaming))
-        request, reply = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
-        return getattr(self._channel, kind)(
-            f"/{method.containing_service.full_name}/{verb}", request.SerializeToString, reply.FromString
-        )
-
     def call(self, verb: str, request: Any) -> Any:
         timeout_s = SLOW_TIMEOUT_S if _VERBS[verb].GetOptions().Extensions[pb.verb].is_slow else REPLY_TIMEOUT_S
         try:
-            reply = self._open(verb)(request, metadata=self._metadata, timeout=timeout_s)
+            reply = _open(self._channel, verb)(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise _no_answer(timeout_s, self._trainer_label) from None
@@ -65,7 +135,7 @@ class DaemonChannel(Verbs):
 
     def send_stream(self, verb: str, requests: Iterator[Any]) -> Any:
         """Start a call that sends many requests and returns its one reply as a future."""
-        return self._open(verb).future(requests, metadata=self._metadata)
+        return _open(self._channel, verb).future(requests, metadata=self._metadata)
 
     def to_error(self, error: grpc.RpcError) -> MosaicError:
         return _to_mosaic_error(error, self._trainer_label)
@@ -119,7 +189,7 @@ class DaemonChannel(Verbs):
         endless stream, only the call must be accepted in time.
         """
         size_bytes = 0
-        call = self._open(verb)(request, metadata=self._metadata)
+        call = _open(self._channel, verb)(request, metadata=self._metadata)
         guard = SilenceGuard(call, REPLY_TIMEOUT_S, self._trainer_label)
         try:
             if is_endless:

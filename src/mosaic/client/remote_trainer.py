@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mosaic import __version__
-from mosaic.client.identify import CHANNEL_OPTIONS, DaemonMissing, ProofRefused, identify, open_channel
+from mosaic.client.daemon_channel import CHANNEL_OPTIONS, DaemonMissing, ProofRefused, open_verified
 from mosaic.client.trainer_client import TrainerClient
 from mosaic.common.certificates import compute_fingerprint, fetch_certificate, join_address, split_address
 from mosaic.contracts.daemon_port import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, PORT
@@ -129,20 +129,15 @@ def read_token(file: Path | None = None, is_remote: bool = False) -> str:
 
 def connect_remote(remote: RemoteTrainer) -> TrainerClient:
     """A connection to a daemon on another machine. Nothing is ever started."""
-    fingerprint = compute_fingerprint(remote.certificate) if remote.certificate else ""
-    channel = open_channel(remote.address, REMOTE_OPTIONS, remote.certificate)
     try:
-        version = identify(channel, remote.token, fingerprint)
-        _check_version(remote, version)
+        channel, version = open_verified(remote.address, remote.token, REMOTE_OPTIONS, remote.certificate)
     except DaemonMissing:
-        channel.close()
         raise _diagnose(remote) from None
     except ProofRefused as error:
-        channel.close()
         raise _describe_refusal(remote, error) from None
-    except BaseException:
+    if mismatch := _find_mismatch(remote, version):
         channel.close()
-        raise
+        raise mismatch
     return TrainerClient(channel, remote.token, is_local=False, trainer_label=remote.label)
 
 
@@ -226,19 +221,19 @@ def _describe_refusal(remote: RemoteTrainer, error: ProofRefused) -> IdentityFai
 # --- versions
 
 
-def _check_version(remote: RemoteTrainer, daemon_version: str) -> None:
+def _find_mismatch(remote: RemoteTrainer, daemon_version: str) -> VersionMismatch | None:
     older = older_side(__version__, daemon_version)
     if older is None:
-        return
+        return None
     facts = (
         f"The trainer {remote.label} is of MOSAIC {daemon_version}, this program of {__version__}; "
         "the first two numbers must be the same."
     )
     if older == "client":
         minor = ".".join(daemon_version.split(".")[:2])
-        raise VersionMismatch(f"{facts} Upgrade this machine: pip install --upgrade 'mosaic-rl=={minor}.*'")
+        return VersionMismatch(f"{facts} Upgrade this machine: pip install --upgrade 'mosaic-rl=={minor}.*'")
     minor = ".".join(__version__.split(".")[:2])
-    raise VersionMismatch(
+    return VersionMismatch(
         f"{facts} Upgrade the trainer's machine: pip install --upgrade 'mosaic-rl=={minor}.*'   and restart its "
         "daemon; its runs continue meanwhile."
     )

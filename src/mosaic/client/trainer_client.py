@@ -277,7 +277,13 @@ class TrainerClient(DaemonChannel):
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
         for reply in self.stream("WatchRuns", request, is_endless=True):
             batch = self._parse_batch(reply)
-            yield batch._replace(events=[*batch.events, _skipped_warning(batch, run)]) if batch.skipped else batch
+            if batch.skipped:
+                from mosaic.contracts.events import WarningLogged
+
+                text = f"{batch.skipped:,} events were skipped, because this program reads them too slowly."
+                facts = {"seq": batch.cursor, "at": time.time(), "run_id": run, "text": text, "code": EVENTS_SKIPPED}
+                batch = batch._replace(events=[*batch.events, WarningLogged(kind=WarningLogged.KIND, **facts)])
+            yield batch
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         """Yields all points by tag, in parts of some thousand."""
@@ -468,15 +474,6 @@ class TrainerClient(DaemonChannel):
 
     def _decode_part(self, kind: type[AnyContract], data: Any) -> AnyContract:
         return self.decode(kind, json.dumps(data))
-
-
-def _skipped_warning(batch: WatchBatch, run_id: str) -> Event:
-    from mosaic.contracts.events import WarningLogged
-
-    text = f"{batch.skipped:,} events were skipped, because this program reads them too slowly."
-    return WarningLogged(
-        kind=WarningLogged.KIND, seq=batch.cursor, at=time.time(), run_id=run_id, text=text, code=EVENTS_SKIPPED
-    )
 
 
 Call = Callable[[Callable[[TrainerClient], RunView]], RunView]

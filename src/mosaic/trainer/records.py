@@ -320,13 +320,16 @@ class Records:
             filter(None, (self.queue_notes.get((record.executor, record.kind)), f"place {position}"))
         )
 
-    def to_view(self, record: RunRecord, progress: RunProgress, queue_positions: Mapping[str, int]) -> RunView:
+    def to_view(
+        self, record: RunRecord, progress: RunProgress, queue_positions: Mapping[str, int], is_listed: bool = False
+    ) -> RunView:
+        """`is_listed`: lists leave out the attempts and the history."""
         total = record.total_timesteps or progress.total_timesteps
         is_running = record.stage is Stage.RUNNING
         run_dir = f"{self.workspace.runs}/{record.run_id}"
         position = queue_positions.get(record.run_id)
         silent_since = self.progress_times.get(record.run_id, self._created_at)
-        progress_fields = {
+        progress_fields: dict[str, Any] = {
             "total_timesteps": total,
             "run_dir": run_dir,
             "pid": _live_worker_pid(self.active.get(record.run_id)),
@@ -346,6 +349,8 @@ class Records:
             "has_recording": os.path.exists(f"{run_dir}/{RECORDING_NAME}"),
             "is_imported": record.is_imported or self.is_read_only,
         }
+        if is_listed:
+            progress_fields |= {"attempts": (), "history": ()}
         # Not validated again, as lists are long; for the same reason a copy, which costs a tenth of `model_construct`.
         view = _BLANK_VIEW.model_copy(update=vars(record) | progress_fields)
         seconds_left = view.estimate_seconds_left() if is_running else None

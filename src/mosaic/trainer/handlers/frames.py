@@ -89,20 +89,6 @@ class Throttle:
                 self._fast_count = 0
 
 
-class FrameCount:
-    """How many frames a viewer has acknowledged."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    async def listen(self, requests: AsyncIterator[pb.FramesRequest]) -> None:
-        try:
-            async for request in requests:
-                self.seen = request.seen
-        except Exception as error:  # the viewer is gone, which the stream itself notices
-            log.debug("viewer_left", error=str(error))
-
-
 def relay_frames(
     folder: str,
     request: pb.FramesRequest,
@@ -198,15 +184,24 @@ async def stream_frames(
     if first is None:
         raise BadInput("A stream of frames starts with a request that names its run; none came.")
     run_id = await run_in(services.threads.streams, records.resolve, first.run)
-    acknowledged = FrameCount()
+    seen = 0
+
+    async def listen() -> None:
+        nonlocal seen
+        try:
+            async for request in requests:
+                seen = request.seen
+        except Exception as error:  # the viewer is gone, which the stream itself notices
+            log.debug("viewer_left", error=str(error))
+
     replies = relay_frames(
         lanes_folder(records.folder(run_id).path),
         first,
         is_open=lambda: not services.feed.is_closed,
         end_reason=lambda: "" if records.get(run_id).is_active else "the run has ended",
-        acknowledged_count=lambda: acknowledged.seen,
+        acknowledged_count=lambda: seen,
     )
-    listening = asyncio.create_task(acknowledged.listen(requests))
+    listening = asyncio.create_task(listen())
     try:
         async with aclosing(iterate_in(services.threads.frames, replies)) as parts:
             async for reply in parts:

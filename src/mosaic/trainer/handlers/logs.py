@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mosaic.common.files import file_size
 from mosaic.common.log_order import LogOrder, LogSpan
@@ -42,11 +42,6 @@ Finder = Callable[[bytes, int], int]
 """Returns where the next match at or after an offset begins, or -1."""
 
 
-class LogPart(NamedTuple):
-    data: bytes
-    is_stderr: bool
-
-
 @dataclass(frozen=True)
 class RunLogs:
     stdout: Path
@@ -62,15 +57,15 @@ class RunLogs:
         with LogOrder(self.order) as order:
             return order.size(file_size(self.stdout), file_size(self.stderr), has_ended)
 
-    def read(self, offset: int, has_ended: bool) -> list[LogPart]:
+    def read(self, offset: int, has_ended: bool) -> list[pb.LogReply]:
         """Return what follows `offset`, of limited size; nothing at the end."""
-        parts: list[LogPart] = []
+        parts: list[pb.LogReply] = []
         size = 0
         for span in self._spans(offset, has_ended):
             data = _read_span(self._path(span.is_stderr), span, READ_BYTES - size)
-            if data:
-                parts.append(LogPart(data, span.is_stderr))
             size += len(data)
+            if data:
+                parts.append(pb.LogReply(data=data, offset=offset + size, is_stderr=span.is_stderr))
             if size >= READ_BYTES or len(data) < span.end - span.begin:
                 break
         return parts
@@ -180,17 +175,18 @@ LOG_POLL_S = 0.1
 
 
 async def read_log(services: Services, request: pb.LogRequest, context: Context) -> AsyncIterator[pb.LogReply]:
-    records, pool = services.records, services.threads.streams
-    run_id, logs = await run_in(pool, _find_logs, records, request)
+    active, pool = services.records.active, services.threads.streams
+    run_id, logs = await run_in(pool, _find_logs, services.records, request)
     offset = request.offset
     if offset < 0:
-        offset = max(0, offset + await run_in(pool, lambda: logs.size(_has_ended(records, run_id))))
+        offset = max(0, offset + await run_in(pool, logs.size, run_id not in active))
     await context.send_initial_metadata(())  # the reader knows that it follows, though the log may be empty
     while not services.feed.is_closed:
-        parts, has_ended = await run_in(pool, _read_parts, records, run_id, logs, offset)
+        has_ended = run_id not in active  # before reading, so that everything written until its end is still read
+        parts = await run_in(pool, logs.read, offset, has_ended)
         for part in parts:
-            offset += len(part.data)
-            yield pb.LogReply(data=part.data, offset=offset, is_stderr=part.is_stderr)
+            yield part
+            offset = part.offset
         if not parts:
             if not request.follow or has_ended:
                 return
@@ -200,7 +196,7 @@ async def read_log(services: Services, request: pb.LogRequest, context: Context)
 def search_log(services: Services, request: pb.LogSearchRequest) -> Iterator[pb.LogSearchReply]:
     run_id, logs = _find_logs(services.records, request)
     find = find_error if request.is_errors else text_finder(request.text)
-    return logs.search(find, _has_ended(services.records, run_id))
+    return logs.search(find, has_ended=run_id not in services.records.active)
 
 
 def _find_logs(records: Records, request: pb.LogRequest | pb.LogSearchRequest) -> tuple[str, RunLogs]:
@@ -209,15 +205,6 @@ def _find_logs(records: Records, request: pb.LogRequest | pb.LogSearchRequest) -
     name = get_worker(records.get(run_id).worker).log_prefix
     paths = folder.stdout_log(name), folder.stderr_log(name), folder.log_order(name)
     return run_id, RunLogs(*paths, request.is_stderr, request.is_both)
-
-
-def _has_ended(records: Records, run_id: str) -> bool:
-    return not records.get(run_id).is_active
-
-
-def _read_parts(records: Records, run_id: str, logs: RunLogs, offset: int) -> tuple[list[LogPart], bool]:
-    has_ended = _has_ended(records, run_id)  # before reading, so that everything written until its end is still read
-    return logs.read(offset, has_ended), has_ended
 
 
 HANDLERS: Handlers = {"ReadLog": read_log, "SearchLog": search_log}

@@ -68,8 +68,7 @@ def list_runs(services: Services, request: pb.ListRequest) -> list[RunView]:
         limit=request.limit,
     )
     positions = records.queue_positions()
-    views = (records.to_view(record, progress, positions) for record, progress in rows)
-    return [view.model_copy(update={"history": (), "attempts": ()}) for view in views]
+    return [records.to_view(record, progress, positions, is_listed=True) for record, progress in rows]
 
 
 def get_run(services: Services, request: pb.RunRequest) -> RunView:
