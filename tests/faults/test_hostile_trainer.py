@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tests.helpers.hostile_trainer import (
     JPEG,
     RUN,
     STATUS,
+    STREAMS,
     TOKEN,
     HostileTrainer,
     fnmatching,
@@ -35,6 +38,8 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, BadReply, MosaicError, NotAllowed
 from mosaic.contracts.views import MetricsCursor
 
+SERVICE = pb.DESCRIPTOR.services_by_name["Trainer"]
+VERBS = {verb.name: verb.GetOptions().Extensions[pb.verb] for verb in SERVICE.methods}
 HUGE = 10**30
 DEEP = "[" * 100_000 + "]" * 100_000
 ODD = "evil\x1b]0;title\x07\x1b[2J\u202egnp"
@@ -194,6 +199,22 @@ def test_what_is_asked_of_workers_is_decoded(liar: HostileTrainer, client: Train
         for call in calls:
             with pytest.raises(BadReply):
                 call()
+
+
+@pytest.mark.parametrize("verb", [name for name, facts in VERBS.items() if facts.contract])
+def test_every_answer_with_a_contract_is_decoded(liar: HostileTrainer, client: TrainerClient, verb: str) -> None:
+    """F56: that of a new verb, too."""
+    method = getattr(client, re.sub(r"(?<!^)(?=[A-Z])", "_", verb).lower())
+    needed = [name for name, given in inspect.signature(method).parameters.items() if given.default is given.empty]
+    values = dict.fromkeys(needed, 1 if verb in ("SetCap", "TrustWorkspace") else RUN)
+    output = SERVICE.methods_by_name[verb].output_type
+    [content] = output.fields
+    for text in (DEEP, "5", "[5]", "{", '{"run_id": "../../x", "pid": "x", "summary": 5, "settings": 5}'):
+        reply = getattr(pb, output.name)(**{content.name: [text] if content.is_repeated else text})
+        liar.lies = {verb: answering([reply] if verb in STREAMS else reply)}
+        with pytest.raises(BadReply):
+            list(method(**values))
+    assert set(liar.calls) == {verb}
 
 
 @pytest.mark.parametrize("page", ["same", "too many"])

@@ -281,8 +281,15 @@ class TrainerClient(DaemonChannel):
                 from mosaic.contracts.events import WarningLogged
 
                 text = f"{batch.skipped:,} events were skipped, because this program reads them too slowly."
-                facts = {"seq": batch.cursor, "at": time.time(), "run_id": run, "text": text, "code": EVENTS_SKIPPED}
-                batch = batch._replace(events=[*batch.events, WarningLogged(kind=WarningLogged.KIND, **facts)])
+                warning = WarningLogged(
+                    kind=WarningLogged.KIND,
+                    seq=batch.cursor,
+                    at=time.time(),
+                    run_id=run,
+                    text=text,
+                    code=EVENTS_SKIPPED,
+                )
+                batch = batch._replace(events=[*batch.events, warning])
             yield batch
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
