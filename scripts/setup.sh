@@ -76,7 +76,7 @@ is_other_python() {  # PYTHON names an interpreter that the environment was not 
 stamp=$venv/.ready-$what
 contracts=src/mosaic/contracts
 key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/uv_settings.sh scripts/generate.py src/mosaic/__init__.py $contracts/trainer.proto src/cleanrl_worker/environments/classic_control.c | cksum)"
-if [ -x $venv/bin/mosaic ] && [ -e $contracts/trainer_pb2_verbs.py ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && ! is_other_python; then
+if [ -x $venv/bin/mosaic ] && [ -e $contracts/trainer_pb2_handlers.py ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && ! is_other_python; then
     exit 0
 fi
 

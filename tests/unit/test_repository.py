@@ -95,7 +95,10 @@ def test_the_wheel_has_types_stubs_schema_and_help_pages(tmp_path: Path) -> None
     assert packages == {"mosaic", "cleanrl_worker", "bdi_worker"}
     files = {path for package in packages for path in (SOURCE / package).rglob("*") if path.is_file()}
     assert names >= {path.relative_to(SOURCE).as_posix() for path in files if "__pycache__" not in path.parts}
-    contracts = {f"mosaic/contracts/trainer_pb2{end}" for end in (".py", ".pyi", "_grpc.py", "_grpc.pyi", "_verbs.py")}
+    contracts = {
+        f"mosaic/contracts/trainer_pb2{end}"
+        for end in (".py", ".pyi", "_grpc.py", "_grpc.pyi", "_verbs.py", "_handlers.py")
+    }
     assert {"mosaic/py.typed", "cleanrl_worker/py.typed", "mosaic/contracts/trainer.proto", *contracts} <= names
     assert not {name for name in names if "__pycache__" in name}
     has_library = "cleanrl_worker/environments/libclassic_control.so" in names

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a port in use needs no message
 
@@ -35,6 +34,7 @@ from mosaic.contracts.errors import BadInput, NotAllowed, ReadOnlyWorkspace
 from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
 from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.states import RunRecord, Stage
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
 from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import Credentials, TokenInterceptor
@@ -71,9 +71,6 @@ from mosaic.trainer.supervisor import Supervisor
 from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity, load_or_create_metrics_identity
 from mosaic.trainer.workspace_lock import WorkspaceLock
 from mosaic.workers import discover_workers
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 log = structlog.get_logger("mosaic.trainer.daemon")
 

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -38,6 +38,7 @@ from mosaic.contracts.disk_views import DiskKind, DiskUsage, PruneItem, PrunePar
 from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
 from mosaic.contracts.folder import PRUNED_PREFIX, REPLAY_PREFIX, RunFolder
 from mosaic.contracts.states import HistoryEntry, RunRecord
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.formatting import format_size
 from mosaic.trainer import disk_usage, trash
 from mosaic.trainer.disk_usage import REPORT_S, allocated_bytes, replay_bytes
@@ -45,9 +46,6 @@ from mosaic.trainer.handlers.evaluate import find_evaluations
 from mosaic.trainer.records import Records
 from mosaic.trainer.services import Services
 from mosaic.trainer.trash import delete_for_good
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 log = structlog.get_logger("mosaic.trainer.handlers.disk")
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 import structlog
 
 from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import Evaluation, EvaluationSummary, TrainedRun
 from mosaic.trainer.records import Records
 from mosaic.trainer.services import Services
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 log = structlog.get_logger("mosaic.trainer.handlers.evaluate")
 

@@ -7,16 +7,13 @@ import glob
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mosaic.common.files import path_inside
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.trainer.services import Services
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 CHUNK_BYTES = 1 << 20
 

@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from mosaic.contracts import semconv
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.fastlane import (
     UNAVAILABLE,
     FrameRequest,
@@ -29,9 +30,6 @@ from mosaic.fastlane import (
 )
 from mosaic.trainer.server import Context, iterate_in, run_in
 from mosaic.trainer.services import Services
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 log = structlog.get_logger("mosaic.trainer.handlers.frames")
 

@@ -7,19 +7,16 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mosaic.common.files import file_size
 from mosaic.common.log_order import LogOrder, LogSpan
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.trainer.records import Records
 from mosaic.trainer.server import Context, run_in
 from mosaic.trainer.services import Services
 from mosaic.workers import get_worker
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 READ_BYTES = 1 << 18
 """Read at a time."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,13 +11,11 @@ from mosaic.common.auth_proof import CERTIFICATE_KEY, NONCE_KEY
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import DaemonStatus
 from mosaic.trainer.server import Context
 from mosaic.trainer.services import Services
 from mosaic.workers import get_worker
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 log = structlog.get_logger("mosaic.trainer.handlers.machines")
 

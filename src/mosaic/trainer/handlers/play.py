@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
@@ -11,11 +10,9 @@ from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.play import PLAY_WORKER
 from mosaic.contracts.play_commands import MAX_COMMAND_BYTES, parse_command
 from mosaic.contracts.states import Stage
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.trainer.server import Context
 from mosaic.trainer.services import Services
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 
 async def send_commands(

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mosaic.common.processes import is_gone
 from mosaic.contracts import trainer_pb2 as pb
@@ -31,6 +31,7 @@ from mosaic.contracts.payload import Metadata, Schedule
 from mosaic.contracts.run_settings import MachineInfo, RunSettings, SettingValue, SourceCommit
 from mosaic.contracts.setting_field import validate_label
 from mosaic.contracts.states import RunRecord, Stage
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import RunView
 from mosaic.formatting import capitalize_first, describe_status
 from mosaic.submission.algorithm_schema import Algorithm, load_algorithms, open_script_folder, supported_options
@@ -40,9 +41,6 @@ from mosaic.trainer.lifecycle import StopRequested, advance
 from mosaic.trainer.records import Records
 from mosaic.trainer.services import Services
 from mosaic.trainer.trash import move_to_trash
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 SETTINGS_KINDS = tuple(
     kind.KIND for kind in (WorkerStarted, Hyperparameters, PackagesListed, MachineDescribed, SourceDescribed)

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,6 +14,7 @@ from mosaic.common.limited_json import decode_limited
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.events import Hello
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import MetricsCursor, MetricSeries
 from mosaic.journal import Journal
 from mosaic.store import BULK_KINDS
@@ -23,9 +23,6 @@ from mosaic.trainer.lifecycle import refuse_contract
 from mosaic.trainer.records import Records
 from mosaic.trainer.server import Context, run_in
 from mosaic.trainer.services import Services
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 log = structlog.get_logger("mosaic.trainer.handlers.telemetry")
 

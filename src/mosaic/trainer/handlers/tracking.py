@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import WandbStatus
 from mosaic.sidecar import sync_state
 from mosaic.trainer.services import Services
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 
 def read_wandb(services: Services, request: pb.RunRequest) -> Iterator[WandbStatus]:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mosaic.common.disk_space import describe_full_disk
 from mosaic.common.files import write_json, write_text
@@ -30,6 +30,7 @@ from mosaic.contracts.options import LOCAL_EXECUTOR, value_at
 from mosaic.contracts.payload import GpuRequest, Imports, Payload
 from mosaic.contracts.states import HistoryEntry, Outcome, ResumeObstacle, RunRecord, Stage
 from mosaic.contracts.submitter import validate_submitter
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.sidecar.sidecar_spec import require_packages, unused_option_warnings
@@ -52,9 +53,6 @@ from mosaic.trainer.records import Records, summary_fields
 from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.services import Services
 from mosaic.workers import get_worker, name_worker
-
-if TYPE_CHECKING:
-    from mosaic.contracts.trainer_pb2_verbs import Handlers
 
 SUBMISSION_KEY = re.compile(r"[0-9a-f]{32}")
 
