@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.trainer_pb2_verbs import Verbs
 from mosaic.trainer.daemon import HANDLERS
 
-VERBS = {verb.name: verb.GetOptions().Extensions[pb.verb] for verb in pb.DESCRIPTOR.services_by_name["Trainer"].methods}
+METHODS = pb.DESCRIPTOR.services_by_name["Trainer"].methods_by_name
+VERBS = {name: method.GetOptions().Extensions[pb.verb] for name, method in METHODS.items()}
+
+
+def test_clients_have_a_method_for_each_verb_with_a_contract() -> None:
+    """With the fields of the request as arguments, and the type that the .proto states."""
+    for name, facts in VERBS.items():
+        method = getattr(Verbs, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(), None)
+        if not facts.contract:
+            assert method is None, f"{name}: nobody would check its answer"
+            continue
+        signature = inspect.signature(method)  # type: ignore[arg-type]
+        assert list(signature.parameters)[1:] == [field.name for field in METHODS[name].input_type.fields]
+        assert facts.contract.rpartition(".")[2] in signature.return_annotation
 
 
 def test_every_verb_has_a_handler() -> None:

@@ -46,7 +46,9 @@ def download(
     Of files that are only appended to, what is new is added to the copy.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mosaic", "files")
-    _delete_unused(cache)
+    for unused in cache.glob("*"):
+        if unused.stat().st_mtime < time.time() - CACHE_DAYS * 86_400:
+            shutil.rmtree(unused, ignore_errors=True)
     files = list(files)
     _check_sizes(run_id, files, MAX_COPIED_BYTES)
     cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,12 +110,6 @@ def _is_same(path: Path, file: RunFile) -> bool:
     return status.st_size == file.size_bytes and abs(status.st_mtime - file.modified_at) < 1e-3
 
 
-def _delete_unused(cache: Path) -> None:
-    for folder in cache.glob("*"):
-        if folder.stat().st_mtime < time.time() - CACHE_DAYS * 86_400:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def copy_event_files(trainer: TrainerClient, run_id: str, folder: str) -> Path:
     """Bring a folder of TensorBoard's event files up to date in the cache, and return where it is."""
     files = trainer.files(run_id, f"{glob.escape(folder)}/*")
@@ -138,7 +134,8 @@ def pack_run(
         for entry in files:
             if entry.link_target and not stays_inside(PurePosixPath(entry.name).parts, entry.link_target):
                 continue  # an import leaves it out, too
-            info = zipfile.ZipInfo(f"{run_id}/{entry.name}", _zip_time(entry.modified_at))
+            modified_at = min(max(entry.modified_at, 315_619_200), 4_354_732_800)  # zip files know 1980 to 2107
+            info = zipfile.ZipInfo(f"{run_id}/{entry.name}", time.localtime(modified_at)[:6])
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix: the upper half of external_attr is the file's mode
             info.external_attr = (stat.S_IFLNK | 0o777 if entry.link_target else stat.S_IFREG | 0o644) << 16
@@ -180,8 +177,3 @@ def _extract_packed_runs(path: Path, folder: Path) -> list[Path]:
             return parts
     except (zipfile.BadZipFile, EOFError, RuntimeError, ValueError):
         return [path]  # the daemon says what is wrong with it
-
-
-def _zip_time(at: float) -> tuple[int, int, int, int, int, int]:
-    """Return a time as zip files store it: in parts, not before 1980 and not after 2107."""
-    return time.localtime(min(max(at, 315_619_200), 4_354_732_800))[:6]

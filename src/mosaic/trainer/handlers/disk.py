@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -316,12 +316,8 @@ def newest_intact(folder: RunFolder, excluded: Iterable[Path]) -> int | None:
 def checkpoints_with_replay(folder: RunFolder) -> list[Path]:
     """Return the checkpoints that contain a replay buffer, oldest first."""
     paths = [folder.checkpoint(step) for step in list_steps(folder)]
-    return [path for path in paths if _has_replay(read_manifest(path))]
-
-
-def _has_replay(manifest: dict[str, Any] | None) -> bool:
-    facts = (manifest or {}).get("facts", {}).get("replay")
-    return isinstance(facts, dict) and facts.get("is_saved") is True
+    facts = {path: (read_manifest(path) or {}).get("facts", {}).get("replay") for path in paths}
+    return [path for path, replay in facts.items() if isinstance(replay, dict) and replay.get("is_saved") is True]
 
 
 def copy_without_replay(path: Path, draft: Path) -> None:
