@@ -15,7 +15,7 @@ from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft
 from mosaic.gui.panels.play_panel import PlayView
 from mosaic.gui.views.session_view import GRID, RAW, REPLAY, VIDEO, SessionView
 
-LAKE = GameDraft("FrozenLake-v1", {"is_slippery": "false"}, session_texts={"seed": "3"})
+LAKE = GameDraft("FrozenLake-v1", {"env_kwargs": '{"is_slippery": false}', "seed": "3"})
 SAFE_PATH = (
     Qt.Key.Key_Down, Qt.Key.Key_Down, Qt.Key.Key_Right, Qt.Key.Key_Right, Qt.Key.Key_Down, Qt.Key.Key_Right,
 )  # fmt: skip

@@ -276,7 +276,7 @@ class ScreenshotTaker:
         form.configure(draft)
         pump(lambda: form.is_checked, "the worker's answer")
         pump_for(0.1)
-        bar = form.verticalScrollBar()
+        bar = find(form, "play.configuration", QScrollArea).verticalScrollBar()
         bar.setValue(bar.maximum() if is_end else 0)
 
     def show_replay(self, name: str) -> None:

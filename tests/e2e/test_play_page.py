@@ -35,7 +35,7 @@ SAFE_PATH = (
     Qt.Key.Key_Down, Qt.Key.Key_Down, Qt.Key.Key_Right, Qt.Key.Key_Right, Qt.Key.Key_Down, Qt.Key.Key_Right,
 )  # fmt: skip
 """To the goal of FrozenLake without ice that slips."""
-NOT_SLIPPERY = {"is_slippery": "false"}
+NOT_SLIPPERY = {"env_kwargs": "is_slippery=false"}
 Open = Callable[..., PlayView]
 
 
@@ -101,7 +101,7 @@ def tap(key: Qt.Key, modifier: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModif
 
 def test_frozen_lake_is_played_with_arrow_keys_to_the_goal(open_page: Open, program: Application) -> None:
     """R9.1, R9.5, R9.6: the keys are the session's, the grid shows each move, and the recording is the same again."""
-    page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY)
+    page = open_page("FrozenLake-v1", texts=NOT_SLIPPERY)
     session, view = start(page), session_view(page)
     assert view.current_tab == GRID
     for number, key in enumerate(SAFE_PATH, 1):
@@ -163,7 +163,7 @@ def test_frozen_lake_is_played_with_arrow_keys_to_the_goal(open_page: Open, prog
 
 def test_a_session_that_is_killed_says_why_and_another_can_start(open_page: Open) -> None:
     """R9.1: the window lives on."""
-    page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY)
+    page = open_page("FrozenLake-v1", texts=NOT_SLIPPERY)
     session = start(page)
     pid = pump(lambda: session.view is not None and session.view.pid, "its process")
     os.kill(pid, signal.SIGKILL)
@@ -238,7 +238,7 @@ def test_tic_tac_toe_is_played_against_chance(open_page: Open) -> None:
 
 def test_two_players_are_stepped_together_with_the_same_seed(open_page: Open) -> None:
     """R9.1: the one whose episode is over waits for the other; the score counts both."""
-    page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY, session_texts={"seed": "5"})
+    page = open_page("FrozenLake-v1", texts={**NOT_SLIPPERY, "seed": "5"})
     click(find(page, "play.compare"))
     session = start(page)
     other = page.match.second
@@ -285,7 +285,7 @@ def test_a_comparison_in_real_time_starts_with_the_first_key(open_page: Open) ->
 
 def test_a_comparison_ends_with_its_window(open_page: Open, program: Application, trainer: TrainerClient) -> None:
     """Only this window steps it: it would be paused for ever."""
-    page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY)
+    page = open_page("FrozenLake-v1", texts=NOT_SLIPPERY)
     click(find(page, "play.compare"))
     start(page)
     run_ids = [one.run_id for one in page.match.sessions]
@@ -298,7 +298,7 @@ def test_a_model_that_cannot_act_waits_for_a_retry(open_page: Open) -> None:
         server.answers = [says("ACTION: right"), fails(401, "bad key"), says("ACTION: down")]
         options = {"base_url": server.url}
         draft = ActorDraft("llm", {"llm": "a-model"}, {"llm": options})
-        page = open_page("FrozenLake-v1", setting_texts=NOT_SLIPPERY, mode=ControlMode.ACTOR, actor=draft)
+        page = open_page("FrozenLake-v1", texts=NOT_SLIPPERY, mode=ControlMode.ACTOR, actor=draft)
         session = start(page)
         retry = find(page, "play.session.retry")
         pump(retry.isVisible, "the question")

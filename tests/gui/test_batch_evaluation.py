@@ -14,7 +14,7 @@ from mosaic.contracts.errors import NotAllowed, NotTrusted
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import Evaluation, EvaluationSummary, RunView
 from mosaic.gui.app import Application
-from mosaic.gui.models import batch_evaluation
+from mosaic.gui.models import policy_form
 from mosaic.gui.panels.batch_evaluation import BatchEvaluation
 
 FIRST, SECOND, THIRD, UNTRAINED = (run_id(number) for number in range(1, 5))
@@ -58,7 +58,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Evaluating:
     def payload(_: object, run: str, options: dict[str, Any], checkpoint: str) -> dict[str, Any]:
         return {"run": run, "options": options, "checkpoint": checkpoint}
 
-    monkeypatch.setattr(batch_evaluation, "evaluation_payload", payload)
+    monkeypatch.setattr(policy_form, "evaluation_payload", payload)
     return Evaluating([view(1), view(2, seed=2), view(3, seed=3), view(4, checkpoint_step=None)])
 
 

@@ -9,18 +9,13 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QWidget
 from tests.helpers.gui import find, pump, type_text
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.app import Application
-from mosaic.gui.forms.train_form import TrainForm
-from mosaic.gui.models.draft import draft_from_payload, to_command_line
-from mosaic.gui.models.env_settings_text import (
-    object_problem,
-    others_text,
-    setting_texts,
-    settings_problems,
-    with_others,
-    with_setting,
-)
+from mosaic.gui.forms.form_columns import FormColumns
+from mosaic.gui.models.draft import draft_from_payload
+from mosaic.gui.models.form import parse_object, read_object, write_object
+from mosaic.gui.panels.train_panel import TrainView
 
 SLIPPERY = SettingField("is_slippery", "bool", True)
 MODE = SettingField("mode", "int", None, constraints={"ge": 0}, is_optional=True)
@@ -28,23 +23,24 @@ FIELDS = (SLIPPERY, MODE)
 
 
 def test_settings_are_parts_of_one_object() -> None:
-    text = with_setting("", SLIPPERY, "false")
-    assert text == '{"is_slippery": false}'
-    text = with_others(with_setting(text, MODE, "3"), FIELDS, '{"x": [1]}')
+    form, others = read_object(FIELDS, "is_slippery=false, x=[1]")
+    assert (form.texts, others) == ({"is_slippery": "false"}, {"x": [1]})
+    text = write_object(form.with_text("mode", "3"), others)
     assert text == '{"is_slippery": false, "mode": 3, "x": [1]}'
-    assert setting_texts(FIELDS, text) == {"is_slippery": "false", "mode": "3"}
-    assert others_text(FIELDS, text) == '{"x": [1]}'
-    assert with_setting(with_setting(text, MODE, ""), SLIPPERY, "true") == '{"x": [1]}'
+    form, others = read_object(FIELDS, text)
+    assert form.texts == {"is_slippery": "false", "mode": "3"}
+    assert write_object(form.with_text("mode", "").with_text("is_slippery", "true"), others) == '{"x": [1]}'
 
 
 def test_what_is_typed_is_kept_while_it_is_invalid() -> None:
-    text = with_setting("", MODE, "abc")
-    assert setting_texts(FIELDS, text) == {"mode": "abc"}
-    assert settings_problems(FIELDS, text) == {"mode": "Expected a whole number of at least 0, or none."}
-    assert with_others(text, FIELDS, "{") == "{"
-    assert object_problem("{")
-    assert object_problem("[1]")
-    assert object_problem("") == ""
+    text = write_object(read_object(FIELDS, "")[0].with_text("mode", "abc"), {})
+    form, _ = read_object(FIELDS, text)
+    assert form.texts == {"mode": "abc"}
+    assert form.problems() == {"mode": "Expected a whole number of at least 0, or none."}
+    for damaged in ("{", "[1]"):
+        with pytest.raises(BadInput):
+            parse_object(damaged)
+    assert parse_object("") == {}
 
 
 @pytest.mark.usefixtures("trainer")
@@ -58,8 +54,10 @@ def test_the_settings_of_the_chosen_environment_are_rows(
     bench = program.workbench
     bench.form_requested.emit(None)
     pump(lambda: window.findChild(QWidget, "train.notes"), "the form")
-    form = find(window, "train.scroll", TrainForm)
+    form = find(window, "train.scroll", FormColumns)
     form.finish_building()
+    view = window.findChild(TrainView)
+    assert view is not None
     pump(lambda: bench.environments.for_worker("cleanrl"), "the environments")
     find(window, "train.env_id", QComboBox).setEditText("FrozenLake-v1")
     pump(lambda: window.findChild(QWidget, "train.env.is_slippery"), "the settings of FrozenLake")
@@ -69,14 +67,12 @@ def test_the_settings_of_the_chosen_environment_are_rows(
     (payload,) = training.payloads()
     expected = {"is_slippery": False, "success_rate": 0.5}
     assert payload["metadata"]["worker"]["config"]["algo_params"] == {"env_kwargs": expected}
-    assert """--env-kwargs '{"is_slippery": false, "success_rate": 0.5}'""" in to_command_line(
-        training.layout, training.draft
-    )
+    assert """--env-kwargs '{"is_slippery": false, "success_rate": 0.5}'""" in training.draft.command_line()
     assert draft_from_payload(payload).texts == training.draft.texts
     assert trainer.check(payload).summary.settings["env_kwargs"] == expected
 
     type_text(find(window, "train.env.desc", QLineEdit), "{")
-    assert form.problems() == {"env_kwargs": "desc: Expected JSON, or none."}
+    assert view.problems() == {"env_kwargs": "desc: Expected JSON, or none."}
     assert find(window, "train.env.note.desc", QLabel).text() == "Expected JSON, or none."
     find(window, "train.env_id", QComboBox).setEditText("CartPole-v1")
     pump(lambda: window.findChild(QWidget, "train.env.sutton_barto_reward"), "the settings of CartPole")
@@ -91,12 +87,12 @@ def test_the_settings_of_the_chosen_environment_are_rows(
     type_text(find(window, "train.env_kwargs", QLineEdit), "")
     find(window, "train.env_id", QComboBox).setEditText("my_envs:Own-v0")
     type_text(find(window, "train.wrappers", QLineEdit), "frame-stack(4)")
-    assert form.problems()["wrappers"].startswith("Expected wrappers such as frame-stack(stack_size=4)")
+    assert view.problems()["wrappers"].startswith("Expected wrappers such as frame-stack(stack_size=4)")
     type_text(find(window, "train.wrappers", QLineEdit), "frame-stack(stack_size=2), reward-scale(scale=0.1)")
     (payload,) = training.payloads()
     wrappers = ["frame-stack(stack_size=2)", "reward-scale(scale=0.1)"]
     assert payload["metadata"]["worker"]["config"]["algo_params"] == {"wrappers": wrappers}
-    command = to_command_line(training.layout, training.draft)
+    command = training.draft.command_line()
     assert "--wrappers 'frame-stack(stack_size=2)' --wrappers 'reward-scale(scale=0.1)'" in command
     assert draft_from_payload(payload).texts == training.draft.texts
     environment = trainer.check(payload).summary.environment

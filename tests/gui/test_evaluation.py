@@ -243,10 +243,11 @@ def test_a_model_file_without_a_run_needs_algorithm_and_environment(
     assert find(shown.window, "policy.override", QCheckBox).isChecked()
     find(shown.window, "policy.submit").click()  # type: ignore[attr-defined]
     verdict = find(shown.window, "policy.verdict", QLabel)
-    assert verdict.text().startswith("Environment: ")
+    assert verdict.text() == "2 settings to correct: Algorithm and Environment."
+    assert find(shown.window, "policy.note.env_id", QLabel).text() == "Required."
     choice("env_id").setEditText("CartPole-v1")
     find(shown.window, "policy.submit").click()  # type: ignore[attr-defined]
-    assert verdict.text() == "Choose the algorithm that it was trained with."
+    assert verdict.text() == "Algorithm: Choose the one that it was trained with."
     algorithm = choice("algorithm")
     algorithm.setCurrentIndex(algorithm.findText("ppo"))
     algorithm.activated.emit(algorithm.currentIndex())

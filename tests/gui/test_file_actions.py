@@ -19,7 +19,7 @@ from mosaic.client.exports import ExportTask, export_zips
 from mosaic.contracts.folder import Workspace
 from mosaic.gui import file_action_handlers as files
 from mosaic.gui.app import Application, show_windows
-from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.forms.form_columns import FormColumns
 from mosaic.gui.models.workspaces import inspect_workspace
 
 
@@ -200,7 +200,7 @@ def test_another_workspace_opens_in_place_of_the_window_with_its_own_draft(
         title, training = window.windowTitle(), program.workbench.training
         window.show_page("train")
         gamma = pump(lambda: window.findChild(QLineEdit, "train.gamma"), "the form")
-        find(window, "train.scroll", TrainForm).finish_building()
+        find(window, "train.scroll", FormColumns).finish_building()
         steps.append(f"{title.rpartition('/')[2]} {gamma.text()}")
         gamma.setText(f"0.{len(steps)}")
         assert training.draft.texts == {"gamma": f"0.{len(steps)}"}

@@ -26,10 +26,10 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, vie
 
 from mosaic.gui.app import Application
 from mosaic.gui.dialogs import DIALOGS
-from mosaic.gui.forms.submit_controller import VerdictLine
-from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.forms.form_view import VerdictLine
 from mosaic.gui.panels import PAGES, RUN_TABS
 from mosaic.gui.panels.runs_panel import RunsPanel
+from mosaic.gui.panels.train_panel import TrainView
 from mosaic.gui.views.widgets import combo_box
 
 
@@ -46,10 +46,11 @@ def test_every_page_fits_at_every_size_of_window_and_text(program: Application) 
     workbench.comparison_requested.emit([run.run_id for run in runs])
     for _ in _places(program):  # creates the pages
         settle()
-    form = find(window, "train.scroll", TrainForm)
-    form.finish_building()
-    form._on_edited("total_timesteps", "3,000,000")
-    form._on_edited("env_id", "CartPol-v1")
+    form = window.findChild(TrainView)
+    assert form is not None
+    form.columns.finish_building()
+    form.edit("total_timesteps", "3,000,000")
+    form.edit("env_id", "CartPol-v1")
     list_width = 0
     found: list[str] = []
     for font_size_pt in FONT_SIZES_PT:

@@ -9,14 +9,16 @@ from PySide6.QtWidgets import QComboBox, QLabel, QMenu, QPushButton, QToolButton
 from tests.helpers.gui import click, find, press, pump, type_text
 from tests.helpers.gui_runs import FakeTrainer, start_with, view
 
+from mosaic.contracts.errors import refuse_key
 from mosaic.contracts.views import EnvironmentDetails, EnvironmentListing
 from mosaic.gui.app import Application
-from mosaic.gui.forms.algorithm_box import AlgorithmBox
-from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.forms.form_columns import FormColumns
+from mosaic.gui.forms.form_rows import AlgorithmBox
 from mosaic.gui.models.environment_check import EnvironmentFinding, algorithm_groups, check_environment
 from mosaic.gui.models.environment_choices import sort_environments
 from mosaic.gui.models.form_layout import worker_algorithms
-from mosaic.gui.models.presets import best_runs
+from mosaic.gui.models.training import best_runs
+from mosaic.gui.panels.train_panel import TrainView
 from mosaic.submission.run_estimate import earlier_runs, estimate_run
 from mosaic.submission.tuned_presets import TUNED_PRESETS, TunedPreset
 
@@ -87,7 +89,7 @@ def opened(program: Application) -> QWidget:
     window.show()
     program.workbench.form_requested.emit(None)
     pump(lambda: window.findChild(QWidget, "train.notes"), "the form")
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     environments = program.workbench.environments
     environments._known["cleanrl"] = LISTED
     environments._requested_details.update(listing.id for listing in LISTED)
@@ -104,11 +106,12 @@ def test_the_suggestions_of_the_form_are_buttons(program: Application) -> None:
     click(find(window, "suggest.Pendulum-v1", QPushButton))
     assert box.currentText() == "Pendulum-v1"
     assert "These fit:" in find(window, "train.note.env_id", QLabel).text()
-    form = find(window, "train.scroll", TrainForm)
-    form.show_field_errors({"env_id": "ppo needs a discrete action space."})  # as the dry run refuses it
+    form = window.findChild(TrainView)
+    assert form is not None
+    form.on_refused(refuse_key("env_id", "ppo needs a discrete action space."))  # as the dry run refuses it
     assert "These fit:" in find(window, "train.note.env_id", QLabel).text(), "the buttons stay"
     click(find(window, "suggest.ppo_continuous_action", QPushButton))
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     assert program.workbench.training.draft.algorithm == "ppo_continuous_action"
     assert box is not find(window, "train.env_id", QComboBox) or box.currentText() == "Pendulum-v1"
     assert "These fit" not in find(window, "train.note.env_id", QLabel).text()

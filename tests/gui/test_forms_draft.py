@@ -17,30 +17,10 @@ from mosaic.contracts.payload import Payload
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.models import form_layout
-from mosaic.gui.models.draft import (
-    Draft,
-    build_payloads,
-    changed_fields,
-    draft_from_payload,
-    draft_from_preset,
-    field_problem,
-    find_field_errors,
-    is_default,
-    preset_from_draft,
-    problems,
-    seeds_problem,
-    summary_line,
-    to_command_line,
-)
+from mosaic.gui.models.draft import Draft, draft_from_payload, draft_from_preset
 from mosaic.gui.models.environment_choices import environment_problem, families, sort_environments
-from mosaic.gui.models.form_layout import (
-    FormLayout,
-    algorithms_by_worker,
-    field_label,
-    field_tooltip,
-    field_unit,
-    get_layout,
-)
+from mosaic.gui.models.form import FieldTexts, Refusals, field_label, field_problem, field_tooltip, field_unit
+from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
 from mosaic.submission.algorithm_schema import open_script_folder
 from mosaic.submission.caller_environment import program_environment
 from mosaic.submission.user_presets import read_presets, save_preset
@@ -55,9 +35,9 @@ def layout() -> FormLayout:
     return get_layout("cleanrl", "ppo")
 
 
-def filled(layout: FormLayout, draft: Draft = PPO, **texts: str) -> Draft:
+def filled(draft: Draft = PPO, **texts: str) -> Draft:
     for name, text in texts.items():
-        draft = draft.with_text(layout.fields[name], text)
+        draft = draft.with_text(name, text)
     return draft
 
 
@@ -99,7 +79,9 @@ def test_an_invalid_value_names_what_was_expected() -> None:
 def test_an_optional_field_may_stay_unset() -> None:
     assert field_problem(KL, "") == ""
     assert field_problem(KL, "-1") != ""
-    assert is_default(KL, "")
+    form = FieldTexts((KL,), {"target_kl": "0.5"})
+    assert form.changed() == ["target_kl"]
+    assert form.with_text("target_kl", "").texts == {}
 
 
 def test_names_are_validated_as_in_the_contract() -> None:
@@ -110,36 +92,36 @@ def test_names_are_validated_as_in_the_contract() -> None:
 
 
 def test_a_field_with_its_default_again_is_not_kept(layout: FormLayout) -> None:
-    draft = filled(layout, learning_rate="0.1")
+    draft = filled(learning_rate="0.1")
     assert draft.texts == {"learning_rate": "0.1"}
-    assert filled(layout, draft, learning_rate="2.5e-4").texts == {}
+    assert filled(draft, learning_rate="2.5e-4").texts == {}
 
 
 def test_an_unchanged_form_gives_a_minimal_payload(layout: FormLayout) -> None:
-    (payload,) = build_payloads(layout, PPO, 0.0)
+    (payload,) = PPO.payloads(0.0)
     assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1}
     Payload.parse(payload)
 
 
 def test_the_names_of_worker_and_agent_and_the_users_name_at_wandb_are_in_the_form(layout: FormLayout) -> None:
     """R7.1: what the config names, the form has a field for."""
-    draft = filled(layout, worker_id="left", agent_id="ada", wandb_run_name="mine", wandb_email="ada@example.org")
-    (payload,) = build_payloads(layout, draft, 0.0)
+    draft = filled(worker_id="left", agent_id="ada", wandb_run_name="mine", wandb_email="ada@example.org")
+    (payload,) = draft.payloads(0.0)
     parsed = Payload.parse(payload)
     assert (config_of(payload)["worker_id"], config_of(payload)["agent_id"]) == ("left", "ada")
     assert (parsed.artifacts.wandb.run_name, parsed.artifacts.wandb.email) == ("mine", "ada@example.org")
-    assert "--agent-id ada" in to_command_line(layout, draft)
-    assert build_payloads(layout, draft_from_payload(payload), 0.0) == [payload]
+    assert "--agent-id ada" in draft.command_line()
+    assert draft_from_payload(payload).payloads(0.0) == [payload]
 
 
 def test_every_field_survives_a_round_trip_through_the_payload(layout: FormLayout) -> None:
     draft = filled(
-        layout, env_id="Acrobot-v1", total_timesteps="1e5", seed="7", learning_rate="0.1", anneal_lr="false",
+        env_id="Acrobot-v1", total_timesteps="1e5", seed="7", learning_rate="0.1", anneal_lr="false",
         target_kl="0.01", video_mode="single", grid_limit="4", save_model="false", keep_checkpoints="5",
         checkpoint_every="1000", cpus="2", gpus="1", memory_mb="500", max_seconds="60", priority="-3", run_name="mine",
         tags="a, b", group="g", notes="two\nlines", tensorboard="false", backend="torch",
     )  # fmt: skip
-    (payload,) = build_payloads(layout, draft, 0.0)
+    (payload,) = draft.payloads(0.0)
     parsed = Payload.parse(payload)
     assert config_of(payload)["total_timesteps"] == 100_000
     assert config_of(payload)["algo_params"] == {
@@ -151,8 +133,8 @@ def test_every_field_survives_a_round_trip_through_the_payload(layout: FormLayou
     assert not parsed.artifacts.tensorboard.enabled
     back = draft_from_payload(payload)
     assert back.rest == {}
-    assert build_payloads(layout, back, 0.0) == [payload]
-    save_preset("mine", preset_from_draft(layout, replace(draft, seeds="1-3", rest={"artifacts": {"x": 1}})))
+    assert back.payloads(0.0) == [payload]
+    save_preset("mine", replace(draft, seeds="1-3", rest={"artifacts": {"x": 1}}).to_preset())
     assert draft_from_preset(read_presets()["mine"]) == replace(back, seeds="1-3", rest={"artifacts": {"x": 1}})
 
 
@@ -163,23 +145,22 @@ def test_every_field_survives_a_round_trip_through_the_payload(layout: FormLayou
     st.integers(0, 2**31 - 1).map(str),
 )
 def test_a_payload_survives_a_round_trip_through_the_form(texts: dict[str, str], seed: str) -> None:
-    layout = get_layout("cleanrl", "ppo")
-    made = build_payloads(layout, filled(layout, PPO, **texts, seed=seed), 0.0)
-    assert build_payloads(layout, draft_from_payload(made[0]), 0.0) == made
+    made = filled(PPO, **texts, seed=seed).payloads(0.0)
+    assert draft_from_payload(made[0]).payloads(0.0) == made
 
 
 def test_settings_without_a_field_are_submitted_unchanged(layout: FormLayout) -> None:
-    (payload,) = build_payloads(layout, PPO, 0.0)
+    (payload,) = PPO.payloads(0.0)
     config_of(payload)["extras"] = {"tensorboard_dir": "tb", "learning_rate": 0.1, "algo_params": {"novel": 3}}
     payload["artifacts"]["persist_logs"] = False
     draft = draft_from_payload(payload)
     assert draft.texts == {"learning_rate": "0.1"}
-    (again,) = build_payloads(layout, filled(layout, draft, gamma="0.5"), 0.0)
+    (again,) = filled(draft, gamma="0.5").payloads(0.0)
     assert again["artifacts"]["persist_logs"] is False
     assert config_of(again)["algo_params"] == {"novel": 3, "learning_rate": 0.1, "gamma": 0.5}
     assert again["artifacts"]["tensorboard"]["directory"] == "tb"
     assert "extras" not in config_of(again)
-    assert to_command_line(layout, draft).endswith("| mosaic submit -")
+    assert draft.command_line().endswith("| mosaic submit -")
 
 
 def test_an_algorithm_that_the_form_does_not_know_is_refused() -> None:
@@ -199,16 +180,16 @@ def test_the_form_trains_scripts_of_a_cleanrl_of_ones_own(tmp_path: Path, monkey
     assert [field.name for field in layout.core] == ["env_id", "total_timesteps", "seed"]
     assert {"learning_rate", "capture_video", "max_seconds"} <= layout.fields.keys()
     assert not {"grid_limit", "tensorboard", "keep_checkpoints"} & layout.fields.keys(), "nothing without effect"
-    draft = filled(layout, own, num_envs="2")
-    (payload,) = build_payloads(layout, draft, 0.0)
+    draft = filled(own, num_envs="2")
+    (payload,) = draft.payloads(0.0)
     config = config_of(payload)
     assert (config["algo"], config["algo_params"]) == ("cleanrl:walk", {"num_envs": 2})
     assert (config["cleanrl"], config["cleanrl_python"]) == (checkout, "/v/bin/python")
     assert program_environment(payload) is not None
     assert draft_from_payload(payload) == draft == Draft.from_json(draft.to_json())
     words = ["--cleanrl", checkout, "--cleanrl-python", "/v/bin/python"]
-    assert shlex.split(to_command_line(layout, draft))[:7] == ["mosaic", "train", "cleanrl:walk", *words]
-    preset = preset_from_draft(layout, draft)
+    assert shlex.split(draft.command_line())[:7] == ["mosaic", "train", "cleanrl:walk", *words]
+    preset = draft.to_preset()
     assert draft_from_preset(preset, checkout, "/v/bin/python") == draft
     with pytest.raises(BadInput, match="Choose your CleanRL"):
         draft_from_preset(preset)
@@ -216,43 +197,48 @@ def test_the_form_trains_scripts_of_a_cleanrl_of_ones_own(tmp_path: Path, monkey
     monkeypatch.setattr(form_layout, "find_installed_scripts", lambda: open_script_folder(checkout))
     form_layout.forget_scripts()
     installed = draft_from_preset(preset)
-    assert "--cleanrl" not in to_command_line(installed.layout, installed)
+    assert "--cleanrl" not in installed.command_line()
     form_layout.forget_scripts()
 
 
 def test_several_seeds_make_a_group(layout: FormLayout) -> None:
-    made = build_payloads(layout, replace(filled(layout, run_name="mine"), seeds="1-2,7"), 0.0)
+    made = replace(filled(run_name="mine"), seeds="1-2,7").payloads(0.0)
     assert [config_of(payload)["seed"] for payload in made] == [1, 2, 7]
     assert len({payload["metadata"]["group"] for payload in made}) == 1
     assert made[2]["run_name"] == "mine-7"
-    assert seeds_problem("1-2,7") == ""
-    assert seeds_problem("x") == "Expected seeds such as 1-5 or 1,3,7."
+    assert replace(PPO, seeds="x").problems() == {"seed": "Expected seeds such as 1-5 or 1,3,7."}
     with pytest.raises(BadInput, match="seed"):
-        build_payloads(layout, replace(PPO, seeds="5-1"), 0.0)
+        replace(PPO, seeds="5-1").payloads(0.0)
 
 
 def test_problems_are_listed_by_field(layout: FormLayout) -> None:
-    draft = filled(layout, learning_rate="3", gamma="x", total_timesteps="10")
-    assert list(problems(layout, draft)) == ["learning_rate", "gamma"]
+    draft = filled(learning_rate="3", gamma="x", total_timesteps="10")
+    assert list(draft.problems()) == ["learning_rate", "gamma"]
     with pytest.raises(BadInput, match="learning_rate"):
-        build_payloads(layout, draft, 0.0)
+        draft.payloads(0.0)
 
 
 def test_the_command_line_is_equivalent_to_the_form(layout: FormLayout) -> None:
     draft = filled(
-        layout, learning_rate="0.1", anneal_lr="false", tags="a,b", notes="it's mine", tensorboard="false",
+        learning_rate="0.1", anneal_lr="false", tags="a,b", notes="it's mine", tensorboard="false",
         target_kl="0.5", video_mode="off",
     )  # fmt: skip
-    assert shlex.split(to_command_line(layout, draft)) == [
+    assert shlex.split(draft.command_line()) == [
         "mosaic", "train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "500000", "--seed", "1",
         "--learning-rate", "0.1", "--no-anneal-lr", "--target-kl", "0.5", "--no-tensorboard", "--video-mode", "off",
         "--tag", "a", "--tag", "b", "--note", "it's mine",
     ]  # fmt: skip
-    assert "--seeds 1-3,5" in to_command_line(layout, replace(PPO, seeds="1-3, 5"))
+    assert "--seeds 1-3,5" in replace(PPO, seeds="1-3, 5").command_line()
 
 
 def refusal(*problems: tuple[str, str]) -> ConfigRefused:
     return ConfigRefused("LOG705 The config was refused.", [FieldProblem(*problem) for problem in problems])
+
+
+def marked(error: Exception, draft: Draft) -> dict[str, str]:
+    refusals = Refusals()
+    refusals.take(error, draft.fields)
+    return refusals.messages(draft)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +251,7 @@ def refusal(*problems: tuple[str, str]) -> ConfigRefused:
     ],
 )
 def test_a_refusal_is_shown_at_the_field_it_names(layout: FormLayout, path: str, name: str) -> None:
-    assert find_field_errors(refusal((path, "too large")), layout.fields) == {name: "Too large."}
+    assert marked(refusal((path, "too large")), PPO) == {name: "Too large."}
 
 
 def test_a_refusal_without_a_field_of_the_form_is_shown_at_none(layout: FormLayout) -> None:
@@ -275,29 +261,35 @@ def test_a_refusal_without_a_field_of_the_form_is_shown_at_none(layout: FormLayo
         NoDaemon("gamma: no answer."),
         OSError(),
     ):
-        assert find_field_errors(error, layout.fields) == {}
+        assert marked(error, PPO) == {}
 
 
 def test_every_field_that_a_refusal_names_is_marked(layout: FormLayout) -> None:
     error = refusal(("gamma", "too large"), ("metadata.stray", "unknown key"), ("env_id", "missing"), ("seed", "odd"))
-    found = find_field_errors(error, layout.fields, changed=("seed",))
+    found = marked(error, filled(seed="3"))
     assert found == {"seed": "Odd.", "gamma": "Too large.", "env_id": "Missing."}
     assert next(iter(found)) == "seed", "which gets the focus"
 
 
 def test_of_settings_that_do_not_fit_together_the_changed_one_is_marked() -> None:
     names = ("num_envs", "num_steps", "num_minibatches")
-    error = refusal(*((name, "cannot be cut.") for name in names))
-    assert find_field_errors(error, names) == dict.fromkeys(names, "Cannot be cut.")
-    assert find_field_errors(error, names, changed=("num_minibatches",)) == {"num_minibatches": "Cannot be cut."}
+    error = refusal(*((name, "cannot be cut.") for name in names), ("gamma", "odd"))
+    assert marked(error, PPO) == {**dict.fromkeys(names, "Cannot be cut."), "gamma": "Odd."}
+    changed = filled(num_minibatches="7")
+    assert marked(error, changed) == {"num_minibatches": "Cannot be cut.", "gamma": "Odd."}
+    refusals = Refusals()
+    assert refusals.take(error, changed.fields), "it names fields of the form alone"
+    refusals.drop("num_envs")
+    assert refusals.messages(changed) == {"gamma": "Odd."}, "one of them was changed: they may fit now"
+    assert not refusals.take(refusal(("gamma", "odd"), ("metadata.stray", "unknown key")), changed.fields)
 
 
 def test_a_draft_survives_saving_and_loading(layout: FormLayout) -> None:
-    draft = replace(filled(layout, gamma="0.5"), seeds="1-3", rest={"a": 1})
+    draft = replace(filled(gamma="0.5"), seeds="1-3", rest={"a": 1})
     assert Draft.from_json(draft.to_json()) == draft
     assert Draft.from_json({"worker": "x"}) is None
     assert Draft.from_json(None) is None
-    assert summary_line(draft, layout) == "ppo · CartPole-v1 · seeds 1-3"
+    assert draft.summary() == "ppo · CartPole-v1 · seeds 1-3"
 
 
 def test_labels_are_readable_words(layout: FormLayout) -> None:
@@ -324,8 +316,7 @@ def test_environments_that_are_not_installed_come_last_with_their_extra() -> Non
 
 
 def test_a_text_that_is_the_default_of_another_algorithm_does_not_count_as_changed() -> None:
-    continuous = get_layout("cleanrl", "ppo_continuous_action")
-    draft = Draft("cleanrl", "ppo_continuous_action").with_text(continuous.fields["env_id"], "CartPole-v1")
-    assert changed_fields(continuous, draft) == {"env_id"}
-    assert changed_fields(get_layout("cleanrl", "ppo"), replace(draft, algorithm="ppo")) == set()
-    assert changed_fields(continuous, replace(draft, seeds="1-3", texts={"buffer_size": "7"})) == {"seed"}
+    draft = Draft("cleanrl", "ppo_continuous_action").with_text("env_id", "CartPole-v1")
+    assert draft.changed() == ["env_id"]
+    assert replace(draft, algorithm="ppo").changed() == []
+    assert replace(draft, seeds="1-3", texts={"buffer_size": "7"}).changed() == ["seed"]

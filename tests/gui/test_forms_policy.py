@@ -11,13 +11,12 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.views import CheckpointInfo, RunView
 from mosaic.gui.models.policy_form import (
+    POLICY_FIELDS,
     PolicyDraft,
     describe_checkpoint,
     draft_from_evaluation,
+    evaluation_fields,
     is_evaluation,
-    policy_fields,
-    policy_payload,
-    policy_problems,
     policy_workers,
     runs_with_policy,
 )
@@ -34,12 +33,14 @@ def config_of(payload: dict[str, Any]) -> dict[str, Any]:
 
 def test_only_workers_that_load_policies_are_offered() -> None:
     assert policy_workers() == ["cleanrl", "bdi"]
-    assert {"eval_batch_size", "eval_repeat", "seed_override"} <= {field.name for field in policy_fields("cleanrl")}
+    assert {"eval_batch_size", "eval_repeat", "seed_override"} <= {
+        field.name for field in evaluation_fields("cleanrl", POLICY_FIELDS)
+    }
 
 
 def test_the_checkpoint_sets_what_is_evaluated_and_the_form_sets_how() -> None:
     draft = replace(DRAFT, texts={"eval_batch_size": "7", "eval_repeat": "true", "seed_override": "9", "tags": "a, b"})
-    payload = policy_payload(draft)
+    payload = draft.payload()
     assert config_of(payload) == {
         "algo": "ppo",
         "env_id": "CartPole-v1",
@@ -57,28 +58,28 @@ def test_the_checkpoint_sets_what_is_evaluated_and_the_form_sets_how() -> None:
 
 def test_fifty_episodes_are_the_default() -> None:
     """R8.1: policy form."""
-    payload = policy_payload(DRAFT)
+    payload = DRAFT.payload()
     assert payload["evaluation"]["episodes"] == 50
     assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": False}
 
 
 def test_another_environment_replaces_that_of_the_training() -> None:
-    assert config_of(policy_payload(replace(DRAFT, env_id="CartPole-v0")))["env_id"] == "CartPole-v0"
-    assert "env_id" in policy_problems(replace(DRAFT, env_id=" "))
+    assert config_of(replace(DRAFT, env_id="CartPole-v0").payload())["env_id"] == "CartPole-v0"
+    assert "env_id" in replace(DRAFT, env_id=" ").problems()
 
 
 def test_missing_and_invalid_fields_are_reported() -> None:
-    assert list(policy_problems(PolicyDraft("cleanrl"))) == ["path"]
-    assert list(policy_problems(replace(DRAFT, texts={"eval_batch_size": "0"}))) == ["eval_batch_size"]
+    assert list(PolicyDraft("cleanrl").problems()) == ["policy_path"]
+    assert list(replace(DRAFT, texts={"eval_batch_size": "0"}).problems()) == ["eval_batch_size"]
     with pytest.raises(BadInput, match="Choose a run"):
-        policy_payload(PolicyDraft("cleanrl"))
+        PolicyDraft("cleanrl").payload()
 
 
 def test_an_evaluation_survives_a_round_trip_through_the_form() -> None:
-    payload = policy_payload(replace(DRAFT, texts={"eval_batch_size": "7", "eval_capture_video": "true", "tags": "a"}))
+    payload = replace(DRAFT, texts={"eval_batch_size": "7", "eval_capture_video": "true", "tags": "a"}).payload()
     assert is_evaluation(payload)
     back = replace(draft_from_evaluation(payload), checkpoint_info=FOUND)
-    assert policy_payload(back) == payload
+    assert back.payload() == payload
 
 
 def test_runs_that_have_saved_a_checkpoint_can_be_loaded_newest_first() -> None:

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QComboBox,
     QLabel,
     QLineEdit,
-    QPlainTextEdit,
     QPushButton,
     QWidget,
 )
@@ -22,8 +21,9 @@ from tests.helpers.gui import click, find, press, pump, question_button, settle,
 from mosaic import secrets
 from mosaic.client import TrainerClient
 from mosaic.gui.app import Application
-from mosaic.gui.forms.field_rows import FieldRows
+from mosaic.gui.forms.form_rows import FieldRows
 from mosaic.gui.forms.game_configuration import GameConfiguration
+from mosaic.gui.models.form import FieldTexts
 from mosaic.gui.models.game_draft import SESSION_FIELDS
 from mosaic.submission.run_payloads import build_train_payload
 
@@ -70,7 +70,10 @@ def warning(form: QWidget, name: str = "play.actor.warning") -> str:
 
 
 def test_rows_are_not_shown_as_a_window_before_they_have_a_parent(qapp: QApplication) -> None:
-    assert not FieldRows("play", SESSION_FIELDS).isVisible()
+    rows = FieldRows("play")
+    rows.show_form(FieldTexts(SESSION_FIELDS))
+    assert rows.rows
+    assert not rows.isVisible()
 
 
 def test_an_environment_its_settings_and_its_keys_are_configured_and_remembered(
@@ -93,12 +96,12 @@ def test_an_environment_its_settings_and_its_keys_are_configured_and_remembered(
     pump(lambda: form.is_checked, "the worker's answer")
     assert form.problem() == ""
 
-    find(form, "play.other_arguments", QPlainTextEdit).setPlainText('{"map_name": "9x9"}')
+    type_text(find(form, "play.env_kwargs", QLineEdit), '{"map_name": "9x9"}')
     pump(lambda: form.is_checked and form.problem(), "the refusal")
-    assert "map_name must be one of 4x4, 8x8" in form.problem()
-    find(form, "play.other_arguments", QPlainTextEdit).setPlainText("{")
-    assert form.problem().startswith("Other arguments: Expected name=value pairs")
-    find(form, "play.other_arguments", QPlainTextEdit).setPlainText("")
+    assert "Map name: Expected one of 4x4, 8x8" in form.problem()
+    type_text(find(form, "play.env_kwargs", QLineEdit), "{")
+    assert form.problem().startswith("Its settings: Expected name=value pairs")
+    type_text(find(form, "play.env_kwargs", QLineEdit), "")
 
     choose_environment(form, "CartPole-v1")
     assert form.payload_request().settings == {}, "another environment has its own settings"

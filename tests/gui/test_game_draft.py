@@ -56,7 +56,7 @@ def test_each_mode_has_its_actors() -> None:
     reserve = build_request(replace(draft, mode=ControlMode.RESERVE), LAKE)
     assert reserve.actors == {"*": "human"}
     assert reserve.settings["standby"] == {"kind": "policy", "target": "RUN", "options": {"stochastic": True}}
-    turns = build_request(replace(draft, mode=ControlMode.TURNS, session_texts={"alternate_steps": "5"}), LAKE)
+    turns = build_request(replace(draft, mode=ControlMode.TURNS, texts={"alternate_steps": "5"}), LAKE)
     assert turns.settings["alternate_steps"] == 5
     for request in (reserve, turns):
         PlayConfig.model_validate({"env_id": request.env_id, "actors": {"*": {"kind": "human"}}, **request.settings})
@@ -72,7 +72,7 @@ def test_a_game_has_one_player_per_agent() -> None:
 
 
 def test_settings_and_arguments_make_the_environment() -> None:
-    draft = GameDraft("FrozenLake-v1", {"is_slippery": "false"}, '{"success_rate": 0.5}')
+    draft = GameDraft("FrozenLake-v1", {"env_kwargs": "is_slippery=false, success_rate=0.5"})
     assert build_request(draft, LAKE).settings == {"env_kwargs": {"is_slippery": False, "success_rate": 0.5}}
     assert build_request(GameDraft("FrozenLake-v1"), LAKE).settings == {}
 
@@ -81,11 +81,11 @@ def test_settings_and_arguments_make_the_environment() -> None:
     ("change", "field"),
     [
         ({"env_id": " "}, "env_id"),
-        ({"setting_texts": {"map_name": "9x9"}}, "map_name"),
-        ({"other_arguments": "[1]"}, "other_arguments"),
-        ({"other_arguments": "{"}, "other_arguments"),
-        ({"session_texts": {"episodes": "0"}}, "episodes"),
-        ({"session_texts": {"seed": "x"}}, "seed"),
+        ({"texts": {"env_kwargs": '{"map_name": "9x9"}'}}, "env_kwargs"),
+        ({"texts": {"env_kwargs": "[1]"}}, "env_kwargs"),
+        ({"texts": {"env_kwargs": "{"}}, "env_kwargs"),
+        ({"texts": {"episodes": "0"}}, "episodes"),
+        ({"texts": {"seed": "x"}}, "seed"),
         ({"mode": ControlMode.ACTOR, "actor": ActorDraft("policy")}, "actor"),
         ({"mode": ControlMode.ACTOR, "actor": ActorDraft("gone")}, "actor"),
         ({"mode": ControlMode.ACTOR, "actor": ActorDraft("llm", {"llm": "m"}, {"llm": {"history": "-1"}})}, "actor"),

@@ -17,7 +17,7 @@ from mosaic.client.remote_trainer import fetch_trainer_certificate
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
-from mosaic.gui.forms.trust_question import ask_with_trust
+from mosaic.gui.forms.form_view import ask_with_trust
 from mosaic.gui.models.training import RunsSubmission
 from mosaic.submission.run_payloads import build_train_payload
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QPushButton
@@ -14,7 +15,7 @@ from tests.helpers.gui_runs import FakeTrainer, start_with
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.gui.app import Application
-from mosaic.gui.forms.script_dialog import ScriptDialog, script_payload
+from mosaic.gui.forms.script_dialog import ScriptDialog, ScriptDraft
 from mosaic.submission.run_payloads import UNCHECKED_MESSAGE
 
 
@@ -37,8 +38,8 @@ def test_a_script_is_checked_and_started_from_the_train_page(
     dialog = shown_dialog()
     verdict = find(dialog, "script.verdict", QLabel)
     click(find(dialog, "script.submit", QPushButton))
-    assert verdict.text() == "Script: there is no file ''. Choose one."
-    type_text(find(dialog, "script.path", QLineEdit), str(script))
+    assert verdict.text() == "Script: Choose a Python script, or a program."
+    type_text(find(dialog, "script.script", QLineEdit), str(script))
     assert verdict.text() == ""
     type_text(find(dialog, "script.arguments", QLineEdit), "--seed 7 'two words'")
     click(find(dialog, "script.dry_run", QPushButton))
@@ -54,8 +55,15 @@ def test_a_script_is_checked_and_started_from_the_train_page(
     assert f"{tmp_path} ['--seed', '7', 'two words'] of the window" in log
     program.window.action("agent.script").trigger()
     again = shown_dialog()
-    assert find(again, "script.path", QLineEdit).text() == str(script)
+    assert find(again, "script.script", QLineEdit).text() == str(script)
     again.reject()
+
+
+def config_of(*texts: str) -> dict[str, Any]:
+    draft = ScriptDraft(dict(zip(("script", "arguments", "python"), texts, strict=True)))
+    config = draft.payload()["metadata"]["worker"]["config"]
+    assert isinstance(config, dict)
+    return config
 
 
 @pytest.fixture
@@ -66,23 +74,23 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_the_command_of_a_script_names_its_interpreter(script: Path) -> None:
-    config = script_payload(str(script), "--env-id=X-v1", " /v/bin/python ")["metadata"]["worker"]["config"]
+    config = config_of(str(script), "--env-id=X-v1", " /v/bin/python ")
     assert config["argv"] == ["/v/bin/python", str(script), "--env-id=X-v1"]
     assert (config["cwd"], config["env_id"]) == (str(script.parent), "X-v1")
-    assert script_payload(str(script), "", "")["metadata"]["worker"]["config"]["argv"] == [sys.executable, str(script)]
+    assert config_of(str(script), "", "")["argv"] == [sys.executable, str(script)]
 
 
 def test_a_program_is_started_without_an_interpreter(script: Path) -> None:
     program = script.rename(script.with_name("train.sh"))
     with pytest.raises(BadInput, match="neither a Python script nor a program"):
-        script_payload(str(program), "", "")
+        config_of(str(program), "", "")
     program.chmod(0o755)
-    assert script_payload(str(program), "1", "")["metadata"]["worker"]["config"]["argv"] == [str(program), "1"]
+    assert config_of(str(program), "1", "")["argv"] == [str(program), "1"]
 
 
 def test_arguments_that_a_shell_would_not_take_are_refused(script: Path) -> None:
-    with pytest.raises(BadInput, match=r"Arguments: No closing quotation\. Quote them as in a shell\."):
-        script_payload(str(script), "--name 'x", "")
+    with pytest.raises(BadInput, match=r"arguments: No closing quotation\. Quote them as in a shell\."):
+        config_of(str(script), "--name 'x", "")
 
 
 def test_a_remote_trainer_starts_no_scripts_of_this_machine(program: Application) -> None:

@@ -34,13 +34,13 @@ from tests.helpers.probe_cleanrl import make_checkout
 from mosaic.client import TrainerClient
 from mosaic.contracts.views import EnvironmentListing
 from mosaic.gui.app import Application
+from mosaic.gui.forms.form_columns import FormColumns
 from mosaic.gui.forms.form_rows import LabelledRow
-from mosaic.gui.forms.presets_menu import PresetsMenu
-from mosaic.gui.forms.train_form import TrainForm
 from mosaic.gui.models.draft import Draft
 from mosaic.gui.models.environment_choices import sort_environments
 from mosaic.gui.models.form_layout import forget_scripts
 from mosaic.gui.models.training import Training
+from mosaic.gui.panels.train_panel import PresetsMenu
 from mosaic.submission.user_presets import Preset, presets_path, read_presets, save_preset
 
 LISTED = [
@@ -56,7 +56,7 @@ def opened(program: Application) -> QWidget:
     window.show()
     program.workbench.form_requested.emit(None)
     pump(lambda: window.findChild(QWidget, "train.notes"), "the form")
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     return window
 
 
@@ -115,7 +115,7 @@ def test_another_algorithm_keeps_what_was_written(program: Application) -> None:
     window = opened(program)
     type_text(find(window, "train.gamma", QLineEdit), "0.5")
     choose_algorithm(window, "ppo_continuous_action")
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     assert program.workbench.training.draft.texts == {"gamma": "0.5"}
     assert find(window, "train.gamma", QLineEdit).text() == "0.5"
     assert find(window, "train.env_id", QComboBox).currentText() == "HalfCheetah-v5"
@@ -126,19 +126,19 @@ def test_another_worker_and_back_keeps_the_algorithm_and_the_steps(program: Appl
     """R7.1: also what is common to both workers."""
     window = opened(program)
     choose_algorithm(window, "ppo_lstm")
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     type_text(find(window, "train.total_timesteps", QLineEdit), "777777")
     worker = find(window, "train.worker", QComboBox)
     worker.setCurrentText("bdi")
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     assert find(window, "train.algorithm", QComboBox).currentText() == "bdi_q"
     type_text(find(window, "train.total_timesteps", QLineEdit), "2048")
     worker.setCurrentText("cleanrl")
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     assert find(window, "train.algorithm", QComboBox).currentText() == "ppo_lstm"
     assert find(window, "train.total_timesteps", QLineEdit).text() == "777777"
     worker.setCurrentText("bdi")
-    find(window, "train.scroll", TrainForm).finish_building()
+    find(window, "train.scroll", FormColumns).finish_building()
     assert find(window, "train.total_timesteps", QLineEdit).text() == "2048"
 
 
@@ -310,7 +310,7 @@ def test_f1_opens_the_help_at_the_setting_in_focus(program: Application) -> None
     assert text.isVisible()
     assert text.textCursor().selectedText() == "clip_coef"
     settle()
-    assert find(window, "train.scroll", TrainForm).horizontalScrollBar().maximum() == 0, "the form has enough width"
+    assert find(window, "train.scroll", FormColumns).horizontalScrollBar().maximum() == 0, "the form has enough width"
     click(find(window, "train.help", QToolButton))
     assert not text.isVisible()
 
@@ -415,7 +415,7 @@ def test_a_script_of_a_cleanrl_of_ones_own_is_checked_trained_edited_and_remembe
     program.start()
     bench = program.workbench
     window = opened(program)
-    form, row = find(window, "train.scroll", TrainForm), find(window, "train.cleanrl", QLineEdit)
+    form, row = find(window, "train.scroll", FormColumns), find(window, "train.cleanrl", QLineEdit)
     note = next(one for one in form.findChildren(LabelledRow) if one.isAncestorOf(row)).note_label
 
     def choose(path: str, field: str = "train.cleanrl") -> None:

@@ -14,7 +14,7 @@ from mosaic.cli.parameters import build_flag
 from mosaic.contracts.errors import BadInput, refuse_key
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, Option, set_option
 from mosaic.contracts.payload import Payload
-from mosaic.gui.models.draft import find_field_errors
+from mosaic.gui.models.form import FieldTexts, Refusals
 from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_payload
 
@@ -71,8 +71,9 @@ def test_a_worker_without_a_schema_supports_the_options_of_every_worker() -> Non
 
 def test_a_refusal_marks_the_field_whose_path_it_names() -> None:
     error = refuse_key("artifacts.video.mode", "input should be 'single', 'grid' or 'off'")
-    found = find_field_errors(error, ["seed", "video_mode"])
-    assert found == {"video_mode": "Input should be 'single', 'grid' or 'off'."}
+    form, refusals = FieldTexts((OPTIONS["seed"], OPTIONS["video_mode"])), Refusals()
+    assert refusals.take(error, form.fields)
+    assert refusals.messages(form) == {"video_mode": "Input should be 'single', 'grid' or 'off'."}
 
 
 def test_the_table_and_the_flags_need_no_pydantic() -> None:

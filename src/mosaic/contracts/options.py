@@ -74,7 +74,7 @@ _OPTIONS = (
            constraints={"ge": 1, "le": MAX_TIMESTEPS}, group=CORE_GROUP, path=f"{CONFIG_PATH}.total_timesteps"),
     Option("seed", "int", 1, "Seed of everything random.", {"ge": 0}, group=CORE_GROUP,
            path=f"{CONFIG_PATH}.seed"),
-    Option("algo", "str", help="The algorithm.", path=f"{CONFIG_PATH}.algo", has_flag=False),
+    Option("algo", "str", help="The algorithm.", label="Algorithm", path=f"{CONFIG_PATH}.algo", has_flag=False),
     Option("kind", "choice", "train", "Train a policy, or evaluate one.", {"choices": tuple(RunKind)},
            path="kind", extras=("mode",), has_flag=False),
     # --- tracking
@@ -133,7 +133,7 @@ _OPTIONS = (
            has_flag=False),
     # --- evaluation
     Option("policy_path", "str", help="A checkpoint folder, a run folder or a .cleanrl_model file.", is_optional=True,
-           path="evaluation.policy_path", extras=("policy_path",), has_flag=False),
+           label="Policy", path="evaluation.policy_path", extras=("policy_path",), has_flag=False),
     Option("eval_batch_size", "int", 50, "Episodes in each batch, each with a seed that training never uses.",
            {"ge": 1}, label="Episodes", path="evaluation.episodes", extras=("eval_batch_size", "eval_episodes"),
            has_flag=False),

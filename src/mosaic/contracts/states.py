@@ -272,6 +272,15 @@ class RunRecord(StoredState):
     def is_active(self) -> bool:
         return self.stage is not Stage.FINISHED
 
+    @property
+    def has_succeeded(self) -> bool:
+        return self.outcome is Outcome.SUCCEEDED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended in another way than it should or was asked to."""
+        return self.outcome in (Outcome.FAILED, Outcome.REJECTED, Outcome.LOST)
+
     def find_resume_obstacle(self, has_checkpoint: bool, is_extended: bool) -> ResumeObstacle | None:
         """Return why it cannot be resumed; `is_extended`: with a new total of steps."""
         if self.is_active:

@@ -18,9 +18,8 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.formatting import count_noun, run_title, short_id
+from mosaic.gui.forms.form_view import ask_with_trust, show_submitted_runs
 from mosaic.gui.forms.script_dialog import ScriptDialog
-from mosaic.gui.forms.submit_controller import show_submitted_runs
-from mosaic.gui.forms.trust_question import ask_with_trust
 from mosaic.gui.models.config_text import SCRIPT_WORKER
 from mosaic.gui.models.groups import STOPPABLE_STAGES
 from mosaic.gui.models.policy_form import runs_with_policy

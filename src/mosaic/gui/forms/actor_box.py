@@ -14,10 +14,9 @@ from mosaic.contracts.play import HUMAN, LLM_KEY_NAME
 from mosaic.contracts.views import RunView
 from mosaic.formatting import capitalize_first, run_title
 from mosaic.gui import theme
-from mosaic.gui.forms.field_rows import FieldRows
-from mosaic.gui.forms.form_rows import form_combo, shrink_combo
+from mosaic.gui.forms.form_rows import FieldRows, form_combo, shrink_combo
 from mosaic.gui.forms.secret_field import SecretField
-from mosaic.gui.models.game_draft import ActorDraft, text_problems
+from mosaic.gui.models.game_draft import ActorDraft
 from mosaic.gui.models.policy_form import runs_with_policy
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
@@ -240,17 +239,14 @@ class ActorBox(QWidget):
     def _show_options(self, description: ActorDescription) -> None:
         first = FIRST_OPTIONS.get(description.kind, ())
         hidden = HIDDEN_OPTIONS.get(description.kind, ())
-        fields = [field for field in description.options if field.name not in hidden]
-        self._first_options.set_fields([field for field in fields if field.name in first])
-        self._options.set_fields([field for field in fields if field.name not in first])
-        texts = self._draft.option_texts
-        problems = text_problems(fields, texts)
-        for rows in (self._first_options, self._options):
-            rows.show_texts(texts, problems)
-        others = [field for field in fields if field.name not in first]
-        changed = sum(field.name in texts for field in others)
+        form = self._draft.options
+        fields = [field for field in form.settings if field.name not in hidden]
+        others = replace(form, settings=tuple(field for field in fields if field.name not in first))
+        self._first_options.show_form(replace(form, settings=tuple(field for field in fields if field.name in first)))
+        self._options.show_form(others)
+        changed = len(others.changed())
         self._more.setText(f"Options ({changed} changed)" if changed else "Options")
-        self._more.setVisible(bool(others))
+        self._more.setVisible(bool(others.fields))
         self._show_more()
 
     def _show_more(self) -> None:
@@ -283,8 +279,7 @@ class ActorBox(QWidget):
         self._edit(draft)
 
     def _on_option_edited(self, name: str, text: str) -> None:
-        fields = () if self._draft.description is None else self._draft.description.options
-        self._edit(self._draft.with_option(next(field for field in fields if field.name == name), text))
+        self._edit(self._draft.with_option(name, text))
 
 
 def describe_actor(description: ActorDescription) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, QStringListModel, Qt, Signal
-from PySide6.QtGui import QStandardItem, QStandardItemModel
+from PySide6.QtGui import QFocusEvent, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
@@ -23,9 +24,22 @@ from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentListing
 from mosaic.formatting import count_noun
 from mosaic.gui import theme
+from mosaic.gui.models.draft import Draft
 from mosaic.gui.models.environment_check import EnvironmentFinding
 from mosaic.gui.models.environment_choices import ALL_FAMILIES, families, family_title, unavailable_hint
-from mosaic.gui.models.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
+from mosaic.gui.models.form import (
+    Form,
+    field_label,
+    field_tooltip,
+    field_unit,
+    format_default,
+    format_object,
+    format_setting,
+    format_value,
+    parse_object,
+    read_object,
+    write_object,
+)
 from mosaic.gui.views.button_row import ButtonRow
 from mosaic.gui.views.elided_combo_box import ElidedComboBox
 from mosaic.gui.views.widgets import (
@@ -34,6 +48,7 @@ from mosaic.gui.views.widgets import (
     PlainLabel,
     button,
     clear_layout,
+    column,
     muted_label,
     row,
     set_properties,
@@ -46,6 +61,10 @@ from mosaic.submission.run_payloads import parse_seeds
 EDITOR_WIDTH = 150
 """Of a number, with text of the default size."""
 RESET_WIDTH = 28
+LABEL_WIDTH = 112
+"""In narrow columns."""
+MIN_NAME_LENGTH = 16
+"""Characters of an algorithm's name that are visible at least."""
 MARK_WIDTH = 12
 """Width of the column in which a changed field has its mark, with text of the default size."""
 
@@ -102,14 +121,17 @@ def widget_row(*items: Item) -> QWidget:
 class FormRow(QWidget):
     """A label, an editor and a sentence below them, in the same columns in all rows of a form."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, help: str = "") -> None:
         super().__init__()
         self.label = PlainLabel(text.replace("&", "&&"))  # or the letter after it would be underlined
         self._mark = PlainLabel()
         self._mark.setFixedWidth(theme.scale(MARK_WIDTH))
         self._mark.setProperty("accent", True)
+        self._problem = ""
         self.note_label = muted_label("")
         self.note_label.setProperty("note", True)
+        self.input: QWidget = QWidget()
+        """The widget that takes the focus and is marked when its value is invalid."""
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(theme.GAP // 2)
@@ -117,10 +139,33 @@ class FormRow(QWidget):
         self._grid.addWidget(self._mark, 0, 0)
         self._grid.addWidget(self.label, 0, 1)
         self._grid.addWidget(self.note_label, 1, 1, 1, 4)
+        self.set_note(help)
 
     def _add_editor(self, editor: QWidget, is_wide: bool) -> None:
         self._grid.addWidget(editor, 0, 2)
         self._grid.setColumnStretch(2 if is_wide else 3, 1)
+
+    def show_form(self, form: Form, problem: str) -> None:
+        """Show what a form holds, and what is wrong with it here."""
+        self.show_problem(problem)
+
+    def show_problem(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            set_properties(self.note_label, error=bool(problem), muted=not problem)
+            set_properties(self.input, invalid=bool(problem))
+        self.set_note(self._help)
+
+    def set_note(self, text: str) -> None:
+        """What is said below it while nothing is wrong."""
+        self._help = text
+        self.note_label.setText(self._problem or text)
+        self.note_label.setVisible(bool(self._problem or text))
+
+    def take_focus(self) -> None:
+        self.input.setFocus()
+        if isinstance(self.input, QLineEdit):
+            self.input.selectAll()
 
     def minimum_width(self) -> int:
         """What it needs now, without waiting for the layouts to be updated."""
@@ -153,21 +198,16 @@ class LabelledRow(FormRow):
 
     def __init__(self, text: str, editor: QWidget, is_wide: bool = False) -> None:
         super().__init__(text)
+        self.input = editor
         self.label.setBuddy(editor)
         self._add_editor(editor, is_wide)
         if is_wide:  # ends where the editors of fields end
             self._grid.setContentsMargins(0, 0, RESET_WIDTH, 0)
         self._editor = editor
         self._fit_to_text()
-        self.set_note("")
 
     def _fit_to_text(self) -> None:
         self._editor.setMinimumWidth(theme.scale(EDITOR_WIDTH + theme.GAP + EDITOR_WIDTH // 2))
-
-    def set_note(self, text: str, is_problem: bool = False) -> None:
-        self.note_label.setText(text)
-        self.note_label.setVisible(bool(text))
-        set_properties(self.note_label, error=is_problem, muted=not is_problem)
 
 
 class FieldRow(FormRow):
@@ -176,11 +216,14 @@ class FieldRow(FormRow):
     edited = Signal(str, str)
     """The field's name and its text, as typed."""
 
-    def __init__(self, field: SettingField, prefix: str) -> None:
-        super().__init__(field_label(field))
+    def __init__(self, field: SettingField, prefix: str, is_narrow: bool = False) -> None:
+        """`is_narrow`: for a narrow column, in which labels are wrapped."""
+        super().__init__(field_label(field), field.help)
         self.field = field
+        self._is_narrow = is_narrow
+        self._is_alone = False
         self.setObjectName(f"{prefix}.row.{field.name}")
-        self._problem = ""
+        self._default_text = format_setting(field, field.default)
         self._mark.setToolTip("Changed")
         self._hint = ElidedLabel()
         self._hint.setProperty("muted", True)
@@ -195,9 +238,6 @@ class FieldRow(FormRow):
         self._reset.setSizePolicy(policy)
         self._reset.hide()
         self.note_label.setObjectName(f"{prefix}.note.{field.name}")
-        self.note_label.setText(field.help)
-        self.input: QWidget = QWidget()
-        """The widget that takes the focus and is marked when its value is invalid."""
         self._add_editor(self._create_editor(prefix), field.type not in ("int", "float", "bool", "choice"))
         self._fit_to_text()
         self._grid.addWidget(self._hint, 0, 3)
@@ -208,7 +248,15 @@ class FieldRow(FormRow):
         self.label.setBuddy(self.input)
         for widget in (self.label, self.input):
             widget.setToolTip(field_tooltip(field))
-        self.show_text(format_value(field.default))
+        self.show_text(self._default_text)
+
+    def _add_alone(self, editor: QWidget) -> None:
+        """Without a label and what is beside it."""
+        self._is_alone = True
+        for part in (self.label, self._mark):
+            part.hide()
+        self._grid.addWidget(editor, 0, 0, 1, 5)
+        self._grid.addWidget(self.note_label, 1, 0, 1, 5)
 
     def _create_editor(self, prefix: str) -> QWidget:
         """Create the editor and set `input`, which may be a part of it."""
@@ -239,6 +287,9 @@ class FieldRow(FormRow):
         return self.input
 
     def _fit_to_text(self) -> None:
+        if self._is_narrow:
+            self.label.setFixedWidth(theme.scale(LABEL_WIDTH))
+            self.label.setWordWrap(True)
         if isinstance(self.input, QPlainTextEdit):
             self.input.setFixedHeight(3 * self.input.fontMetrics().lineSpacing() + theme.MARGIN)
         elif self.field.type in ("int", "float", "choice", "bool") and not isinstance(self.input, QCheckBox):
@@ -248,12 +299,7 @@ class FieldRow(FormRow):
         self.edited.emit(self.field.name, text)
 
     def _on_reset(self) -> None:
-        self._emit_edited(format_value(self.field.default))
-
-    def take_focus(self) -> None:
-        self.input.setFocus()
-        if isinstance(self.input, QLineEdit):
-            self.input.selectAll()
+        self._emit_edited(self._default_text)
 
     def show_text(self, text: str) -> None:
         """Set the text without a signal; the cursor is not moved while typing."""
@@ -262,25 +308,125 @@ class FieldRow(FormRow):
             if isinstance(editor, QCheckBox):
                 editor.setChecked(text == "true")
             elif isinstance(editor, QComboBox):
-                editor.setCurrentIndex(max(0, editor.findData(text)))
+                editor.setCurrentIndex(editor.findData(text))
+                editor.setPlaceholderText(text)  # what is none of the choices
             elif isinstance(editor, QPlainTextEdit) and editor.toPlainText() != text:
                 editor.setPlainText(text)
             elif isinstance(editor, QLineEdit) and editor.text() != text:
                 editor.setText(text)
                 editor.setCursorPosition(0)
 
-    def show_state(self, is_changed: bool, problem: str) -> None:
+    def show_form(self, form: Form, problem: str) -> None:
+        name = self.field.name
+        is_changed = form.is_changed(name) and not self._is_alone
+        self._default_text = form.default_text(name)
+        if not self.input.hasFocus():  # typing is not interrupted
+            self.show_text(self._text_of(form))
         unit = field_unit(self.field)
-        default = f"default {format_default(self.field)}" if is_changed else ""
+        default = f"default {self._default_text or 'unset'}" if is_changed else ""
         self._hint.setText(" · ".join(word for word in (unit, default) if word))
         self._hint.setMinimumWidth(self._hint.fontMetrics().horizontalAdvance(unit) + 1)
         self._mark.setText("●" if is_changed else "")
         self._reset.setVisible(is_changed)
-        if problem != self._problem:
-            self._problem = problem
-            self.note_label.setText(problem or self.field.help)
-            set_properties(self.note_label, error=bool(problem), muted=not problem)
-            set_properties(self.input, invalid=bool(problem))
+        super().show_form(form, problem)
+
+    def _text_of(self, form: Form) -> str:
+        return form.text(self.field.name)
+
+
+class FieldRows(QWidget):
+    """A column of rows for fields that are known only while the window runs: of an environment, of an actor."""
+
+    edited = Signal(str, str)
+    """A field's name and its text, as typed."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+        self._fields: tuple[SettingField, ...] = ()
+        self.rows: dict[str, FieldRow] = {}
+        self._column = column(parent=self, spacing=theme.GAP // 2)
+
+    def show_form(self, form: Form) -> None:
+        """Show a form; its rows are built unless they are here already."""
+        if tuple(form.fields.values()) != self._fields:
+            self._fields = tuple(form.fields.values())
+            clear_layout(self._column)
+            self.rows = {field.name: FieldRow(field, self._prefix, is_narrow=True) for field in self._fields}
+            for row in self.rows.values():
+                row.edited.connect(self._on_edited)
+                self._column.addWidget(row)
+            if self.parentWidget() is not None:  # else it would be shown as a window
+                self.setVisible(bool(self.rows))
+        problems = form.problems()
+        for name, row in self.rows.items():
+            row.show_form(form, problems.get(name, ""))
+
+    def _on_edited(self, name: str, text: str) -> None:
+        self.rows[name].show_text(text)  # a reset, too, while the field has the focus
+        self.edited.emit(name, text)
+
+
+class EnvironmentSettingsRow(FieldRow):
+    """Its text is an object. What the catalog knows of the environment has rows; the rest is written as JSON."""
+
+    def _create_editor(self, prefix: str) -> QWidget:
+        self._settings: tuple[SettingField, ...] = ()
+        self._text = ""
+        self._known, self._others = read_object((), "")
+        """Of the last text that was an object: while other arguments are typed, they often are not."""
+        self._kept = self._known
+        """The settings that are not from what is being typed."""
+        self._rows = FieldRows(f"{prefix}.env")
+        self._rows.edited.connect(self._on_setting_edited)
+        self.input = self._edit = QLineEdit()
+        self._edit.textEdited.connect(self._on_others_edited)
+        return widget_column(self._rows, self._edit, spacing=theme.GAP // 2)
+
+    def _add_editor(self, editor: QWidget, is_wide: bool) -> None:
+        if self._is_narrow:
+            self._add_alone(editor)
+            return
+        super()._add_editor(editor, is_wide)
+        for part in (self._mark, self.label):  # next to the first of its rows, not to their middle
+            self._grid.setAlignment(part, Qt.AlignmentFlag.AlignTop)
+            part.setMinimumHeight(editor.fontMetrics().height() + theme.GAP)
+
+    def show_settings(self, settings: Sequence[SettingField]) -> None:
+        """Show rows for these settings of the chosen environment."""
+        if tuple(settings) != self._settings:
+            self._settings = tuple(settings)
+            self.show_text(self._text)
+        self._edit.setPlaceholderText("other arguments as JSON" if settings else '{"name": value}')
+
+    def show_text(self, text: str) -> None:
+        self._text = others = text
+        with suppress(BadInput):
+            self._known, self._others = read_object(self._settings, text)
+            others = format_object(self._others)
+        self._rows.show_form(self._known)
+        if not self._edit.hasFocus():
+            self._kept = self._known
+            if self._edit.text() != others:
+                self._edit.setText(others)
+                self._edit.setCursorPosition(0)
+
+    def show_form(self, form: Form, problem: str) -> None:
+        super().show_form(form, problem)
+        self.show_text(form.text(self.field.name))
+
+    def _on_reset(self) -> None:
+        self._edit.clear()
+        super()._on_reset()
+
+    def _on_setting_edited(self, name: str, text: str) -> None:
+        self._kept = self._known.with_text(name, text)
+        self._emit_edited(write_object(self._kept, self._others))
+
+    def _on_others_edited(self, text: str) -> None:
+        with suppress(BadInput):
+            text = write_object(self._kept, parse_object(text))
+        self._emit_edited(text)
 
 
 class EnvironmentRow(FieldRow):
@@ -309,10 +455,16 @@ class EnvironmentRow(FieldRow):
         self._ids.setMaxVisibleItems(16)
         self._ids.editTextChanged.connect(self._emit_edited)
         self.input = self._ids
-        return self._arrange(self._family, self._ids)
+        if not self._is_narrow:
+            return widget_row(self._family, (self._ids, 1))
+        shrink_combo(self._ids)
+        return widget_column(self._family, self._ids, spacing=theme.GAP // 2)
 
-    def _arrange(self, family: QComboBox, ids: QComboBox) -> QWidget:
-        return widget_row(family, (ids, 1))
+    def _add_editor(self, editor: QWidget, is_wide: bool) -> None:
+        if self._is_narrow:
+            self._add_alone(editor)
+        else:
+            super()._add_editor(editor, is_wide)
 
     def show_finding(self, finding: EnvironmentFinding) -> None:
         """Show what is wrong with the environment, with buttons for what to do; the worker decides."""
@@ -328,8 +480,8 @@ class EnvironmentRow(FieldRow):
             )
         self._suggestions.setVisible(bool(buttons))
 
-    def show_state(self, is_changed: bool, problem: str) -> None:
-        super().show_state(is_changed, problem or self._finding.text)
+    def show_form(self, form: Form, problem: str) -> None:
+        super().show_form(form, problem or self._finding.text)
 
     def show_choices(self, listings: list[EnvironmentListing]) -> None:
         self._listings = listings
@@ -378,21 +530,6 @@ class EnvironmentRow(FieldRow):
             edit.setCursorPosition(0)
 
 
-class NarrowEnvironmentRow(EnvironmentRow):
-    """The same in a narrow column: the family above the id, without a label."""
-
-    def _arrange(self, family: QComboBox, ids: QComboBox) -> QWidget:
-        for combo in (family, ids):
-            shrink_combo(combo)
-        return widget_column(family, ids, spacing=theme.GAP // 2)
-
-    def _add_editor(self, editor: QWidget, is_wide: bool) -> None:
-        self.label.hide()
-        self._mark.hide()
-        self._grid.addWidget(editor, 0, 0, 1, 5)
-        self._grid.addWidget(self.note_label, 1, 0, 1, 5)
-
-
 class SeedRow(FieldRow):
     """One seed; or several, each of which becomes a run of one group."""
 
@@ -423,22 +560,96 @@ class SeedRow(FieldRow):
         if is_several:
             self.take_focus()
 
-    def show_seeds(self, text: str, seeds: str | None) -> None:
+    def show_form(self, form: Form, problem: str) -> None:
+        assert isinstance(form, Draft)
+        seeds, help = form.seeds, self.field.help
         with QSignalBlocker(self._several):
             self._several.setChecked(seeds is not None)
         self._edit.setPlaceholderText("1-5 or 1,3,7" if seeds is not None else str(self.field.default))
-        self.show_text(text if seeds is None else seeds)
+        if seeds is not None and not problem:
+            help = f"{count_noun(len(parse_seeds(seeds)), 'run')} in one group, one for each seed."
+        super().show_form(form, problem)
+        self.set_note(help)
 
-    def show_count(self, seeds: str | None) -> None:
-        """Show the number of runs, or the problem with the seeds."""
-        try:
-            count = len(parse_seeds(seeds)) if seeds is not None else 0
-        except BadInput:
-            return
-        self.note_label.setText(
-            f"{count_noun(count, 'run')} in one group, one for each seed." if count else self.field.help
-        )
+    def _text_of(self, form: Form) -> str:
+        seeds = form.seeds if isinstance(form, Draft) else None
+        return super()._text_of(form) if seeds is None else seeds
 
 
-def create_row(field: SettingField, prefix: str) -> FieldRow:
-    return {"env_id": EnvironmentRow, "seed": SeedRow}.get(field.name, FieldRow)(field, prefix)
+class AlgorithmBox(QComboBox):
+    """What is typed is searched for in the names; only a name of the list is chosen, when Return or Tab ends typing."""
+
+    name_chosen = Signal(str)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setObjectName(name)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.installEventFilter(WheelGuard(self))
+        self._model = QStandardItemModel(self)
+        self.setModel(self._model)
+        self._completions = make_searchable(self, MIN_NAME_LENGTH)
+        self.setMaxVisibleItems(24)
+        self._groups: list[tuple[str, list[str]]] = []
+        self._chosen = ""
+        self.setToolTip("Type a part of a name to search")
+        edit = self.lineEdit()
+        assert edit is not None
+        edit.editingFinished.connect(self._take_text)
+        self.activated.connect(lambda _: self._take_text())
+        if (completer := self.completer()) is not None:
+            completer.activated.connect(lambda _: self._take_text())
+
+    def show_names(self, groups: Sequence[tuple[str, list[str]]], chosen: str) -> None:
+        """List the names under the titles of their groups, without a signal."""
+        shown = [(title, names) for title, names in groups if names]
+        self._chosen = chosen
+        with QSignalBlocker(self):
+            if shown != self._groups:
+                self._groups = shown
+                self._fill()
+            self.setCurrentIndex(self.findText(chosen))
+            self.setEditText(chosen)
+
+    def _fill(self) -> None:
+        self._model.clear()
+        for title, names in self._groups:
+            heading = QStandardItem(title)
+            heading.setEnabled(False)
+            heading.setFont(theme.text_font(-1, is_bold=True))
+            self._model.appendRow(heading)
+            for name in names:
+                self._model.appendRow(QStandardItem(name))
+        self._completions.setStringList(sorted(self.names()))
+        view = self.view()
+        view.setMinimumWidth(view.sizeHintForColumn(0) + 2 * theme.MARGIN)
+
+    def names(self) -> list[str]:
+        return [name for _, names in self._groups for name in names]
+
+    def _take_text(self) -> None:
+        """Choose what was typed if it is a name, or if it is a part of one name alone; otherwise nothing changes."""
+        text = self.currentText().strip()
+        having = [name for name in self.names() if text.lower() in name.lower()] if text else []
+        found = text if text in self.names() else having[0] if len(having) == 1 else self._chosen
+        if found != text:
+            self.setEditText(found)
+        if found != self._chosen:
+            self._chosen = found
+            self.name_chosen.emit(found)
+
+    def begin_typing(self) -> None:
+        """Take the focus; typing replaces the name, also if the box has the focus already."""
+        self.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        if (edit := self.lineEdit()) is not None:
+            edit.selectAll()
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Typing replaces the name."""
+        super().focusInEvent(event)
+        if (edit := self.lineEdit()) is not None and event.reason() is not Qt.FocusReason.PopupFocusReason:
+            edit.selectAll()
+
+
+ROW_TYPES: dict[str, type[FieldRow]] = {"env_id": EnvironmentRow, "env_kwargs": EnvironmentSettingsRow}
+"""Of fields that are more than a value."""

@@ -9,22 +9,30 @@ from typing import Any
 
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QGridLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QPushButton, QWidget
 
 from mosaic.api.play_payload import build_play_payload
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play import PLAY_WORKER
-from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
 from mosaic.gui import theme
 from mosaic.gui.forms.actor_box import ActorBox
-from mosaic.gui.forms.field_rows import LABEL_WIDTH, FieldRows
-from mosaic.gui.forms.form_rows import MARK_WIDTH, NarrowEnvironmentRow, form_combo, shrink_combo
+from mosaic.gui.forms.form_rows import (
+    LABEL_WIDTH,
+    MARK_WIDTH,
+    EnvironmentRow,
+    EnvironmentSettingsRow,
+    form_combo,
+    shrink_combo,
+)
+from mosaic.gui.forms.form_view import FormView
 from mosaic.gui.models.environment_choices import environment_problem
+from mosaic.gui.models.form import Refusals
 from mosaic.gui.models.game_draft import (
     DEFAULT_ENVIRONMENT,
+    ENVIRONMENT_FIELDS,
     SESSION_FIELDS,
     TURN_FIELD,
     ActorDraft,
@@ -39,7 +47,6 @@ from mosaic.gui.models.game_draft import (
     environment_arguments,
     game_problems,
     valid_changes,
-    with_text,
 )
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.key_capture import key_name
@@ -51,17 +58,14 @@ MIN_WIDTH = 340
 KEY_WIDTH = 96
 SAVED_ENVIRONMENTS = 200
 """Configurations that are remembered."""
-ENVIRONMENT_FIELD = SettingField("env_id", "str", DEFAULT_ENVIRONMENT, "")
-ARGUMENTS_FIELD = SettingField("other_arguments", "text", "", "Further arguments of the environment, as a JSON object.")
 
 
-class GameConfiguration(QScrollArea):
+class GameConfiguration(FormView):
     changed = Signal()
     """The configuration, or what is known against it."""
 
     def __init__(self, workbench: Workbench) -> None:
-        super().__init__()
-        self._workbench = workbench
+        super().__init__(workbench, "play")
         self._draft = GameDraft()
         self._details: EnvironmentDetails | None = None
         """Of the draft's environment; None until the worker has answered."""
@@ -72,14 +76,9 @@ class GameConfiguration(QScrollArea):
         self._checked_number = -1
         """The question that has been answered completely."""
         self._agent_boxes: dict[str, ActorBox] = {}
-        self.setObjectName("play.configuration")
-        self.setWidgetResizable(True)
         self.setMinimumWidth(MIN_WIDTH)
-        self.setHorizontalScrollBarPolicy(self.horizontalScrollBarPolicy().ScrollBarAlwaysOff)
-        self._body = QWidget()
-        self._column = ui.column(parent=self._body, margins=(0, theme.GAP, theme.MARGIN, theme.MARGIN))
-        self._build(self._column)
-        self.setWidget(self._body)
+        self._body = self._build()
+        ui.column((ui.form_area(self._body, "play.configuration"), 1), parent=self)
         self._check_timer = ui.create_timer(self, CHECK_DELAY_MS, self._ask_environment, is_single_shot=True)
         workbench.environments.environments_loaded.connect(self._on_environments_loaded)
         workbench.bridge.connected.connect(lambda _: self._ask_environment())
@@ -87,25 +86,23 @@ class GameConfiguration(QScrollArea):
 
     # --- building
 
-    def _build(self, column: QVBoxLayout) -> None:
-        self._environment = NarrowEnvironmentRow(ENVIRONMENT_FIELD, "play")
-        self._environment.edited.connect(lambda _, text: self._on_environment_edited(text))
+    def _build(self) -> QWidget:
+        environment, settings = (self.add_row(field, is_narrow=True) for field in ENVIRONMENT_FIELDS)
+        assert isinstance(environment, EnvironmentRow)
+        assert isinstance(settings, EnvironmentSettingsRow)
+        self._environment, self._settings = environment, settings
         self._about = ui.muted_label("", "play.about")
-        self._settings = FieldRows("play.env")
-        self._settings.edited.connect(self._on_setting_edited)
-        self._arguments = FieldRows("play", (ARGUMENTS_FIELD,))
-        self._arguments.edited.connect(lambda _, text: self._edit(replace(self._draft, other_arguments=text)))
         self._mode = form_combo("play.mode")
         self._mode.setAccessibleName("Control mode")
         shrink_combo(self._mode)
         self._mode.activated.connect(
-            lambda _: self._edit(replace(self._draft, mode=ControlMode(self._mode.currentData())))
+            lambda _: self.keep(replace(self._draft, mode=ControlMode(self._mode.currentData())))
         )
-        self._turns = FieldRows("play", (TURN_FIELD,))
+        self._turns = self.add_row(TURN_FIELD, is_narrow=True)
         self._agents_column = ui.column()
         self._actor_title = ui.section_label("Active actor")
         self._actor = ActorBox(self._workbench, "play.actor")
-        self._actor.edited.connect(lambda actor: self._edit(replace(self._draft, actor=actor)))
+        self._actor.edited.connect(lambda actor: self.keep(replace(self._draft, actor=actor)))
         self._keys_title = ui.section_label("Keys")
         self._keys = KeyMap("play.keys")
         self._keys.edited.connect(self._edit_keys)
@@ -114,16 +111,11 @@ class GameConfiguration(QScrollArea):
                 "The keys are those of the catalog again.", "reset the keys", partial(self._edit_keys, keys)
             )
         )
-        self._session = FieldRows("play", SESSION_FIELDS)
-        for rows, fields in ((self._turns, (TURN_FIELD,)), (self._session, SESSION_FIELDS)):
-            by_name = {field.name: field for field in fields}
-            rows.edited.connect(lambda name, text, by_name=by_name: self._on_session_edited(by_name[name], text))
-        for item in (
+        return ui.widget_column(
             ui.section_label("Environment"),
             self._environment,
             self._about,
             self._settings,
-            self._arguments,
             theme.GAP,
             ui.section_label("Control mode"),
             self._mode,
@@ -137,15 +129,10 @@ class GameConfiguration(QScrollArea):
             self._keys,
             theme.GAP,
             ui.section_label("Session"),
-            self._session,
-        ):
-            if isinstance(item, int):
-                column.addSpacing(item)
-            elif isinstance(item, QWidget):
-                column.addWidget(item)
-            else:
-                column.addLayout(item)
-        column.addStretch()
+            *(self.add_row(field, is_narrow=True) for field in SESSION_FIELDS),
+            ui.Stretch(),
+            margins=(0, theme.GAP, theme.MARGIN, theme.MARGIN),
+        )
 
     # --- the interface of the page
 
@@ -155,10 +142,8 @@ class GameConfiguration(QScrollArea):
 
     def problem(self) -> str:
         """Why no session can start with this; empty where nothing is known against it."""
-        found = self._problems()
-        if found:
-            name, problem = next(iter(found.items()))
-            return problem if name in ("actor", *self._draft.agents) else f"{_label(name)}: {problem}"
+        if found := self.problems() or self._refusals.messages(self._draft):
+            return self._draft.describe(found)
         if self._environment_problem or self._refusal:
             return self._environment_problem or self._refusal
         return "" if self._details is not None else "The trainer has not described the environment yet."
@@ -170,9 +155,8 @@ class GameConfiguration(QScrollArea):
     def configure(self, draft: GameDraft) -> None:
         """Show this configuration, and remember it."""
         self._draft, self._details = draft, None
-        self._settings.set_fields(())
         self._save()
-        self._on_draft_changed()
+        self.on_form_changed()
 
     @property
     def is_checked(self) -> bool:
@@ -191,18 +175,12 @@ class GameConfiguration(QScrollArea):
         saved = self._saved_drafts()
         self._draft = GameDraft.from_json(saved.get(env_id), env_id)
         self._details = None
-        self._settings.set_fields(())
-        self._on_draft_changed()
-
-    def _on_environment_edited(self, text: str) -> None:
-        env_id = text.split("   ")[0].strip()  # one that is not installed is listed with a hint after its id
-        if env_id != self._draft.env_id:
-            self._open_environment(env_id)
+        self.on_form_changed()
 
     def _on_environments_loaded(self, worker: str) -> None:
         if worker == PLAY_WORKER:
             self._environment.show_choices(self._workbench.environments.for_worker(PLAY_WORKER))
-            self._refresh()
+            self.refresh()
 
     def _saved_drafts(self) -> dict[str, Any]:
         saved = self._workbench.settings.get_for_workspace("play_games", {})
@@ -233,7 +211,8 @@ class GameConfiguration(QScrollArea):
             if number != self._request_number:
                 return
             self._show_details(answer)
-            if details is None and draft.setting_texts:  # they could not be read before the environment was described
+            # What is wrong with its settings is known only when it is described.
+            if details is None and "env_kwargs" in draft.texts:
                 self._ask_environment()
             else:
                 self._ask_actors(number)
@@ -242,7 +221,7 @@ class GameConfiguration(QScrollArea):
             if number == self._request_number:
                 self._environment_problem = str(error)
                 self._checked_number = number
-                self._refresh()
+                self.refresh()
 
         self._workbench.bridge.ask(lambda trainer: trainer.environment(draft.env_id, arguments), take, refuse, self)
 
@@ -250,82 +229,85 @@ class GameConfiguration(QScrollArea):
         self._details = details
         self._environment_problem = details.problem
         self._draft = self._draft.for_details(details)
-        self._settings.set_fields(details.settings)
         if not details.problem:
             self._workbench.settings.put_for_workspace("play_environment", details.id)
-        self._refresh()
+        self.refresh()
 
     def _ask_actors(self, number: int) -> None:
-        if self._problems() or self._environment_problem:
+        if self.problems() or self._environment_problem:
             self._checked_number = number
             return
         request = self.payload_request()
         self._workbench.bridge.ask(
             lambda trainer: _check(trainer, request),
-            lambda _: self._show_refusal(number, ""),
-            lambda error: self._show_refusal(number, str(error)),
+            lambda _: self._show_refusal(number, None),
+            lambda error: self._show_refusal(number, error),
             self,
         )
 
-    def _show_refusal(self, number: int, text: str) -> None:
+    def _show_refusal(self, number: int, error: Exception | None) -> None:
         if number == self._request_number:
-            self._refusal = text
+            # A policy for another environment is shown at its actor.
+            if error is not None and not self._refusals.take(error, self.rows.keys() - {"env_id"}):
+                self._refusal = str(error)
             self._checked_number = number
-            self._refresh()
+            self.refresh()
 
     # --- editing
 
     def _edit_keys(self, keys: dict[str, str]) -> None:
-        self._edit(replace(self._draft, keys=keys))
+        self.keep(replace(self._draft, keys=keys))
 
-    def _edit(self, draft: GameDraft) -> None:
-        if draft != self._draft:
-            self._draft = draft
+    @property
+    def form(self) -> GameDraft:
+        return self._draft
+
+    def edit(self, name: str, text: str) -> None:
+        if name != "env_id":
+            super().edit(name, text)
+            return
+        env_id = text.split("   ")[0].strip()  # one that is not installed is listed with a hint after its id
+        if env_id != self._draft.env_id:
+            self._open_environment(env_id)
+
+    def keep(self, form: GameDraft) -> None:
+        if form != self._draft:
+            self._draft = form
             self._save()
-            self._on_draft_changed()
+            self.on_form_changed()
 
-    def _on_draft_changed(self) -> None:
+    def on_form_changed(self) -> None:
         self._refusal = self._environment_problem = ""
+        self._refusals = Refusals()
         self._request_number += 1  # an answer to an earlier question is about another draft
-        self._refresh()
+        super().on_form_changed()
         self._check_timer.start()
 
-    def _on_setting_edited(self, name: str, text: str) -> None:
-        setting = next(field for field in (self._details.settings if self._details else ()) if field.name == name)
-        texts = with_text(self._draft.setting_texts, setting, text)
-        self._edit(replace(self._draft, setting_texts=texts))
-
-    def _on_session_edited(self, field: SettingField, text: str) -> None:
-        self._edit(replace(self._draft, session_texts=with_text(self._draft.session_texts, field, text)))
-
     def _on_agent_edited(self, agent: str, player: ActorDraft) -> None:
-        self._edit(replace(self._draft, agents={**self._draft.agents, agent: player}))
+        self.keep(replace(self._draft, agents={**self._draft.agents, agent: player}))
 
     # --- showing
 
-    def _problems(self) -> dict[str, str]:
+    def problems(self) -> dict[str, str]:
         found = game_problems(self._draft, self._details)
         listings = self._workbench.environments.for_worker(PLAY_WORKER)
         problem = environment_problem(self._draft.env_id, listings)
         return {"env_id": problem, **found} if problem and "env_id" not in found else found
 
-    def _refresh(self) -> None:
+    def messages(self) -> dict[str, str]:
+        found = super().messages()
+        return {"env_id": self._environment_problem, **found} if self._environment_problem else found
+
+    def refresh(self) -> None:
         draft, details = self._draft, self._details
-        problems = self._problems()
-        if not self._environment.input.hasFocus():
-            self._environment.show_text(draft.env_id)
-        self._environment.show_state(False, problems.get("env_id", self._environment_problem))
-        self._environment.note_label.setVisible(bool(problems.get("env_id", self._environment_problem)))
+        self._settings.show_settings(() if details is None else details.settings)
+        super().refresh()
+        problems = self.problems()
         self._about.setText(_describe(details))
         self._about.setVisible(details is not None)
-        self._settings.show_texts(draft.setting_texts, problems)
-        self._arguments.show_texts(
-            {"other_arguments": draft.other_arguments} if draft.other_arguments else {}, problems
-        )
         modes = control_modes(details)
         ui.set_choices(self._mode, [(mode.label, mode.value) for mode in modes], draft.mode.value)
         self._turns.setVisible(draft.mode is ControlMode.TURNS)
-        self._turns.show_texts(draft.session_texts, problems)
         self._show_agents()
         self._show_actor(problems)
         has_keys = draft.has_human and details is not None and bool(details.keys)
@@ -333,7 +315,6 @@ class GameConfiguration(QScrollArea):
         self._keys.setVisible(has_keys)
         if details is not None:
             self._keys.show_keys(details.keys, valid_changes(details.keys, draft.keys))
-        self._session.show_texts(draft.session_texts, problems)
         self.changed.emit()
 
     def _show_agents(self) -> None:
@@ -370,10 +351,6 @@ def _describe(details: EnvironmentDetails | None) -> str:
         return ""
     actions = f"Actions: {details.action_space}." if details.action_space else ""
     return " ".join(filter(None, (details.about, actions)))
-
-
-def _label(name: str) -> str:
-    return name.replace("_", " ").capitalize() if name != "env_id" else "Environment"
 
 
 class KeyMap(QWidget):

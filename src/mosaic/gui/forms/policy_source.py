@@ -37,7 +37,8 @@ class PolicySourceFields(QObject):
         self._workbench = workbench
         self._worker = worker
         self._request_number = 0
-        self.rows = [self._run_row(), self._which_row(), self._path_row()]
+        self.path_row = self._path_row()
+        self.rows = [self._run_row(), self._which_row(), self.path_row]
         self.info_label = muted_label("", "policy.info")
         self.info_label.setContentsMargins(16, 0, 0, 0)
         self._inspect_timer = QTimer(self, singleShot=True, interval=INSPECT_DELAY_MS)
@@ -74,7 +75,9 @@ class PolicySourceFields(QObject):
             button("File…", "policy.file", choose_file, "Choose a .cleanrl_model file"),
             button("Folder…", "policy.folder", self._open_dialog, "Choose the folder of a checkpoint or of a run"),
         )
-        return LabelledRow("or its path", widget_row((self._path, 1), *self._pickers), is_wide=True)
+        row = LabelledRow("or its path", widget_row((self._path, 1), *self._pickers), is_wide=True)
+        row.input = self._path
+        return row
 
     # --- from a run
 
@@ -142,9 +145,6 @@ class PolicySourceFields(QObject):
         self._path.setText(path)
         self._path.setCursorPosition(len(path))
         self._inspect()
-
-    def take_focus(self) -> None:
-        self._path.setFocus()
 
     # --- inspection
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtWidgets import QDialog, QLineEdit
+from PySide6.QtWidgets import QDialog, QWidget
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.setting_field import SettingField
 from mosaic.gui import theme
+from mosaic.gui.forms.form_rows import FieldRow, align_labels
+from mosaic.gui.forms.form_view import SubmitView
 from mosaic.gui.forms.path_field import PathField
-from mosaic.gui.forms.submit_controller import SubmitController
+from mosaic.gui.models.form import Form
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 from mosaic.submission.caller_environment import caller_environment
@@ -25,80 +29,114 @@ SETTING = "script"
 """What was started last in this workspace: script, arguments and interpreter."""
 
 
-class ScriptDialog(QDialog):
-    def __init__(self, workbench: Workbench) -> None:
-        super().__init__(workbench.window)
-        self.setObjectName("script")
-        self.setWindowTitle("Run a script")
-        self._workbench = workbench
-        script, arguments, python = workbench.settings.get_for_workspace(SETTING, ["", "", sys.executable])
-        self._script = PathField("script.path", "Choose a script", "my_script.py", ["Python scripts (*.py)"])
-        self._python = PathField("script.python", "Choose a Python", sys.executable, ["Python (python*)"])
-        self._arguments = ui.with_object_name(QLineEdit(arguments), "script.arguments")
-        self._arguments.setPlaceholderText("--env-id CartPole-v1 --seed 1")
-        for field, path in ((self._script, script), (self._python, python)):
-            field.show_path(path)
-        self._inquiry = SubmitController(
-            workbench, self, "script", "Start", "Start it as a run", "Check the command; nothing is started"
+FIELDS = (
+    SettingField("script", "str", None, "A Python script, or a program."),
+    SettingField("arguments", "str", None, "As in a shell: --env-id CartPole-v1 --seed 1", is_optional=True),
+    SettingField("python", "str", sys.executable, "The interpreter of a Python script."),
+)
+FILES = {
+    "script": ("Choose a script", ["Python scripts (*.py)"]),
+    "python": ("Choose a Python", ["Python (python*)"]),
+}
+
+
+@dataclass(frozen=True)
+class ScriptDraft(Form):
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> Mapping[str, SettingField]:
+        return {one.name: one for one in FIELDS}
+
+    @property
+    def path(self) -> Path:
+        return Path(self.text("script").strip()).expanduser().absolute()
+
+    def problems(self) -> dict[str, str]:
+        found = super().problems()
+        if not self.text("script").strip():
+            found["script"] = "Choose a Python script, or a program."
+        elif not self.path.is_file():
+            found["script"] = f"There is no file {self.text('script').strip()!r}. Choose one."
+        elif self.path.suffix != ".py" and not os.access(self.path, os.X_OK):
+            found["script"] = f"{self.path.name} is neither a Python script nor a program that can be executed."
+        try:
+            shlex.split(self.text("arguments"))
+        except ValueError as error:
+            found["arguments"] = f"{error}. Quote them as in a shell."
+        return found
+
+    def payload(self) -> dict[str, Any]:
+        """Raises BadInput where the command is invalid."""
+        self.require_valid()
+        program = [self.value("python")] if self.path.suffix == ".py" else []
+        argv = [*program, str(self.path), *shlex.split(self.text("arguments"))]
+        return build_payload(
+            {"id": "script", "config": script_config(argv, str(self.path.parent), caller_environment())}
         )
-        self._inquiry.submit_button.setDefault(True)
-        for edit in (self._script.edit, self._arguments, self._python.edit):
-            edit.textChanged.connect(lambda _: self._inquiry.line.clear())
-        margin = theme.MARGIN
+
+
+class PathRow(FieldRow):
+    def _create_editor(self, prefix: str) -> QWidget:
+        title, filters = FILES[self.field.name]
+        editor = PathField(f"{prefix}.{self.field.name}", title, "", filters)
+        editor.edit.textChanged.connect(self._emit_edited)
+        self.input = editor.edit
+        return editor
+
+
+class ScriptForm(SubmitView):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__(workbench, "script", "Start", "Start it as a run", "Check the command; nothing is started")
+        stored = workbench.settings.get_for_workspace(SETTING, [])
+        self._draft = ScriptDraft({one.name: str(text) for one, text in zip(FIELDS, stored, strict=False)})
+        rows = [self.add_row(field) for field in FIELDS]
+        align_labels(rows)
+        self.submit_button.setDefault(True)
+        self.cancel_button = ui.button("Cancel", "script.cancel")
         ui.column(
             ui.muted_label(
                 "Your script runs unedited in its folder, with the environment of this window. Its curves, frames and "
                 "log are shown like those of any run."
             ),
-            ui.form(("Script", self._script), ("Arguments", self._arguments), ("Python", self._python)),
-            self._inquiry.line,
-            ui.row(
-                ui.Stretch(),
-                ui.button("Cancel", "script.cancel", self.reject),
-                self._inquiry.dry_run_button,
-                self._inquiry.submit_button,
-            ),
+            *rows,
+            self.line,
+            ui.row(ui.Stretch(), self.cancel_button, self.dry_run_button, self.submit_button),
             parent=self,
-            margins=(margin, margin, margin, margin),
+            margins=(theme.MARGIN,) * 4,
         )
-        self._inquiry.dry_run_button.clicked.connect(self._dry_run)
-        self._inquiry.submit_button.clicked.connect(self._submit)
-        self._inquiry.submitted.connect(self.accept)
+        self.refresh()
+
+    def create_row(self, field: SettingField, is_narrow: bool) -> FieldRow:
+        return (PathRow if field.name in FILES else FieldRow)(field, "script", is_narrow)
+
+    @property
+    def form(self) -> ScriptDraft:
+        return self._draft
+
+    def keep(self, form: ScriptDraft) -> None:
+        self._draft = form
+        self.on_form_changed()
+
+    @property
+    def title(self) -> str:
+        return self._draft.path.name
+
+    def build_payloads(self) -> list[dict[str, Any]]:
+        return [self._draft.payload()]
+
+    def submit(self) -> None:
+        self._workbench.settings.put_for_workspace(SETTING, [self._draft.text(field.name) for field in FIELDS])
+        super().submit()
+
+
+class ScriptDialog(QDialog):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__(workbench.window)
+        self.setObjectName("script")
+        self.setWindowTitle("Run a script")
+        form = ScriptForm(workbench)
+        form.cancel_button.clicked.connect(self.reject)
+        form.submitted.connect(self.accept)
+        ui.column(form, parent=self)
         self.resize(WIDTH, self.sizeHint().height())
-
-    def _dry_run(self) -> None:
-        payload = self._build_payload()
-        if payload is not None:
-            self._inquiry.dry_run(Path(self._script.path).name, payload)
-
-    def _submit(self) -> None:
-        payload = self._build_payload()
-        if payload is not None:
-            fields = [self._script.path, self._arguments.text(), self._python.edit.text()]
-            self._workbench.settings.put_for_workspace(SETTING, fields)
-            self._inquiry.submit_runs([payload])
-
-    def _build_payload(self) -> dict[str, Any] | None:
-        """None, and the problem is shown, where something is wrong."""
-        try:
-            return script_payload(self._script.edit.text(), self._arguments.text(), self._python.edit.text())
-        except BadInput as error:
-            self._inquiry.line.show_text(str(error), "bad")
-            return None
-
-
-def script_payload(script: str, arguments: str, python: str) -> dict[str, Any]:
-    """The payload of a Python script, or of a program; raises BadInput where the command is invalid."""
-    path = Path(script.strip()).expanduser()
-    if not script.strip() or not path.is_file():
-        raise BadInput(f"Script: there is no file {script.strip()!r}. Choose one.")
-    path = path.absolute()
-    try:
-        words = shlex.split(arguments)
-    except ValueError as error:
-        raise BadInput(f"Arguments: {error}. Quote them as in a shell.") from None
-    if path.suffix != ".py" and not os.access(path, os.X_OK):
-        raise BadInput(f"Script: {path.name} is neither a Python script nor a program that can be executed.")
-    program = [python.strip() or sys.executable] if path.suffix == ".py" else []
-    config = script_config([*program, str(path), *words], str(path.parent), caller_environment())
-    return build_payload({"id": "script", "config": config})

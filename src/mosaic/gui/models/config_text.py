@@ -12,12 +12,8 @@ from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, RunKind, value_at
 from mosaic.gui.models.draft import (
     Draft,
-    build_payloads,
-    changed_values,
     draft_from_payload,
-    to_command_line,
 )
-from mosaic.gui.models.form_layout import FormLayout
 from mosaic.submission.algorithm_schema import command_name
 from mosaic.submission.run_payloads import CORE_FIELD_NAMES
 
@@ -33,9 +29,9 @@ def to_command(payload: dict[str, Any]) -> str:
         return ""
     if value_at(payload, "metadata.worker.id") == SCRIPT_WORKER:
         return _script_command(payload, config)
-    form = _to_form(payload)
-    if form is not None:
-        return to_command_line(*form)
+    draft = _to_draft(payload)
+    if draft is not None:
+        return draft.command_line()
     return f"printf %s {shlex.quote(json.dumps(payload))} | mosaic submit -"
 
 
@@ -63,13 +59,12 @@ def to_python(payload: dict[str, Any]) -> str:
     """Return Python that starts the run; empty for a program, which needs a terminal's environment."""
     if value_at(payload, "metadata.worker.id") == SCRIPT_WORKER:
         return ""
-    form = _to_form(payload)
-    if form is None or form[1].cleanrl:
+    draft = _to_draft(payload)
+    if draft is None or draft.cleanrl:
         return f"import mosaic\n\nrun = mosaic.submit({pprint.pformat(payload, width=100, sort_dicts=False)})\n"
-    layout, draft = form
-    config = value_at(build_payloads(layout, draft, 0.0)[0], CONFIG_PATH)
+    config = value_at(draft.payloads(0.0)[0], CONFIG_PATH)
     named = {name: config[name] for name in CORE_FIELD_NAMES if name in config and name != "env_id"}
-    named |= {name: value for name, value in changed_values(layout, draft).items() if name not in CORE_FIELD_NAMES}
+    named |= {name: value for name, value in draft.values().items() if name not in CORE_FIELD_NAMES}
     if "run_name" in named:
         named["name"] = named.pop("run_name")
     arguments = [repr(command_name(draft.worker, draft.algorithm)), repr(config["env_id"])]
@@ -77,13 +72,13 @@ def to_python(payload: dict[str, Any]) -> str:
     return "import mosaic\n\nrun = mosaic.train(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")\n"
 
 
-def _to_form(payload: dict[str, Any]) -> tuple[FormLayout, Draft] | None:
-    """The form that builds this payload; None where it has parts that no form shows."""
+def _to_draft(payload: dict[str, Any]) -> Draft | None:
+    """The draft that builds this payload; None where it has parts that no form shows."""
     if payload.get("kind", RunKind.TRAIN) != RunKind.TRAIN:
         return None
     try:
         draft = draft_from_payload(payload)
-        build_payloads(draft.layout, draft, 0.0)
+        draft.payloads(0.0)
     except MosaicError:
         return None
-    return None if draft.rest else (draft.layout, draft)
+    return None if draft.rest else draft

@@ -1,19 +1,19 @@
-"""The content of the train form: validated as it is typed, and converted to payloads and back. No widget here."""
+"""The content of the train form, converted to payloads and back. No widget here."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import translate_extras
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS
 from mosaic.contracts.setting_field import SettingField
-from mosaic.formatting import capitalize_first
-from mosaic.gui.models.form_layout import FormLayout, format_setting, format_value, get_layout
+from mosaic.gui.models.form import Form, format_setting, format_value
+from mosaic.gui.models.form_layout import FormLayout, get_layout
 from mosaic.submission.algorithm_schema import command_name
 from mosaic.submission.run_payloads import (
     CORE_FIELD_NAMES,
@@ -28,11 +28,10 @@ from mosaic.submission.user_presets import Preset
 
 
 @dataclass(frozen=True)
-class Draft:
+class Draft(Form):
     worker: str
     algorithm: str
     texts: Mapping[str, str] = field(default_factory=dict)
-    """The texts of fields that do not have their default, by name."""
     seeds: str | None = None
     """Several seeds as written, such as 1-5; None: one run with the field's seed."""
     rest: Mapping[str, Any] = field(default_factory=dict)
@@ -64,97 +63,70 @@ class Draft:
         is_valid = isinstance(draft.rest, dict) and all(isinstance(place, str) for place in places)
         return replace(draft, texts=texts) if is_valid else None
 
-    def with_text(self, setting: SettingField, text: str) -> Draft:
-        """A field that has its default again is left out."""
-        texts = {name: other for name, other in self.texts.items() if name != setting.name}
-        if not is_default(setting, text):
-            texts[setting.name] = text
-        return replace(self, texts=texts)
+    @property
+    def fields(self) -> Mapping[str, SettingField]:
+        return self.layout.fields
 
+    @property
+    def env_id(self) -> str:
+        return self.text("env_id").strip()
 
-# --- one field
+    def is_changed(self, name: str) -> bool:
+        return super().is_changed(name) or (name == "seed" and self.seeds is not None)
 
+    def problems(self) -> dict[str, str]:
+        found = super().problems()
+        if self.seeds is not None:
+            found.pop("seed", None)
+            try:
+                parse_seeds(self.seeds)
+            except BadInput as error:
+                found["seed"] = error.problems[0].problem
+        return {name: found[name] for name in self.fields if name in found}
 
-def parse_value(setting: SettingField, text: str) -> Any:
-    """The value of a field; an empty one has its default, or is unset if it is optional."""
-    if not text.strip():
-        return None if setting.is_optional else setting.default
-    return text if setting.type == "text" else setting.parse(text.strip())
+    def payloads(self, now: float) -> list[dict[str, Any]]:
+        """One for each seed. Raises BadInput where a field is invalid."""
+        self.require_valid()
+        defaults = {field.name: field.default for field in self.layout.core}
+        payload = build_train_payload(self.worker, self.algorithm, self.values(), defaults)
+        payload["metadata"]["worker"]["config"].update(self.layout.algorithm.location)
+        payload = merge_payloads(self.rest, payload)
+        if self.seeds is None:
+            return [payload]
+        env_id = payload["metadata"]["worker"]["config"].get("env_id", "")
+        group = payload["metadata"].get("group") or default_group_name(self.algorithm, env_id, now)
+        return [with_seed(payload, seed, group) for seed in parse_seeds(self.seeds)]
 
+    def to_preset(self) -> Preset:
+        """The fields that do not have their default, as a preset. Raises BadInput where one of them is invalid."""
+        if changed := self.changed():  # others may still be empty
+            self.require_valid(*changed)
+        return Preset(self.worker, self.algorithm, self.values(), self.seeds, self.rest)
 
-def is_default(setting: SettingField, text: str) -> bool:
-    try:
-        return bool(parse_value(setting, text) == setting.default)
-    except BadInput:
-        return False
+    def command_line(self) -> str:
+        """The same run as a command for a terminal."""
+        payload = self.payloads(0.0)[0]
+        if self.rest:
+            return f"printf %s {shlex.quote(json.dumps(payload))} | mosaic submit -"
+        config = payload["metadata"]["worker"]["config"]
+        words = ["mosaic", "train", command_name(self.worker, self.algorithm)]
+        if self.layout.algorithm.is_user_script:
+            places = {"--cleanrl": self.cleanrl, "--cleanrl-python": self.cleanrl_python}
+            words += [word for flag, place in places.items() if place for word in (flag, place)]
+        for name in CORE_FIELD_NAMES:
+            if name == "seed" and self.seeds is not None:
+                words += ["--seeds", self.seeds.replace(" ", "")]
+            elif name in config:
+                words += [self.fields[name].flag, format_value(config[name])]
+        for name, value in self.values().items():
+            if name not in CORE_FIELD_NAMES:
+                words += _to_flags(self.fields[name], value)
+        return shlex.join(words)
 
-
-def field_problem(setting: SettingField, text: str) -> str:
-    """What is wrong with it; empty where nothing is."""
-    try:
-        value = parse_value(setting, text)
-    except BadInput:
-        return f"Expected {setting.expected_values}."
-    return "Required." if value is None and not setting.is_optional else ""
-
-
-def raise_first_problem(problems: Mapping[str, str]) -> None:
-    if problems:
-        name, problem = next(iter(problems.items()))
-        raise BadInput(f"{name}: {problem}")
-
-
-def seeds_problem(text: str) -> str:
-    try:
-        parse_seeds(text)
-    except BadInput as error:
-        return error.problems[0].problem
-    return ""
-
-
-# --- the whole form
-
-
-def field_text(draft: Draft, setting: SettingField) -> str:
-    return draft.texts.get(setting.name, format_setting(setting, setting.default))
-
-
-def problems(layout: FormLayout, draft: Draft) -> dict[str, str]:
-    """By field, in the form's order."""
-    by_field = {name: field_problem(field, field_text(draft, field)) for name, field in layout.fields.items()}
-    if draft.seeds is not None:
-        by_field["seed"] = seeds_problem(draft.seeds)
-    return {name: problem for name, problem in by_field.items() if problem}
-
-
-def changed_fields(layout: FormLayout, draft: Draft) -> set[str]:
-    """The names of the fields that do not have their default.
-
-    A text that was written for another algorithm may be the default of this one, or have no field here.
-    """
-    fields = layout.fields
-    changed = {name for name, text in draft.texts.items() if name in fields and not is_default(fields[name], text)}
-    return changed | ({"seed"} if draft.seeds is not None else set())
-
-
-def changed_values(layout: FormLayout, draft: Draft) -> dict[str, Any]:
-    """The values of all fields that do not have their default."""
-    fields = layout.fields
-    return {name: parse_value(field, draft.texts[name]) for name, field in fields.items() if name in draft.texts}
-
-
-def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[dict[str, Any]]:
-    """One for each seed. Raises BadInput where a field is invalid."""
-    raise_first_problem(problems(layout, draft))
-    defaults = {field.name: field.default for field in layout.core}
-    payload = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
-    payload["metadata"]["worker"]["config"].update(layout.algorithm.location)
-    payload = merge_payloads(draft.rest, payload)
-    if draft.seeds is None:
-        return [payload]
-    env_id = payload["metadata"]["worker"]["config"].get("env_id", "")
-    group = payload["metadata"].get("group") or default_group_name(draft.algorithm, env_id, now)
-    return [with_seed(payload, seed, group) for seed in parse_seeds(draft.seeds)]
+    def summary(self) -> str:
+        """`ppo · CartPole-v1 · seed 1`."""
+        seed = f"seeds {self.seeds}" if self.seeds is not None else f"seed {self.text('seed')}"
+        return " · ".join((self.algorithm, self.env_id or "no environment", seed))
 
 
 def draft_from_payload(payload: dict[str, Any], cleanrl: str = "", cleanrl_python: str = "") -> Draft:
@@ -168,19 +140,12 @@ def draft_from_payload(payload: dict[str, Any], cleanrl: str = "", cleanrl_pytho
     given = [str(_pop_path(rest, (*CONFIG_PATH.split("."), key), "")) for key in ("cleanrl", "cleanrl_python")]
     places = given if any(given) else [cleanrl, cleanrl_python]
     draft = Draft(worker, algorithm, cleanrl=places[0], cleanrl_python=places[1])
-    for name, setting in draft.layout.fields.items():
+    for name, setting in draft.fields.items():
         value = _pop_path(rest, setting_path(name), setting.default)
         if value != setting.default:
-            draft = draft.with_text(setting, format_setting(setting, value))
+            draft = draft.with_text(name, format_setting(setting, value))
     _pop_path(rest, ("resources", "gpus", "mandatory"), None)
     return replace(draft, rest=_drop_empty(rest))
-
-
-def preset_from_draft(layout: FormLayout, draft: Draft) -> Preset:
-    """The fields that do not have their default, as a preset. Raises BadInput where one is invalid."""
-    changed = changed_fields(layout, draft)  # others may still be empty
-    raise_first_problem({name: problem for name, problem in problems(layout, draft).items() if name in changed})
-    return Preset(draft.worker, draft.algorithm, changed_values(layout, draft), draft.seeds, draft.rest)
 
 
 def draft_from_preset(preset: Preset, cleanrl: str = "", cleanrl_python: str = "") -> Draft:
@@ -204,31 +169,6 @@ def _drop_empty(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in pruned.items() if value != {}}
 
 
-# --- as text
-
-
-def to_command_line(layout: FormLayout, draft: Draft) -> str:
-    """The same run as a command for a terminal."""
-    payloads = build_payloads(layout, draft, 0.0)
-    if draft.rest:
-        return f"printf %s {shlex.quote(json.dumps(payloads[0]))} | mosaic submit -"
-    values = changed_values(layout, draft)
-    config = payloads[0]["metadata"]["worker"]["config"]
-    words = ["mosaic", "train", command_name(draft.worker, draft.algorithm)]
-    if layout.algorithm.is_user_script:
-        places = {"--cleanrl": draft.cleanrl, "--cleanrl-python": draft.cleanrl_python}
-        words += [word for flag, place in places.items() if place for word in (flag, place)]
-    for name in CORE_FIELD_NAMES:
-        if name == "seed" and draft.seeds is not None:
-            words += ["--seeds", draft.seeds.replace(" ", "")]
-        elif name in config:
-            words += [layout.fields[name].flag, format_value(config[name])]
-    for name, value in values.items():
-        if name not in CORE_FIELD_NAMES:
-            words += _to_flags(layout.fields[name], value)
-    return shlex.join(words)
-
-
 def _to_flags(setting: SettingField, value: Any) -> list[str]:
     flag = setting.flag
     if setting.type in ("names", "wrappers"):
@@ -236,24 +176,3 @@ def _to_flags(setting: SettingField, value: Any) -> list[str]:
     if setting.type == "bool":
         return [flag if value else f"--no-{flag[2:]}"]
     return [flag, "none" if value is None else format_setting(setting, value)]
-
-
-def find_field_errors(error: Exception, names: Collection[str], changed: Collection[str] = ()) -> dict[str, str]:
-    """Return the fields that a refusal concerns, changed ones first, and its message for each.
-
-    Of fields with the same message, whose values do not fit together, only those that were changed if any was.
-    """
-    messages: dict[str, str] = {}
-    for problem in error.problems if isinstance(error, MosaicError) else ():
-        if problem.setting in names:
-            messages.setdefault(problem.setting, f"{capitalize_first(problem.problem).removesuffix('.')}.")
-    of_changed = {name: message for name, message in messages.items() if name in changed}
-    explained = set(of_changed.values())
-    return of_changed | {name: message for name, message in messages.items() if message not in explained}
-
-
-def summary_line(draft: Draft, layout: FormLayout) -> str:
-    """`ppo · CartPole-v1 · seed 1`."""
-    env_id = field_text(draft, layout.fields["env_id"]).strip()
-    seed = f"seeds {draft.seeds}" if draft.seeds is not None else f"seed {field_text(draft, layout.fields['seed'])}"
-    return " · ".join((draft.algorithm, env_id or "no environment", seed))

@@ -1,17 +1,16 @@
-"""Which settings a form shows, where, and with which labels. No widget here."""
+"""Which algorithms can be trained, and where the form shows which of their settings. No widget here."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.options import CORE_GROUP, OPTIONS, Option
 from mosaic.contracts.setting_field import SettingField
 from mosaic.formatting import capitalize_first
+from mosaic.gui.models.form import FormSection
 from mosaic.submission.algorithm_schema import (
     Algorithm,
     ScriptFolder,
@@ -21,42 +20,10 @@ from mosaic.submission.algorithm_schema import (
     supported_options,
 )
 
-SETTING_UNITS = {"checkpoint_every": "steps", "checkpoint_minutes": "min", "eval_every": "steps"}
-SETTING_LABELS = {
-    "exp_name": "Experiment name",
-    "env_kwargs": "Its settings",
-    "checkpoint_every": "Every",
-    "checkpoint_minutes": "At least every",
-    "eval_every": "Evaluate every",
-    "norm_adv": "Normalize advantages",
-    "adv_norm_fullbatch": "Normalize advantages",
-    "n_iteration": "Updates per phase",
-    "e_policy": "Policy epochs",
-    "v_value": "Value epochs",
-    "e_auxiliary": "Auxiliary epochs",
-    "num_aux_rollouts": "Rollouts per auxiliary minibatch",
-    "n_aux_grad_accum": "Minibatches per auxiliary step",
-    "torch_deterministic": "Deterministic",
-}
-"""For settings of algorithms; options have their own."""
-_ABBREVIATIONS = {
-    "gae": "GAE", "kl": "KL", "cuda": "CUDA", "cpus": "CPUs", "gpus": "GPUs",
-    "lr": "learning rate", "envs": "environments", "coef": "coefficient", "adv": "advantages", "ent": "entropy",
-    "vf": "value", "eval": "evaluation", "vloss": "value loss", "grad": "gradient", "num": "",
-}  # fmt: skip
-"""The meaning of abbreviations in names of settings."""
 _SETTINGS_ON_THE_RIGHT = {"Checkpoints": ("checkpoint_every", "checkpoint_minutes")}
 """Settings of algorithms that are shown among the options, after the first one of a section."""
-
-
 _SETTINGS_OF_ENVIRONMENT = ("env_kwargs", "wrappers")
 """Settings of algorithms that are shown below the environment."""
-
-
-@dataclass(frozen=True)
-class FormSection:
-    title: str
-    fields: tuple[SettingField, ...]
 
 
 @dataclass(frozen=True)
@@ -151,45 +118,3 @@ def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:
     left = tuple(FormSection(capitalize_first(title), tuple(fields)) for title, fields in groups.items())
     right = tuple(FormSection(title, tuple(fields)) for title, fields in shown.items())
     return FormLayout(algorithm, core, left, right)
-
-
-# --- words
-
-
-def field_label(field: SettingField) -> str:
-    label = OPTIONS[field.name].label if field.name in OPTIONS else SETTING_LABELS.get(field.name)
-    return label or capitalize_first(
-        " ".join(filter(None, (_ABBREVIATIONS.get(word, word) for word in field.name.split("_"))))
-    )
-
-
-def field_unit(field: SettingField) -> str:
-    return OPTIONS[field.name].unit if field.name in OPTIONS else SETTING_UNITS.get(field.name, "")
-
-
-def format_value(value: Any) -> str:
-    """A value as a person would write it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return json.dumps(value)
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
-
-
-def format_setting(field: SettingField, value: Any) -> str:
-    """A value as it is written into its field."""
-    return json.dumps(value) if field.type in ("json", "mapping") and value is not None else format_value(value)
-
-
-def format_default(field: SettingField) -> str:
-    return format_setting(field, field.default) or "unset"
-
-
-def field_tooltip(field: SettingField) -> str:
-    """Everything about a field, for its tool tip."""
-    unit = f" {field_unit(field)}" if field_unit(field) and field.default is not None else ""
-    return f"{field.help}\n{field.name}: {field.expected_values}. Default: {format_default(field)}{unit}."

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from mosaic.contracts import arguments
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play import ANY_AGENT, HUMAN, MAX_EPISODES
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
-from mosaic.gui.models.draft import field_problem, is_default, parse_value
-from mosaic.gui.models.form_layout import format_setting
+from mosaic.gui.models.form import FieldTexts, Form, format_object, parse_object, read_object
 from mosaic.workers.actor_registry import ActorDescription, discover_actors
 
 DEFAULT_ENVIRONMENT = "FrozenLake-v1"
 DEFAULT_KIND = "random"
+ENVIRONMENT_FIELDS = (
+    SettingField("env_id", "str", None),
+    SettingField("env_kwargs", "mapping", None, is_optional=True),
+)
 TURN_FIELD = SettingField("alternate_steps", "int", 20, "The human and the actor act in turns of N steps.", {"ge": 1})
 SESSION_FIELDS = (
     SettingField("seed", "int", 1, "Of the first episode; each further one has the next seed.", {"ge": 0}),
@@ -103,10 +107,6 @@ class ActorDraft:
         return f"{self.kind}:{self.target}" if self.target else self.kind
 
     @property
-    def option_texts(self) -> Mapping[str, str]:
-        return self.texts.get(self.kind, {})
-
-    @property
     def description(self) -> ActorDescription | None:
         """None where a plug-in that it came from is not installed any more."""
         return discover_actors().get(self.kind)
@@ -114,12 +114,12 @@ class ActorDraft:
     def with_target(self, target: str) -> ActorDraft:
         return replace(self, targets={**self.targets, self.kind: target})
 
-    def with_option(self, setting: SettingField, text: str) -> ActorDraft:
-        return replace(self, texts={**self.texts, self.kind: with_text(self.option_texts, setting, text)})
+    @property
+    def options(self) -> FieldTexts:
+        return FieldTexts(() if self.description is None else self.description.options, self.texts.get(self.kind, {}))
 
-    def options(self) -> dict[str, Any]:
-        fields = () if self.description is None else self.description.options
-        return parse_texts(fields, self.option_texts)
+    def with_option(self, name: str, text: str) -> ActorDraft:
+        return replace(self, texts={**self.texts, self.kind: self.options.with_text(name, text).texts})
 
     def problem(self) -> str:
         """Why no such actor can be made; empty where nothing is known against it."""
@@ -130,24 +130,28 @@ class ActorDraft:
             return f"{description.title} is not installed: {description.install_hint}"
         if description.target and not self.target:
             return f"{description.title}: choose {description.target}."
-        by_field = text_problems(description.options, self.option_texts)
-        return next((f"{description.title}, {name}: {problem}" for name, problem in by_field.items()), "")
+        wrong = self.options.describe(self.options.problems())
+        return wrong and f"{description.title}, {wrong}"
 
 
 @dataclass(frozen=True)
-class GameDraft:
+class GameDraft(Form):
     env_id: str = DEFAULT_ENVIRONMENT
-    setting_texts: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment's settings that do not have their default."""
-    other_arguments: str = ""
-    """Further arguments of the environment, as a JSON object."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Of the session's settings, and of the environment's as one object (`env_kwargs`)."""
     mode: ControlMode = ControlMode.HUMAN
     actor: ActorDraft = ActorDraft()
     agents: Mapping[str, ActorDraft] = field(default_factory=dict)
     """By agent, where there are several."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Changed keys, by the text of their action."""
-    session_texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> Mapping[str, SettingField]:
+        return {one.name: one for one in (*ENVIRONMENT_FIELDS, TURN_FIELD, *SESSION_FIELDS)}
+
+    def default_text(self, name: str) -> str:
+        return self.env_id if name == "env_id" else super().default_text(name)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -156,13 +160,12 @@ class GameDraft:
     def from_json(cls, data: Any, env_id: str) -> GameDraft:
         """Return what was remembered for an environment; a new draft where that is nothing, or damaged."""
         try:
-            given = {**data, "env_id": env_id, "mode": ControlMode(data["mode"]), "actor": _actor(data["actor"])}
-            draft = cls(**{**given, "agents": {str(name): _actor(one) for name, one in data["agents"].items()}})
-            texts = (draft.setting_texts, draft.keys, draft.session_texts)
-            is_valid = isinstance(draft.other_arguments, str) and all(map(_is_texts, texts))
+            given = {**_upgrade(data), "env_id": env_id, "mode": ControlMode(data["mode"])}
+            agents = {str(name): _actor(one) for name, one in data["agents"].items()}
+            draft = cls(**{**given, "actor": _actor(data["actor"]), "agents": agents})
         except (TypeError, KeyError, ValueError, AttributeError):
-            is_valid = False
-        return draft if is_valid else cls(env_id)
+            return cls(env_id)
+        return draft if _is_texts(draft.texts) and _is_texts(draft.keys) else cls(env_id)
 
     def for_details(self, details: EnvironmentDetails) -> GameDraft:
         """Return it with a mode and players that this environment can have."""
@@ -191,6 +194,22 @@ def _actor(data: Any) -> ActorDraft:
     return draft
 
 
+def _upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Of version 0.1, which had the settings of the environment in two parts, apart from those of the session."""
+    given = {name: value for name, value in data.items() if name in GameDraft.__dataclass_fields__}
+    if "session_texts" in data:
+        settings: dict[str, Any] = dict(data["setting_texts"])
+        for name, text in settings.items():
+            with suppress(ValueError):
+                settings[name] = json.loads(text)
+        given["texts"] = dict(data["session_texts"])
+        with suppress(BadInput):
+            settings |= parse_object(data["other_arguments"])
+        if settings:
+            given["texts"]["env_kwargs"] = format_object(settings)
+    return given
+
+
 def _is_texts(data: Any) -> bool:
     return isinstance(data, dict) and all(isinstance(text, str) for text in data.values())
 
@@ -199,72 +218,37 @@ def control_modes(details: EnvironmentDetails | None) -> tuple[ControlMode, ...]
     return SEVERAL_AGENTS_MODES if details is not None and details.has_several_agents else SINGLE_AGENT_MODES
 
 
-# --- texts of fields
-
-
-def with_text(texts: Mapping[str, str], setting: SettingField, text: str) -> dict[str, str]:
-    """A field that has its default again is left out."""
-    others = {name: other for name, other in texts.items() if name != setting.name}
-    return others if is_default(setting, text) else {**others, setting.name: text}
-
-
-def shown_text(texts: Mapping[str, str], setting: SettingField) -> str:
-    return texts.get(setting.name, format_setting(setting, setting.default))
-
-
-def parse_texts(fields: Sequence[SettingField], texts: Mapping[str, str]) -> dict[str, Any]:
-    """The values of the fields that do not have their default; raises BadInput where one is invalid."""
-    return {one.name: parse_value(one, texts[one.name]) for one in fields if one.name in texts}
-
-
-def text_problems(fields: Sequence[SettingField], texts: Mapping[str, str]) -> dict[str, str]:
-    """By field."""
-    found = {one.name: field_problem(one, texts[one.name]) for one in fields if one.name in texts}
-    return {name: problem for name, problem in found.items() if problem}
-
-
-def parse_arguments(text: str) -> dict[str, Any]:
-    """The environment's further arguments; raises BadInput where they cannot be read."""
-    try:
-        return arguments.parse_arguments(text)
-    except ValueError:
-        raise BadInput(f"Expected {arguments.ARGUMENTS_DESCRIPTION}.") from None
-
-
-# --- the whole
-
-
 def environment_arguments(draft: GameDraft, details: EnvironmentDetails | None) -> dict[str, Any]:
     """What the environment is created with; raises BadInput where a text is invalid."""
-    settings = () if details is None else details.settings
-    return {**parse_arguments(draft.other_arguments), **parse_texts(settings, draft.setting_texts)}
+    settings, others = read_object(() if details is None else details.settings, draft.text("env_kwargs"))
+    settings.require_valid()
+    return {**settings.values(), **others}
 
 
 def game_problems(draft: GameDraft, details: EnvironmentDetails | None) -> dict[str, str]:
-    """What is wrong, by field, in the order of the form."""
-    found: dict[str, str] = {}
+    """What is wrong, by field or agent, in the order of the form."""
+    found = draft.problems()
     if not draft.env_id.strip():
         found["env_id"] = "Choose an environment."
-    if details is not None and details.install_hint:
+    elif details is not None and details.install_hint:
         found["env_id"] = f"Is not installed: {details.install_hint}"
-    found |= text_problems(() if details is None else details.settings, draft.setting_texts)
-    try:
-        parse_arguments(draft.other_arguments)
-    except BadInput as error:
-        found["other_arguments"] = str(error)
+    with suppress(BadInput):  # which its own field states
+        settings, _ = read_object(() if details is None else details.settings, draft.text("env_kwargs"))
+        if wrong := settings.describe(settings.problems()):
+            found["env_kwargs"] = wrong
     players = {"actor": draft.actor} if draft.mode.has_actor else {}
     if details is not None and details.has_several_agents:
         players |= draft.agents
     found |= {name: problem for name, player in players.items() if (problem := player.problem())}
-    return found | text_problems((TURN_FIELD, *SESSION_FIELDS), draft.session_texts)
+    return {name: found[name] for name in ("env_id", "env_kwargs", *players, *draft.fields) if name in found}
 
 
 def build_request(draft: GameDraft, details: EnvironmentDetails | None) -> PlayRequest:
     """Raises BadInput where a text is invalid."""
-    session = parse_texts(SESSION_FIELDS, draft.session_texts)
-    settings: dict[str, Any] = {name: value for name, value in session.items() if value is not None}
-    arguments = environment_arguments(draft, details)
-    if arguments:
+    draft.require_valid()
+    names = [field.name for field in SESSION_FIELDS if field.name in draft.texts]
+    settings = {name: draft.value(name) for name in names if draft.value(name) is not None}
+    if arguments := environment_arguments(draft, details):
         settings["env_kwargs"] = arguments
     human = ActorDraft(HUMAN)
     if draft.agents:
@@ -272,13 +256,13 @@ def build_request(draft: GameDraft, details: EnvironmentDetails | None) -> PlayR
     else:
         players = {ANY_AGENT: draft.actor if draft.mode is ControlMode.ACTOR else human}
     if draft.mode in (ControlMode.RESERVE, ControlMode.TURNS):
-        choice = {"kind": draft.actor.kind, "target": draft.actor.target, "options": draft.actor.options()}
+        choice = {"kind": draft.actor.kind, "target": draft.actor.target, "options": draft.actor.options.values()}
         settings["standby"] = {name: value for name, value in choice.items() if value}
     if draft.mode is ControlMode.TURNS:
-        settings["alternate_steps"] = parse_value(TURN_FIELD, shown_text(draft.session_texts, TURN_FIELD))
+        settings["alternate_steps"] = draft.value(TURN_FIELD.name)
     keys = valid_changes(() if details is None else details.keys, draft.keys)
     options = {
-        agent: ({"keys": keys} if keys else {}) if player.kind == HUMAN else player.options()
+        agent: ({"keys": keys} if keys else {}) if player.kind == HUMAN else player.options.values()
         for agent, player in players.items()
     }
     return PlayRequest(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from mosaic.contracts.options import CONFIG_PATH
 from mosaic.contracts.run_settings import RunSettings
 from mosaic.formatting import SHOWN_PACKAGES, count_noun, format_commit, format_size
-from mosaic.gui.models.form_layout import format_value
+from mosaic.gui.models.form import format_value
 
 NAMES = {"metadata.worker.id": "worker", "algo": "algorithm", "env_id": "environment"}
 """Of settings whose own name says less."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,22 +13,17 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from mosaic.client import TrainerClient
 from mosaic.client.trainer_client import new_submission_key
 from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.options import RunKind
 from mosaic.contracts.views import RunView
 from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.draft import (
-    Draft,
-    build_payloads,
-    draft_from_payload,
-    draft_from_preset,
-    preset_from_draft,
-)
-from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, forget_scripts
-from mosaic.gui.models.presets import move_presets_to_file
+from mosaic.gui.models.draft import Draft, draft_from_payload, draft_from_preset
+from mosaic.gui.models.form_layout import algorithms_by_worker, forget_scripts
 from mosaic.submission.caller_environment import program_environment
-from mosaic.submission.user_presets import Preset
+from mosaic.submission.user_presets import Preset, read_presets, save_preset
 
 SAVE_DELAY_MS = 500
 DEFAULT_ALGORITHM = "ppo"
+MAX_BEST_RUNS = 5
 
 
 class PartlySubmitted(MosaicError):
@@ -59,10 +56,6 @@ class Training(QObject):
             stored = self._settings.get_for_workspace("train_draft")
             self._draft = _available(Draft.from_json(stored) or default_draft())
         return self._draft
-
-    @property
-    def layout(self) -> FormLayout:
-        return self.draft.layout
 
     def edit(self, draft: Draft) -> None:
         """The same form with another value in it."""
@@ -112,11 +105,7 @@ class Training(QObject):
 
     def payloads(self) -> list[dict[str, Any]]:
         """One for each seed. Raises BadInput where a field is invalid."""
-        return build_payloads(self.layout, self.draft, time.time())
-
-    def build_preset(self) -> Preset:
-        """Raises BadInput where a field is invalid."""
-        return preset_from_draft(self.layout, self.draft)
+        return self.draft.payloads(time.time())
 
     def load_preset(self, preset: Preset) -> None:
         """Raises BadInput where no form can show it."""
@@ -142,6 +131,40 @@ def _available(draft: Draft) -> Draft:
         return draft
     default = default_draft()
     return replace(default, texts=draft.texts, cleanrl=draft.cleanrl, cleanrl_python=draft.cleanrl_python)
+
+
+def move_presets_to_file(settings: GuiSettings) -> None:
+    """Move presets from the window's settings, where it kept them before, to the file that commands read, too.
+
+    One that cannot be read, such as that of a worker which is not installed, stays until it can be.
+    """
+    earlier = settings.get("presets", {})
+    if not earlier or not isinstance(earlier, dict):
+        return
+    with suppress(BadInput):
+        known = read_presets()
+        for name, stored in list(earlier.items()):
+            with suppress(BadInput):
+                draft = Draft.from_json(stored)
+                if name not in known and draft is not None:
+                    save_preset(name, draft.to_preset())
+                    del earlier[name]
+        settings.put("presets", earlier)
+        settings.flush()
+
+
+def best_runs(views: Iterable[RunView], env_id: str) -> list[RunView]:
+    """The finished trainings in this environment with the highest returns, one for each algorithm, the best first."""
+    best: dict[str | None, RunView] = {}
+    ended = [view for view in views if view.kind == RunKind.TRAIN and view.has_succeeded]
+    for view in sorted(ended, key=_return):
+        if view.env_id == env_id and view.worker != "script" and view.episodic_return is not None:
+            best[view.algo] = view
+    return sorted(best.values(), key=_return, reverse=True)[:MAX_BEST_RUNS]
+
+
+def _return(view: RunView) -> float:
+    return view.episodic_return if view.episodic_return is not None else float("-inf")
 
 
 class RunsSubmission:

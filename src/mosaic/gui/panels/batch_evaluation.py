@@ -6,26 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from mosaic.contracts.views import RunView
 from mosaic.formatting import count_noun, format_count, run_title
 from mosaic.gui import theme
-from mosaic.gui.forms.form_rows import FieldRow, LabelledRow, align_labels, form_combo
-from mosaic.gui.forms.submit_controller import VerdictLine
-from mosaic.gui.forms.trust_question import ask_with_trust
-from mosaic.gui.models.batch_evaluation import (
+from mosaic.gui.forms.form_rows import FormRow, LabelledRow, align_labels, form_combo
+from mosaic.gui.forms.form_view import MAX_FORM_WIDTH, SubmitView
+from mosaic.gui.models.form import FieldTexts
+from mosaic.gui.models.policy_form import (
+    BATCH_FIELDS,
     BatchSubmission,
     PolicyJob,
-    batch_fields,
-    batch_options,
-    batch_problems,
+    evaluation_fields,
     format_job,
     mean_of,
 )
-from mosaic.gui.models.draft import is_default
-from mosaic.gui.models.form_layout import field_label
 from mosaic.gui.models.runs_model import Evaluations
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.tables import STATE_ICON_SIZE, Cell, RowsTable, format_interval
@@ -33,21 +30,17 @@ from mosaic.gui.views.wrapping_row import WrappingRow
 from mosaic.gui.workbench import Workbench
 
 COLUMN_TITLES = ("Policy of run", "Mean [95 %]", "Episodes", "State")
-MAX_FORM_WIDTH = 760
 
 
-class BatchEvaluation(QWidget):
+class BatchEvaluation(SubmitView):
     left = Signal()
     """Show the form for one policy instead."""
 
     def __init__(self, workbench: Workbench, worker: str) -> None:
-        super().__init__()
-        self._workbench = workbench
-        self._fields = batch_fields(worker)
-        self._texts: dict[str, str] = {}
+        super().__init__(workbench, "batch", "Evaluate", "Start an evaluation for each run")
+        self._form = FieldTexts(evaluation_fields(worker, BATCH_FIELDS))
         self._jobs: list[PolicyJob] = []
         self._episodes = 0
-        self.is_busy = False
         self._evaluations = Evaluations(workbench.bridge, self)
         self._evaluations.changed.connect(self._fill)
         self._title = ui.heading_label("")
@@ -56,11 +49,6 @@ class BatchEvaluation(QWidget):
         self.table.opened.connect(self._open_run)
         self.table.setMinimumHeight(120)
         self.table.setIconSize(QSize(STATE_ICON_SIZE, STATE_ICON_SIZE))
-        self._line = VerdictLine("batch.verdict")
-        self.submit_button = ui.accent_button("Evaluate", "batch.submit", self.submit)
-        self.submit_button.setToolTip("Start an evaluation for each run (Ctrl+Return)")
-        keys = QShortcut(QKeySequence("Ctrl+Return"), self, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
-        keys.activated.connect(self.submit_button.click)
         self.leaderboard_button = ui.button(
             "Leaderboard", "batch.leaderboard", lambda: workbench.page_requested.emit("leaderboard"),
             "All evaluated policies, ranked",
@@ -75,27 +63,32 @@ class BatchEvaluation(QWidget):
         ui.column(
             WrappingRow([self._title, ui.Stretch(), back]),
             (split, 1),
-            self._line,
+            self.line,
             WrappingRow([links, ui.Stretch(), ui.row(ui.Stretch(), self.submit_button)]),
             parent=self,
             margins=ui.PAGE_MARGINS,
         )
         workbench.runs.changed.connect(self._on_runs_changed)
-        self._refresh()
+        self.refresh()
 
     def _build_form(self) -> QWidget:
         self._checkpoint = form_combo("batch.checkpoint")
         self._checkpoint.addItem("The last checkpoint", "last")
         self._checkpoint.addItem("The best checkpoint", "best")
-        self._rows = {field.name: FieldRow(field, "batch") for field in self._fields}
-        for field_row in self._rows.values():
-            field_row.edited.connect(self._on_edited)
-        rows: list[FieldRow | LabelledRow] = [LabelledRow("Checkpoint", self._checkpoint), *self._rows.values()]
+        rows: list[FormRow] = [LabelledRow("Checkpoint", self._checkpoint), *map(self.add_row, self._form.settings)]
         align_labels(rows)
         self._workbench.theme_changed.connect(lambda: align_labels(rows))
         body = ui.widget_column(*rows, ui.Stretch(), margins=(0, 0, theme.MARGIN, 0))
         body.setMaximumWidth(MAX_FORM_WIDTH)
         return ui.form_area(body, "batch.scroll")
+
+    @property
+    def form(self) -> FieldTexts:
+        return self._form
+
+    def keep(self, form: FieldTexts) -> None:
+        self._form = form
+        self.on_form_changed()
 
     # --- which runs
 
@@ -112,24 +105,10 @@ class BatchEvaluation(QWidget):
         """Offer to evaluate these; results of the same runs stay."""
         if [job.trained.run_id for job in self._jobs] != [view.run_id for view in trained]:
             self._jobs = [PolicyJob(view) for view in trained]
-            self._line.clear()
-            self._refresh()
+            self.on_form_changed()
 
-    # --- editing
-
-    def _on_edited(self, name: str, text: str) -> None:
-        field_row = self._rows[name]
-        self._texts.pop(name, None)
-        if not is_default(field_row.field, text):
-            self._texts[name] = text
-        field_row.show_text(text)
-        self._line.clear()
-        self._refresh()
-
-    def _refresh(self) -> None:
-        problems = batch_problems(self._fields, self._texts)
-        for name, field_row in self._rows.items():
-            field_row.show_state(name in self._texts, problems.get(name, ""))
+    def refresh(self) -> None:
+        super().refresh()
         count = len(self._jobs)
         self._title.setText(f"Evaluate the policies of {count_noun(count, 'run')}")
         self.submit_button.setText(f"Evaluate {count_noun(count, 'run')}{' again' if self.has_results else ''}")
@@ -138,28 +117,13 @@ class BatchEvaluation(QWidget):
     # --- submitting
 
     def submit(self) -> None:
-        problems = batch_problems(self._fields, self._texts)
-        if problems:
-            name, problem = next(iter(problems.items()))
-            self._line.show_text(f"{field_label(self._rows[name].field)}: {problem}", "bad")
-            self._rows[name].take_focus()
-            return
-        options = batch_options(self._fields, self._texts)
-        self._episodes = int(options["eval_batch_size"])
-        batch = BatchSubmission([job.trained for job in self._jobs], options, self._checkpoint.currentData())
-        self._set_busy(True)
-        ask_with_trust(
-            self._workbench,
-            batch,
-            self._on_submitted,
-            self,
-            self._on_failed,
-            lambda: self._on_submitted(list(batch.jobs)),
-            is_repeatable=True,
-        )
+        if self.validate():
+            options = self._form.values(*self._form.fields)
+            self._episodes = int(options["eval_batch_size"])
+            batch = BatchSubmission([job.trained for job in self._jobs], options, self._checkpoint.currentData())
+            self.ask(batch, self._on_submitted, "Submitting…", on_question=lambda: self._on_submitted(list(batch.jobs)))
 
     def _on_submitted(self, jobs: list[PolicyJob]) -> None:
-        self._set_busy(False)
         self._jobs = list(jobs)
         views = [job.evaluation for job in jobs if job.evaluation is not None]
         self._workbench.runs.update(views)
@@ -167,21 +131,10 @@ class BatchEvaluation(QWidget):
         self._evaluations.watch_run("")
         refused = len(jobs) - len(views)
         text = f"{count_noun(len(views), 'evaluation')} submitted."
-        self._line.show_text(
+        self.refresh()
+        self.line.show_text(
             f"{text} {refused} refused: see the table." if refused else text, "bad" if refused else "good"
         )
-        self._refresh()
-
-    def _on_failed(self, error: Exception) -> None:
-        self._set_busy(False)
-        self._workbench.events.add_error(error)
-        self._line.show_text(str(error), "bad")
-
-    def _set_busy(self, is_busy: bool) -> None:
-        self.is_busy = is_busy
-        self.submit_button.setEnabled(not is_busy)
-        if is_busy:
-            self._line.show_text("Submitting…", "muted")
 
     # --- results
 
@@ -196,7 +149,7 @@ class BatchEvaluation(QWidget):
             self._evaluations.refresh()
             self._fill()
             if not self.is_running:
-                self._line.clear()  # the table says what became of each
+                self.line.clear()  # the table says what became of each
 
     def _fill(self) -> None:
         known = {evaluation.run_id: evaluation for evaluation in self._evaluations.evaluations}

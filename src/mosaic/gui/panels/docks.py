@@ -13,7 +13,6 @@ from mosaic.contracts.errors import BadInput
 from mosaic.formatting import run_title, short_id
 from mosaic.gui import theme
 from mosaic.gui.actions import find_action
-from mosaic.gui.models.draft import summary_line
 from mosaic.gui.models.event_log import EventFilter
 from mosaic.gui.models.policy_form import policy_workers
 from mosaic.gui.models.runs_model import SCRATCH_ID
@@ -61,7 +60,7 @@ class ControlPanel(QWidget):
         self._policy.setVisible(bool(policy_workers()))
         training = self._workbench.training
         try:
-            summary = summary_line(training.draft, training.layout)
+            summary = training.draft.summary()
         except BadInput as error:
             self._train.setEnabled(False)
             self._train.setToolTip(str(error))

@@ -166,7 +166,7 @@ class PlayView(QWidget):
             if problem := self._second_draft.problem():
                 self._second_box.show_warning(problem)
                 return
-            second = ActorRequest(self._second_draft.text, self._second_draft.options())
+            second = ActorRequest(self._second_draft.text, self._second_draft.options.values())
         self.match.start(self.configuration.payload_request(), second, self._chosen_speed())
         self._is_configuration_wanted = False
         self._refresh()

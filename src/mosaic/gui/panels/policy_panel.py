@@ -12,29 +12,22 @@ from PySide6.QtWidgets import QScrollArea, QWidget
 
 from mosaic.contracts.views import CheckpointInfo
 from mosaic.gui import theme
-from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FieldRow, LabelledRow, align_labels, form_combo
+from mosaic.gui.forms.form_rows import EDITOR_WIDTH, EnvironmentRow, FormRow, LabelledRow, align_labels, form_combo
+from mosaic.gui.forms.form_view import MAX_FORM_WIDTH, SubmitView
 from mosaic.gui.forms.policy_source import PolicySourceFields
-from mosaic.gui.forms.submit_controller import SubmitController
-from mosaic.gui.models.draft import find_field_errors, is_default
-from mosaic.gui.models.form_layout import algorithms_by_worker, field_label, format_value
+from mosaic.gui.models.form import Refusals, format_value
+from mosaic.gui.models.form_layout import algorithms_by_worker
 from mosaic.gui.models.policy_form import (
     ENVIRONMENT_FIELD,
     PolicyDraft,
     draft_from_evaluation,
     is_evaluation,
-    policy_fields,
-    policy_payload,
-    policy_problems,
     policy_workers,
     runs_with_policy,
-    with_checkpoint_info,
 )
 from mosaic.gui.panels.batch_evaluation import BatchEvaluation
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
-
-MAX_FORM_WIDTH = 760
-OBJECT_NAME_PREFIX = "policy"
 
 
 class PolicyPage(QWidget):
@@ -109,43 +102,36 @@ class PolicyPage(QWidget):
             widget.setVisible(widget is form)
 
 
-class PolicyView(QWidget):
+class PolicyView(SubmitView):
     def __init__(self, workbench: Workbench, worker: str) -> None:
-        super().__init__()
-        self._workbench = workbench
-        self._draft = PolicyDraft(worker)
-        self._refused: dict[str, str] = {}
-        self._rows: dict[str, FieldRow] = {}
-        self._source = PolicySourceFields(workbench, worker, self)
-        self._source.path_chosen.connect(self._on_policy_chosen)
-        self._source.checkpoint_inspected.connect(self._on_policy_inspected)
-        self._inquiry = SubmitController(
+        super().__init__(
             workbench,
-            self,
-            OBJECT_NAME_PREFIX,
+            "policy",
             "Evaluate",
             "Start the evaluation",
             "Load the policy and show what would run; nothing is started",
         )
-        self._inquiry.dry_run_button.clicked.connect(self.dry_run)
-        self._inquiry.submit_button.clicked.connect(self.submit)
-        self._inquiry.rejected.connect(self._show_rejection)
+        self._draft = PolicyDraft(worker)
+        self._source = PolicySourceFields(workbench, worker, self)
+        self._source.path_chosen.connect(self._on_policy_chosen)
+        self._source.checkpoint_inspected.connect(self._on_policy_inspected)
         ui.column(
             ui.heading_label("Load a trained policy"),
             (self._build_form(), 1),
-            self._inquiry.line,
-            ui.row(ui.Stretch(), self._inquiry.dry_run_button, self._inquiry.submit_button),
+            self.line,
+            ui.row(ui.Stretch(), self.dry_run_button, self.submit_button),
             parent=self,
             margins=ui.PAGE_MARGINS,
         )
         workbench.environments.environments_loaded.connect(lambda _: self._show_environments())
-        self._refresh()
+        self.refresh()
 
     # --- building
 
     def _build_form(self) -> QScrollArea:
-        about, how = self._build_policy_rows(), self._build_evaluation_rows()
-        rows: list[LabelledRow | FieldRow] = [*self._source.rows, *about, *how]
+        about = self._build_policy_rows()
+        how = [self.add_row(field) for field in self._draft.options]
+        rows: list[FormRow] = [*self._source.rows, *about, *how]
         align_labels(rows)
         self._workbench.theme_changed.connect(lambda: align_labels(rows))
         body = ui.widget_column(
@@ -164,10 +150,10 @@ class PolicyView(QWidget):
         body.setMaximumWidth(MAX_FORM_WIDTH)
         return ui.form_area(body, "policy.scroll")
 
-    def _build_policy_rows(self) -> list[LabelledRow | FieldRow]:
+    def _build_policy_rows(self) -> list[FormRow]:
         self._algorithm = form_combo("policy.algorithm")
         self._algorithm.setMinimumWidth(EDITOR_WIDTH)
-        self._algorithm.activated.connect(lambda _: self._on_algorithm_chosen())
+        self._algorithm.activated.connect(lambda _: self.edit("algo", self._algorithm.currentText()))
         self._seed = ui.PlainLabel("–", "policy.seed")
         self._override = ui.check_box(
             "Override environment",
@@ -175,78 +161,51 @@ class PolicyView(QWidget):
             self._on_override_toggled,
             "Use another environment with the same spaces, or one that the file does not state",
         )
-        self._environment = EnvironmentRow(ENVIRONMENT_FIELD, OBJECT_NAME_PREFIX)
-        self._environment.edited.connect(self._on_environment_edited)
-        self._rows["env_id"] = self._environment
-        algorithm, seed = LabelledRow("Algorithm", self._algorithm), LabelledRow("Seed", self._seed)
-        return [algorithm, seed, self._environment, LabelledRow("", self._override)]
-
-    def _build_evaluation_rows(self) -> list[LabelledRow | FieldRow]:
-        rows: list[LabelledRow | FieldRow] = []
-        for field in policy_fields(self._draft.worker):
-            field_row = self._rows[field.name] = FieldRow(field, OBJECT_NAME_PREFIX)
-            field_row.edited.connect(self._on_field_edited)
-            rows.append(field_row)
-        return rows
+        self.rows["policy_path"] = self._source.path_row
+        algorithm = self.rows["algo"] = LabelledRow("Algorithm", self._algorithm)
+        environment = self.add_row(ENVIRONMENT_FIELD)
+        assert isinstance(environment, EnvironmentRow)
+        self._environment = environment
+        return [algorithm, LabelledRow("Seed", self._seed), environment, LabelledRow("", self._override)]
 
     # --- what is evaluated
 
+    @property
+    def form(self) -> PolicyDraft:
+        return self._draft
+
+    def keep(self, form: PolicyDraft) -> None:
+        self._draft = form
+        self.on_form_changed()
+
     def _on_policy_chosen(self, worker: str, path: str) -> None:
-        self._draft = replace(
-            self._draft, worker=worker, path=path, checkpoint_info=None, telemetry={}, env_id=None, algo=None
+        self._refusals = Refusals()
+        self.keep(
+            replace(self._draft, worker=worker, path=path, checkpoint_info=None, telemetry={}, env_id=None, algo=None)
         )
-        self._show_texts()
 
     def _on_policy_inspected(self, info: CheckpointInfo, telemetry: Mapping[str, Any]) -> None:
-        self._draft = with_checkpoint_info(self._draft, info, telemetry)
-        self._show_texts()
+        self.keep(self._draft.with_checkpoint_info(info, telemetry))
 
     def fill(self, draft: PolicyDraft) -> None:
         """Fills the form from an earlier evaluation."""
-        self._draft = draft
-        self._show_texts()
+        self.keep(draft)
         self._source.show_path(draft.worker, draft.path)
 
-    def _show_texts(self) -> None:
-        for name, field_row in self._rows.items():
-            if name != "env_id":
-                field_row.show_text(self._draft.text(field_row.field))
-        self._on_draft_changed()
-
-    # --- editing
+    def choose_run(self, run_id: str) -> None:
+        """Take the policy of this run."""
+        self._source.choose_run(run_id)
 
     def _on_override_toggled(self, is_on: bool) -> None:
-        env_id = self._draft.trained_env_id if is_on else None
-        self._draft = replace(self._draft, env_id=env_id, algo=None)
-        self._on_draft_changed()
+        self._refusals.drop("env_id")
+        self.keep(replace(self._draft, env_id=self._draft.trained_env_id if is_on else None, algo=None))
 
-    def _on_environment_edited(self, _: str, text: str) -> None:
-        if self._draft.env_id is not None:
-            self._draft = replace(self._draft, env_id=text)
-            self._on_draft_changed()
+    def edit(self, name: str, text: str) -> None:
+        if name != "env_id" or self._draft.env_id is not None:
+            super().edit(name, text)
 
-    def _on_algorithm_chosen(self) -> None:
-        self._draft = replace(self._draft, algo=self._algorithm.currentText())
-        self._on_draft_changed()
-
-    def _on_field_edited(self, name: str, text: str) -> None:
-        field_row = self._rows[name]
-        texts = {other: value for other, value in self._draft.texts.items() if other != name}
-        if not is_default(field_row.field, text) or name in self._draft.telemetry:
-            texts[name] = text
-        self._draft = replace(self._draft, texts=texts)
-        field_row.show_text(text)
-        self._refused.pop(name, None)
-        self._on_draft_changed()
-
-    def _on_draft_changed(self) -> None:
-        self._inquiry.line.clear()
-        self._refused.pop("env_id", None)
-        self._refresh()
-
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         draft = self._draft
-        problems = {**self._refused, **policy_problems(draft)}
         is_override = draft.env_id is not None
         with QSignalBlocker(self._override):
             self._override.setChecked(is_override)
@@ -254,13 +213,9 @@ class PolicyView(QWidget):
         self._algorithm.setEnabled(is_override)
         self._seed.setText(format_value(draft.seed) or "–")
         self._environment.setEnabled(is_override)
-        if not self._environment.input.hasFocus():
-            self._environment.show_text(draft.environment)
+        super().refresh()
         if not is_override:
             self._environment.show_family_of(draft.environment)
-        for name, field_row in self._rows.items():
-            is_changed = name in draft.texts and not is_default(field_row.field, draft.texts[name])
-            field_row.show_state(is_changed, problems.get(name, ""))
 
     def _show_algorithms(self) -> None:
         """Lists the worker's algorithms and the one that the checkpoint names."""
@@ -274,41 +229,14 @@ class PolicyView(QWidget):
         if self._draft.env_id is None:
             self._environment.show_family_of(self._draft.environment)
 
-    def choose_run(self, run_id: str) -> None:
-        """Take the policy of this run."""
-        self._source.choose_run(run_id)
-
     # --- doing
 
-    def _build_payload(self) -> dict[str, Any] | None:
-        """None, and the first problem is shown, where something is missing."""
-        problems = policy_problems(self._draft)
-        if problems:
-            name, problem = next(iter(problems.items()))
-            field_row = self._rows.get(name)
-            text = f"{field_label(field_row.field)}: {problem}" if field_row is not None else problem
-            self._inquiry.line.show_text(text, "bad")
-            (field_row or self._source).take_focus()
-            return None
-        return None if self._inquiry.is_busy else policy_payload(self._draft)
+    @property
+    def title(self) -> str:
+        return f"evaluate {self._draft.algorithm or 'a policy'} on {self._draft.environment or '?'}"
 
-    def dry_run(self) -> None:
-        payload = self._build_payload()
-        if payload is not None:
-            title = f"evaluate {self._draft.algorithm or 'a policy'} on {self._draft.environment or '?'}"
-            self._inquiry.dry_run(title, payload)
-
-    def submit(self) -> None:
-        payload = self._build_payload()
-        if payload is not None:
-            self._inquiry.submit_runs([payload])
-
-    def _show_rejection(self, error: Exception) -> None:
-        if field_errors := find_field_errors(error, self._rows):
-            self._refused |= field_errors
-            self._refresh()
-
-    # --- events
+    def build_payloads(self) -> list[dict[str, Any]]:
+        return [self._draft.payload()]
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

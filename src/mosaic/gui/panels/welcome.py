@@ -8,7 +8,7 @@ from typing import Any
 from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from mosaic.contracts.views import RunView
-from mosaic.gui.forms.submit_controller import show_submitted_runs
+from mosaic.gui.forms.form_view import show_submitted_runs
 from mosaic.gui.models.training import RunsSubmission
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.wrapping_row import WrappingRow
