@@ -108,6 +108,15 @@ def test_a_draft_is_remembered_and_a_damaged_one_is_not() -> None:
         assert GameDraft.from_json(damaged, GAME.id) == GameDraft(GAME.id)
 
 
+def test_what_version_0_1_remembered_is_read() -> None:
+    stored = {**GameDraft().to_json(), "other_arguments": '{"x": [1]}', "session_texts": {"seed": "7"}}
+    stored["setting_texts"] = {"is_slippery": "false", "map_name": "8x8"}
+    del stored["texts"]
+    draft = GameDraft.from_json(json.loads(json.dumps(stored)), LAKE.id)
+    expected = {"seed": 7, "env_kwargs": {"is_slippery": False, "map_name": "8x8", "x": [1]}}
+    assert build_request(draft, LAKE).settings == expected
+
+
 def test_a_key_is_changed_also_where_it_is_held_with_others() -> None:
     assert editable_actions(KEYS, {}) == ["up", "fire"]
     changes = change_key(KEYS, {}, "up", "W")

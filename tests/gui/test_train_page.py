@@ -103,6 +103,18 @@ def test_invalid_input_is_marked_while_typing_and_not_submitted(program: Applica
     assert find(window, "train.submit", QPushButton).isEnabled()
 
 
+def test_all_wrong_fields_are_marked_and_named_and_the_first_has_the_focus(program: Application) -> None:
+    window = opened(program)
+    for name, text in (("total_timesteps", "0"), ("gamma", "2"), ("cpus", "many")):
+        type_text(find(window, f"train.{name}", QLineEdit), text)
+    click(find(window, "train.submit", QPushButton))
+    for name in ("total_timesteps", "gamma", "cpus"):
+        assert state_of(window, name)[1].startswith("Expected ")
+    verdict = find(window, "train.verdict", QLabel).text()
+    assert all(label in verdict for label in ("Total timesteps", "Gamma", "CPUs"))
+    assert find(window, "train.total_timesteps", QLineEdit).hasFocus()
+
+
 def test_ctrl_return_submits(program: Application) -> None:
     window = opened(program)
     edit = find(window, "train.gamma", QLineEdit)
