@@ -12,7 +12,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.printable import make_printable
-from mosaic.contracts.states import Stage
 from mosaic.formatting import format_progress_line, progress_fraction
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def poll_until_finished(
         view = read_view()
         if show is not None:
             show(view)
-        if view.stage is Stage.FINISHED:
+        if view.stage == "finished":
             return view
         if is_interrupted():
             raise KeyboardInterrupt
@@ -99,7 +98,7 @@ class _TextProgress:
             return
         self._last = key
         if self._is_rewritten:
-            end = "\n" if view.stage is Stage.FINISHED else ""
+            end = "\n" if view.stage == "finished" else ""
             print("\r" + line.ljust(self._width), end=end, flush=True)
             self._width = len(line)
         else:
