@@ -31,7 +31,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, RunRecord, Stage
 from mosaic.run import Run, last_good_checkpoint, load_checkpoint
-from mosaic.run.inbox import Inbox
+from mosaic.run.handle import Inbox
 from mosaic.store import Index
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.executors.local import LocalExecutor

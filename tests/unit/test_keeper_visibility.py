@@ -9,8 +9,8 @@ import pytest
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
-from mosaic.keeper import visibility
-from mosaic.keeper.visibility import is_importing, missing_records_warning
+from mosaic.keeper import console
+from mosaic.keeper.console import is_importing, missing_records_warning
 from mosaic.probe.inside.hooks import IMPORT_MARK
 
 
@@ -48,4 +48,4 @@ def test_a_program_that_imports_its_modules_is_not_warned_of_yet(tmp_path: Path)
     assert is_importing(folder)
     os.utime(mark, (1.0, 1.0))
     assert not is_importing(folder)
-    assert visibility._IMPORT_MARK == IMPORT_MARK
+    assert console._IMPORT_MARK == IMPORT_MARK

@@ -9,7 +9,7 @@ import pytest
 from mosaic.common.log_order import LogMark, LogOrder, append_mark
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
-from mosaic.keeper.log_marks import LogMarks
+from mosaic.keeper.console import LogMarks
 from mosaic.trainer.handlers import logs as run_logs
 from mosaic.trainer.handlers.logs import RunLogs, find_error, text_finder
 

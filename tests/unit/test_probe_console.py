@@ -12,7 +12,7 @@ import pytest
 
 from mosaic.common.console_parser import MAX_LINE_LENGTH, ConsoleParser, ConsoleReading
 from mosaic.contracts.folder import RunFolder
-from mosaic.keeper.console_metrics import ConsoleMetrics
+from mosaic.keeper.console import ConsoleMetrics
 from mosaic.probe.build import build_probe
 
 HELLO = '{"seq":1,"at":1.0,"kind":"hello","worker":"script","version":"Python 3","pid":5,"capabilities":[]}\n'

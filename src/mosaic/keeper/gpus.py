@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections.abc import Callable
 
 _LIBRARY = "libnvidia-ml.so.1"
 PERIOD_S = 2.0
 _MB = 2**20
 _MAX_NAME_BYTES = 96
+Read = Callable[[], list[dict[str, float]]]
 
 
 def can_see_gpus(env: dict[str, str]) -> bool:
@@ -43,37 +45,33 @@ class GpuMonitor:
         self.newest: list[dict[str, float]] = []
 
     def start(self) -> None:
-        reader = open_reader()
-        if reader is not None:
-            threading.Thread(target=self._follow, args=(reader,), name="gpus", daemon=True).start()
+        read = open_reader()
+        if read is not None:
+            threading.Thread(target=self._follow, args=(read,), name="gpus", daemon=True).start()
 
-    def _follow(self, reader: GpuReader) -> None:
-        while sample := reader.read():
+    def _follow(self, read: Read) -> None:
+        while sample := read():
             self.newest = sample
             time.sleep(PERIOD_S)
 
 
-class GpuReader:
-    """Reads all GPUs of the machine, by NVIDIA's index. A read blocks for as long as the driver hangs."""
+def open_reader() -> Read | None:
+    """Return a function that reads all GPUs of the machine, by NVIDIA's index; None without a recent NVIDIA driver.
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        self._devices: list[ctypes.c_void_p] | None = None
-
-    def read(self) -> list[dict[str, float]]:
-        if self._devices is None:
-            self._devices = _devices(self._library)
-        return [_read_device(self._library, device) for device in self._devices]
-
-
-def open_reader() -> GpuReader | None:
-    """Return None without a recent NVIDIA driver."""
+    It blocks for as long as the driver hangs.
+    """
     try:
         library = ctypes.CDLL(_LIBRARY)
         library.nvmlDeviceGetMemoryInfo_v2  # noqa: B018 - missing in older drivers
     except (OSError, AttributeError):
         return None
-    return GpuReader(library)
+    devices: list[ctypes.c_void_p] = []
+
+    def read() -> list[dict[str, float]]:
+        devices.extend([] if devices else _devices(library))
+        return [_read_device(library, device) for device in devices]
+
+    return read
 
 
 def _devices(library: ctypes.CDLL) -> list[ctypes.c_void_p]:

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -19,13 +20,18 @@ from mosaic.common.files import file_size
 from mosaic.common.processes import identify, own_identity
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Follower, Journal, Outbox
-from mosaic.keeper.console_metrics import ConsoleMetrics
+from mosaic.keeper.console import (
+    CHECK_AGAIN_S,
+    WARN_AFTER_S,
+    ConsoleMetrics,
+    LogMarks,
+    is_importing,
+    missing_records_warning,
+)
 from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
 from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
-from mosaic.keeper.log_marks import LogMarks
 from mosaic.keeper.surroundings import Surroundings
 from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
-from mosaic.keeper.visibility import CHECK_AGAIN_S, WARN_AFTER_S, is_importing, missing_records_warning
 from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
 from mosaic.keeper.worker import (
     ProgramStartError,
@@ -68,37 +74,15 @@ class SignalWakeup:
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, self._ignore)
+            signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminate)
 
     def sleep(self, seconds: float) -> None:
         if select.select([self._reader], [], [], seconds)[0]:
             os.read(self._reader, 4096)
 
-    def _ignore(self, number: int, frame: FrameType | None) -> None:
-        pass
-
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self.is_terminate_requested = True
-
-
-class Lifeline:
-    """A pipe that closes when the process that vouches for this run has ended."""
-
-    def __init__(self, descriptor: int, grace_s: float) -> None:
-        os.set_inheritable(descriptor, False)
-        os.set_blocking(descriptor, False)
-        self._descriptor = descriptor
-        self._grace_s = grace_s
-        self._closed_at: float | None = None
-
-    def is_lost(self, now: float) -> bool:
-        """Return whether it has been closed for longer than the grace period."""
-        if self._closed_at is None:
-            with suppress(BlockingIOError):
-                if not os.read(self._descriptor, 4096):
-                    self._closed_at = now
-        return self._closed_at is not None and now - self._closed_at >= self._grace_s
 
 
 class ReportQueue(Outbox):
@@ -155,7 +139,12 @@ class Keeper:
         self._journal: Follower | None = None
         """The worker's, which is read while a stop is pending."""
         self._is_saving = False
-        self._lifeline = Lifeline(launch["lifeline_fd"], launch["lifeline_s"]) if "lifeline_fd" in launch else None
+        self._lifeline, self._lifeline_s = launch.get("lifeline_fd"), launch.get("lifeline_s", 0.0)
+        """A pipe that closes when the process that vouches for this run has ended."""
+        if self._lifeline is not None:
+            os.set_inheritable(self._lifeline, False)
+            os.set_blocking(self._lifeline, False)
+        self._lost_at = inf
         self._is_signalled_by_cluster = launch.get("is_signalled_by_cluster", False)
         if self._is_signalled_by_cluster:
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # which the worker inherits
@@ -207,7 +196,11 @@ class Keeper:
         if self._wakeup.is_terminate_requested:
             end = self._warden.abandon if self._is_signalled_by_cluster else self._warden.terminate
             self._execute_orders(end(now))
-        if self._lifeline is not None and self._lifeline.is_lost(now):
+        if self._lifeline is not None:
+            with suppress(BlockingIOError):
+                if not os.read(self._lifeline, 4096):
+                    self._lifeline, self._lost_at = None, now + self._lifeline_s
+        if now >= self._lost_at:
             self._execute_orders(self._warden.abandon(now))
         self._read_inbox(now)
         if self._warden.may_wait:

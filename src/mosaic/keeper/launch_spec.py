@@ -1,12 +1,10 @@
 """The launch spec that the daemon writes to a keeper's stdin."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 
 class Limits(TypedDict):
@@ -16,15 +14,12 @@ class Limits(TypedDict):
     """Of the whole process tree, without shared pages."""
 
 
-class _RequiredGrace(TypedDict):
+class Grace(TypedDict):
     stop: float
     """Seconds between asking the worker to stop and the first signal to its whole tree."""
     term: float
     """Seconds between that SIGTERM and SIGKILL."""
-
-
-class Grace(_RequiredGrace, total=False):
-    save: float
+    save: NotRequired[float]
     """Seconds after the stop for which the signals wait while the worker writes a checkpoint; 0 where left out."""
 
 
@@ -37,36 +32,33 @@ class ProgramSpec(TypedDict):
     """`cleanrl` gives `logs/cleanrl.stdout.log` and `logs/cleanrl.stderr.log`; a sidecar has one log, `<name>.log`."""
 
 
-class _RequiredKeys(ProgramSpec):
+class LaunchSpec(ProgramSpec):
     folder: str
     """The run folder."""
     limits: Limits
     inbox_offset: int
     """Where this attempt starts in the inbox: earlier commands were meant for an earlier attempt."""
     grace_s: Grace
-
-
-class LaunchSpec(_RequiredKeys, total=False):
-    reads_console: bool
+    reads_console: NotRequired[bool]
     """Whether to parse metrics from stdout while no process of the run writes a journal."""
-    source_folders: list[str]
+    source_folders: NotRequired[list[str]]
     """Where code of the user's is: the commits of its repositories are recorded."""
-    umask: int
+    umask: NotRequired[int]
     """Of a user's program, which may write outside of the run folder; without it, files are private."""
-    is_interrupted_first: bool
+    is_interrupted_first: NotRequired[bool]
     """Whether a stop is also sent as SIGINT, because the program does not read the inbox."""
-    lifeline_fd: int
+    lifeline_fd: NotRequired[int]
     """The reading end of a pipe whose writing end is held by a process that vouches for the run, such as the actor of a
     cluster. When that process has ended, however, the worker is stopped after `lifeline_s`."""
-    lifeline_s: float
+    lifeline_s: NotRequired[float]
     """Seconds between the end of that process and the stop; needed with `lifeline_fd`."""
-    is_signalled_by_cluster: bool
+    is_signalled_by_cluster: NotRequired[bool]
     """Whether a cluster's scheduler signals the processes of the run. SIGUSR2, by which it announces the end of a job
     to the process that vouches for the run, is then ignored by all of them, and a SIGTERM to the keeper counts as the
     loss of that process: the executor knows why it was sent."""
-    end_key: str
+    end_key: NotRequired[str]
     """What the event that ends the attempt contains, so that nobody else can write that event."""
-    sidecar: ProgramSpec
+    sidecar: NotRequired[ProgramSpec]
     """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
 
 
@@ -131,10 +123,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_limit(value: Any) -> bool:
-    return value is None or (_is_number(value) and value > 0)
-
-
 _SECTIONS = {"limits": Limits, "grace_s": Grace, "sidecar": ProgramSpec}
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("folder", "cwd", "log_name"), (lambda value: _is_text(value) and value != "", "non-empty text")),
@@ -153,6 +141,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("reads_console", "is_interrupted_first", "is_signalled_by_cluster"),
         (lambda value: isinstance(value, bool), "true or false"),
     ),
-    **dict.fromkeys(Limits.__annotations__, (_is_limit, "a number above 0 or null")),
+    **dict.fromkeys(
+        Limits.__annotations__,
+        (lambda value: value is None or (_is_number(value) and value > 0), "a number above 0 or null"),
+    ),
     **dict.fromkeys(("stop", "term", "save"), (lambda value: _is_number(value) and value >= 0, "a number of seconds")),
 }

@@ -54,7 +54,9 @@ def find_survivors(keeper: ProcessIdentity, worker: ProcessIdentity | None) -> l
     The calling process and its descendants are left out, even if it was started from within the run.
     """
     mark = f"{KEEPER_VARIABLE}={keeper_mark(keeper)}".encode()
-    session = None if worker is None or _is_reused(worker) else worker["pid"]
+    # If another process has the worker's number, nothing is left of the worker's session.
+    has_session = worker is not None and start_time(worker["pid"]) in ("", worker["start"])
+    session = worker["pid"] if worker is not None and has_session else None
     survivors: list[int] = []
     children: dict[int, list[int]] = defaultdict(list)
     for process in list_processes(PROC):
@@ -66,11 +68,6 @@ def find_survivors(keeper: ProcessIdentity, worker: ProcessIdentity | None) -> l
     for pid in survivors:
         survivors.extend(child for child in children[pid] if child not in survivors)
     return survivors
-
-
-def _is_reused(worker: ProcessIdentity) -> bool:
-    """Return whether another process has the worker's number: then nothing is left of the worker's session."""
-    return start_time(worker["pid"]) not in ("", worker["start"])
 
 
 def _has_variable(pid: int, variable: bytes) -> bool:

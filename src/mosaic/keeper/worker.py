@@ -189,7 +189,7 @@ def extract_last_words(tail: bytes) -> str | None:
     Hints of libraries are left out. An exception that many lines follow was not the last thing that happened.
     """
     text = _ESCAPE.sub("", tail.decode(errors="replace"))
-    raw = [line for line in _LINE_END.split(text) if _has_content(_clean(line))]
+    raw = [line for line in _LINE_END.split(text) if any(map(str.isalnum, _clean(line)))]
     lines = [_clean(line) for line in raw]
     fatal = [line for line in lines if line.startswith(_FATAL)]
     words = fatal or [line for line in lines if not line.startswith(_FOOTERS)] or lines
@@ -215,7 +215,3 @@ def read_last_words(path: str | os.PathLike[str], begin: int) -> str | None:
 
 def _clean(line: str) -> str:
     return "".join(char if char.isprintable() else " " if char == "\t" else "" for char in line).strip()
-
-
-def _has_content(line: str) -> bool:
-    return any(char.isalnum() for char in line)

@@ -17,15 +17,15 @@ from typing import Any, Literal, NamedTuple, Self, SupportsFloat, TypeVar
 
 from mosaic.common.checkpoint_files import NO_LOG
 from mosaic.common.packages import installed_packages, python_version
+from mosaic.common.processes import start_time
 from mosaic.contracts import commands
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.contracts.semconv import CONTRACT_VERSION
+from mosaic.journal import Follower
 from mosaic.journal.points import EpisodeRow, Point, as_float32
 from mosaic.journal.speed import SpeedMeter
 from mosaic.run import checkpoints
-from mosaic.run.checkpoint_manager import CheckpointManager, SavedCheckpoint
-from mosaic.run.checkpoints import Array, Checkpoint, CheckpointPart
-from mosaic.run.inbox import Inbox
+from mosaic.run.checkpoints import Array, Checkpoint, CheckpointManager, CheckpointPart, SavedCheckpoint
 from mosaic.run.live_frames import LiveFrames
 from mosaic.run.run_log import RunLog, add_points, count_hellos
 
@@ -509,3 +509,40 @@ def _finite_mean(returns: Collection[float]) -> float | None:
         return None
     mean = fmean(as_float32(returns))
     return mean if math.isfinite(mean) else None
+
+
+class Inbox:
+    """Returns new commands, oldest first.
+
+    It starts where this attempt does: at the offset given by the keeper, else at this process's start time. Commands
+    for an earlier attempt in the same process are skipped too. `is_whole`: it starts with the run's first command.
+    """
+
+    def __init__(self, folder: RunFolder, is_whole: bool = False) -> None:
+        offset = os.environ.get(INBOX_OFFSET_VARIABLE, "")
+        self._since = 0.0
+        if not is_whole and os.environ.get(RUN_DIR_VARIABLE) == str(folder.origin) and offset.isdecimal():
+            self._follower = Follower(folder.inbox, int(offset))
+            return
+        self._follower = Follower(folder.inbox)
+        self._since = 0.0 if is_whole else _process_started_at()
+        if not is_whole and folder.journal.exists():
+            self._since = max(self._since, folder.journal.stat().st_mtime)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return new commands; costs one os.stat if there are none."""
+        try:
+            lines = self._follower.read()
+        except OSError:
+            return []  # it is read again in a moment: no reason to stop the training
+        return [line.body for line in lines if line.body.get("at", self._since) >= self._since]
+
+
+def _process_started_at() -> float:
+    """Return this process's start time in seconds since the epoch; the current time if it is unknown."""
+    try:
+        with open("/proc/uptime", "rb") as file:
+            uptime_s = float(file.read().split()[0])
+        return time.time() - uptime_s + int(start_time(os.getpid())) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return time.time()

@@ -93,19 +93,15 @@ def _pickle(content: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
     if isinstance(content, np.ndarray):
         arrays.append(np.asarray(content, content.dtype.newbyteorder("="), order="C"))
         return _tensor(str(len(arrays) - 1), arrays[-1])
-    return _pickle_scalar(content)
-
-
-def _pickle_scalar(value: Any) -> bytes:
-    if value is None or isinstance(value, bool):
-        return {None: _NONE, True: _NEWTRUE, False: _NEWFALSE}[value]
-    if isinstance(value, int):
-        return _number(value)
-    if isinstance(value, float):
-        return b"G" + struct.pack(">d", value)
-    if isinstance(value, str):
-        return _text(value)
-    raise TypeError(f"A file of weights cannot contain a {type(value).__name__}.")
+    if content is None or isinstance(content, bool):
+        return {None: _NONE, True: _NEWTRUE, False: _NEWFALSE}[content]
+    if isinstance(content, int):
+        return _number(content)
+    if isinstance(content, float):
+        return b"G" + struct.pack(">d", content)
+    if isinstance(content, str):
+        return _text(content)
+    raise TypeError(f"A file of weights cannot contain a {type(content).__name__}.")
 
 
 def _tensor(key: str, array: npt.NDArray[Any]) -> bytes:

@@ -20,7 +20,6 @@ from mosaic.run.handle import Run
 from mosaic.run.live_frames import LiveFrames
 
 TRAINING_CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
-EVALUATION_CAPABILITIES = ("inbox", "pause")
 AnyRun = TypeVar("AnyRun", bound=Run)
 
 
@@ -129,7 +128,7 @@ def open_evaluation(
     kind: type[AnyRun], worker: str, request: DecodedRequest, folder: RunFolder, env_id: str
 ) -> Iterator[AnyRun]:
     """Do the same for an evaluation."""
-    with _open_run(kind, worker, request, folder, capabilities=EVALUATION_CAPABILITIES) as run:
+    with _open_run(kind, worker, request, folder, capabilities=("inbox", "pause")) as run:
         run.hello()
         run.frames = make_live_frames(request.payload, run, env_id)
         yield run

@@ -36,6 +36,7 @@ from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
+from mosaic.keeper.gpus import open_reader
 from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import Credentials, TokenInterceptor
 from mosaic.trainer.checkers import Checkers
@@ -45,7 +46,7 @@ from mosaic.trainer.executors.local import LocalExecutor
 from mosaic.trainer.executors.ray_cluster.executor import RayExecutor
 from mosaic.trainer.executors.slurm.executor import SlurmExecutor
 from mosaic.trainer.executors.slurm.settings import SlurmSettings
-from mosaic.trainer.gpu_usage import GpuUsage, open_gpus
+from mosaic.trainer.gpu_usage import GpuUsage
 from mosaic.trainer.gpus import MpsServers, has_mps, list_gpus
 from mosaic.trainer.handlers import (
     disk,
@@ -122,7 +123,7 @@ class Daemon:
         """
         self._workspace = workspace
         self._slots = slots
-        self._gpu_usage = GpuUsage(slots.gpus, open_gpus)
+        self._gpu_usage = GpuUsage(slots.gpus, open_reader)
         self._port = port
         self._idle_s = idle_s
         self._script_umask = script_umask

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from mosaic.contracts.views import GpuSample
-from mosaic.keeper.gpus import PERIOD_S, open_reader
+from mosaic.keeper.gpus import PERIOD_S, Read
 from mosaic.trainer.gpus import visible_devices
 
 UNUSED_S = 15.0
@@ -15,8 +15,6 @@ UNUSED_S = 15.0
 MAX_AGE_S = 10.0
 """An older sample is not shown: the driver hangs."""
 FIRST_SAMPLE_TIMEOUT_S = 2.0
-
-Read = Callable[[], list[dict[str, float]]]
 
 
 class GpuUsage:
@@ -68,9 +66,3 @@ def device_numbers(count: int) -> list[int | None]:
     """Return NVIDIA's number of each GPU that runs may get; None for one that is named by something else."""
     devices = visible_devices() or [str(number) for number in range(count)]
     return [int(device) if device.isdecimal() else None for device in devices[:count]]
-
-
-def open_gpus() -> Read | None:
-    """Return what reads all GPUs of the machine; None without a recent NVIDIA driver."""
-    reader = open_reader()
-    return None if reader is None else reader.read

@@ -14,9 +14,11 @@ from mosaic.probe.inside.hooks import call_after
 
 
 class AgentsTap(EnvTap):
-    """Records one environment with several agents."""
+    """Records one environment with several agents, which act at once or take turns."""
 
-    __slots__ = ("returns",)
+    @staticmethod
+    def patch_step(kind: Any) -> None:
+        call_after(kind, "step", "environments", functools.partial(_on_step, kind))
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -26,7 +28,7 @@ class AgentsTap(EnvTap):
         super().start_episode()
         self.returns = {}
 
-    def record_step(self, rewards: Any, is_over: bool) -> None:
+    def record_step(self, agents: Any, rewards: Any, terminations: Any, truncations: Any) -> None:
         if self.counter is not None:
             self.counter.steps += 1
         self.length += 1
@@ -38,7 +40,7 @@ class AgentsTap(EnvTap):
         now = time.monotonic()
         if now >= self.next_poll_at:
             self.poll(now, total)
-        if is_over:
+        if all(terminations.get(agent) or truncations.get(agent) for agent in agents):
             self.finish_episode()
 
     def finish_episode(self, is_cut: bool = False) -> None:
@@ -48,48 +50,22 @@ class AgentsTap(EnvTap):
         super().finish_episode(is_cut)
 
 
-class ParallelTap(AgentsTap):
-    """Records an environment in which all agents act at once."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def patch_step(kind: Any) -> None:
-        call_after(kind, "step", "environments", functools.partial(_on_parallel_step, kind))
-
-
-class TurnsTap(AgentsTap):
-    """Records an environment in which agents take turns (AEC)."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def patch_step(kind: Any) -> None:
-        call_after(kind, "step", "environments", functools.partial(_on_turn, kind))
-
-
 def patch_pettingzoo(module: Any) -> None:
-    watch_class(module.ParallelEnv, (), functools.partial(_tap, ParallelTap))
-    watch_class(module.AECEnv, (), functools.partial(_tap, TurnsTap))
+    watch_class(module.ParallelEnv, (), _tap)
+    watch_class(module.AECEnv, (), _tap)
 
 
-def _tap(tap_class: type[AgentsTap], env: Any, place: Place, seed: Any) -> None:
+def _tap(env: Any, place: Place, seed: Any) -> None:
     if find_tap(env) is None:
-        tap_env(env, take_index(), 1, group_at(place), seed=seed, tap_class=tap_class)
+        tap_env(env, take_index(), 1, group_at(place), seed=seed, tap_class=AgentsTap)
 
 
-def _on_parallel_step(kind: Any, result: Any, env: Any, *args: Any, **kwargs: Any) -> None:
+def _on_step(kind: Any, result: Any, env: Any, action: Any = None, *args: Any, **kwargs: Any) -> None:
     tap = taps.get(id(env))
-    if tap is not None and tap.kind is kind:
+    if tap is None or tap.kind is not kind:
+        return
+    if isinstance(result, tuple):  # all agents act at once
         _, rewards, terminations, truncations, _ = result
-        tap.record_step(rewards, _are_all_done(rewards, terminations, truncations))
-
-
-def _on_turn(kind: Any, result: Any, env: Any, action: Any = None, *args: Any, **kwargs: Any) -> None:
-    tap = taps.get(id(env))
-    if tap is not None and tap.kind is kind and action is not None:  # a dead agent only leaves
-        tap.record_step(env.rewards, _are_all_done(env.agents, env.terminations, env.truncations))
-
-
-def _are_all_done(agents: Any, terminations: Any, truncations: Any) -> bool:
-    return all(terminations.get(agent) or truncations.get(agent) for agent in agents)
+        tap.record_step(rewards, rewards, terminations, truncations)
+    elif action is not None:  # they take turns (AEC); a dead one only leaves
+        tap.record_step(env.agents, env.rewards, env.terminations, env.truncations)

@@ -7,7 +7,6 @@ never see an episode end.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ import types
 from typing import Any
 
 from mosaic.probe.inside.core import current_probe
-from mosaic.probe.inside.hooks import call_before, report_failure
+from mosaic.probe.inside.hooks import call_before, replace_method, report_failure
 
 _ATARI_ID = re.compile(r"^(ALE/.*|.*(NoFrameskip|Deterministic)-v\d+)$")
 _VERSIONED_ID = re.compile(r"^(.*)-v(\d+)$")
@@ -84,14 +83,13 @@ def _patch_vector(kind: Any, same_step: Any) -> None:
     call_before(kind, "__init__", "compat", lambda *args, **kwargs: (args, {"autoreset_mode": same_step, **kwargs}))
     original = kind.step
 
-    @functools.wraps(original)
     def step(self: Any, actions: Any) -> Any:
         observations, rewards, terminations, truncations, infos = original(self, actions)
         if "final_info" in infos:
             infos = to_old_infos(infos, self.num_envs)
         return observations, rewards, terminations, truncations, infos
 
-    kind.step = step
+    replace_method(kind, "step", step)
 
 
 def to_old_infos(infos: dict[str, Any], count: int) -> dict[str, Any]:
@@ -133,43 +131,32 @@ def _select_env_info(batched: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _patch_wrappers(wrappers: Any) -> None:
-    for kind, adapt in (
-        (wrappers.TransformObservation, _adapt_transform_observation),
-        (wrappers.TransformReward, _adapt_transform_reward),
-        (wrappers.ResizeObservation, _adapt_resize),
-        (wrappers.RecordEpisodeStatistics, _adapt_statistics),
-    ):
+    adapters: dict[Any, Any] = {
+        # The space of observations did not change by it.
+        wrappers.TransformObservation: lambda self, env, func=None, observation_space=None, f=None: (
+            (self, env, func or f, observation_space),
+            {},
+        ),
+        wrappers.TransformReward: lambda self, env, func=None, f=None: ((self, env, func or f), {}),
+        wrappers.ResizeObservation: lambda self, env, shape: (
+            (self, env, (shape, shape) if isinstance(shape, int) else tuple(shape)),
+            {},
+        ),
+        wrappers.RecordEpisodeStatistics: lambda *args, deque_size=None, **kwargs: (
+            args,
+            kwargs if deque_size is None else {**kwargs, "buffer_length": deque_size},
+        ),
+    }
+    for kind, adapt in adapters.items():
         call_before(kind, "__init__", "compat", adapt)
 
     class FrameStack(wrappers.FrameStackObservation):  # type: ignore[misc]
         def __init__(self, env: Any, num_stack: int, lz4_compress: bool = False) -> None:
             super().__init__(env, num_stack)
 
-    class GrayScaleObservation(wrappers.GrayscaleObservation):  # type: ignore[misc]
-        pass
-
     wrappers.FrameStack = FrameStack
-    wrappers.GrayScaleObservation = GrayScaleObservation
+    wrappers.GrayScaleObservation = wrappers.GrayscaleObservation
     wrappers.normalize = types.SimpleNamespace(RunningMeanStd=wrappers.utils.RunningMeanStd)
-
-
-def _adapt_transform_observation(
-    self: Any, env: Any, func: Any = None, observation_space: Any = None, f: Any = None
-) -> Any:
-    """Accept the old argument `f` for the function, and leave the space unchanged."""
-    return (self, env, func if func is not None else f, observation_space), {}
-
-
-def _adapt_transform_reward(self: Any, env: Any, func: Any = None, f: Any = None) -> Any:
-    return (self, env, func if func is not None else f), {}
-
-
-def _adapt_resize(self: Any, env: Any, shape: Any) -> Any:
-    return (self, env, (shape, shape) if isinstance(shape, int) else tuple(shape)), {}
-
-
-def _adapt_statistics(self: Any, *args: Any, **kwargs: Any) -> Any:
-    return (self, *args), {("buffer_length" if name == "deque_size" else name): value for name, value in kwargs.items()}
 
 
 # --- names
@@ -178,27 +165,22 @@ def _adapt_statistics(self: Any, *args: Any, **kwargs: Any) -> Any:
 def _patch_make(gymnasium: Any) -> None:
     original = gymnasium.make
 
-    @functools.wraps(original)
     def make(id: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(id, str) and _ATARI_ID.match(id) and id not in gymnasium.registry:
-            _register_atari(gymnasium)
+            try:
+                import ale_py
+
+                gymnasium.register_envs(ale_py)
+            except Exception as error:
+                report_failure("atari", error)
         try:
             return original(id, *args, **kwargs)
         except gymnasium.error.Error:
             _warn_newer_version(gymnasium, str(id))
             raise
 
-    gymnasium.make = make
+    replace_method(gymnasium, "make", make)
     gymnasium.envs.registration.make = make
-
-
-def _register_atari(gymnasium: Any) -> None:
-    try:
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
-    except Exception as error:
-        report_failure("atari", error)
 
 
 def _warn_newer_version(gymnasium: Any, name: str) -> None:

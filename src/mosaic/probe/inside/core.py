@@ -8,12 +8,14 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import struct
 import sys
 import threading
 import time
 from _thread import allocate_lock, get_native_id, start_new_thread
 from collections import defaultdict, deque
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG, LENGTH_TAG, RETURN_TAG
@@ -29,7 +31,6 @@ from mosaic.probe.inside.hooks import (
     call_before,
     report_failure,
 )
-from mosaic.probe.inside.shared_counts import ProcessCount, SharedCounts
 
 CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources; a higher number takes precedence."""
@@ -43,6 +44,9 @@ EVALUATION_HOLD_S = 60.0
 """Time that our own episodes of an evaluation wait for a script that may log them itself, often after the last one."""
 LANES_PER_RANK = 8
 LOCK_TIMEOUT_S = 1.0
+_SLOT = struct.Struct("<qqdd")
+_FRESH_S = 3.0
+"""A process that has not written for this long adds nothing to the speed of the run."""
 
 _now = time.time
 _monotonic = time.monotonic
@@ -62,11 +66,60 @@ def claim(path: str, text: str) -> bool:
         os.unlink(draft)
 
 
-class Counter:
-    """A number of environment steps."""
+class ProcessCount(NamedTuple):
+    """A slot of the file."""
 
-    def __init__(self) -> None:
-        self.steps = 0
+    steps: int
+    total_timesteps: int
+    """The number of steps that it is going to take, 0 if unknown."""
+    sps: float
+    at: float
+    """When it was written, by the monotonic clock."""
+
+
+def add_counts(own: ProcessCount, others: list[ProcessCount]) -> ProcessCount:
+    """Return the count of the run.
+
+    Totals of processes that take steps are added. One of a process that takes none, such as their parent, is that of
+    the whole run, and counts if they have none.
+    """
+    counts = [own, *others]
+    stepping = [count for count in counts if count.steps] or [own]
+    total = sum(count.total_timesteps for count in stepping) or max(count.total_timesteps for count in counts)
+    sps = sum(count.sps for count in stepping if own.at - count.at < _FRESH_S)
+    return ProcessCount(sum(count.steps for count in counts), total, sps, own.at)
+
+
+class SharedCounts:
+    """Adds up the steps of all processes of a run, in a file with one slot per process."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._path = os.path.join(run_dir, ".steps")
+        self._offset: int | None = None
+        """Of the slot of this process."""
+
+    def exchange(self, own: ProcessCount) -> ProcessCount:
+        """Write the count of this process and return that of the run; its own if the file cannot be used."""
+        others: list[ProcessCount] = []
+        with suppress(OSError):
+            if own.steps or own.total_timesteps:
+                self._write(_SLOT.pack(*own))
+            with open(self._path, "rb") as file:
+                data = file.read()
+            offsets = range(0, len(data) - _SLOT.size + 1, _SLOT.size)
+            others = [ProcessCount(*_SLOT.unpack_from(data, at)) for at in offsets if at != self._offset]
+        return add_counts(own, others)
+
+    def _write(self, slot: bytes) -> None:
+        flags = os.O_WRONLY | (os.O_CREAT | os.O_APPEND if self._offset is None else 0)
+        file = os.open(self._path, flags, 0o600)
+        try:
+            if self._offset is not None:
+                os.pwrite(file, slot, self._offset)
+            elif os.write(file, slot) == _SLOT.size:
+                self._offset = os.lseek(file, 0, os.SEEK_CUR) - _SLOT.size
+        finally:
+            os.close(file)
 
 
 class BarProgress(NamedTuple):
@@ -128,7 +181,7 @@ class Probe:
         """The total of the run as its user has stated it."""
         self.is_evaluating = False
         """Whether a library reports that all steps are evaluation now."""
-        self.evaluation = Counter()
+        self.evaluation = SimpleNamespace(steps=0)
         self.groups: list[Any] = []
         """All groups.EnvGroup."""
         self.next_index = LANES_PER_RANK * int(os.environ.get("LOCAL_RANK", 0))
@@ -147,9 +200,7 @@ class Probe:
         """The number of steps that this process is going to take, as far as it has set that itself."""
         self.vague_total: int | None = None
         """A number that may be that of its steps."""
-        self.bar = BarProgress(None, None)
-        self.has_bar = False
-        """Whether it has a progress bar."""
+        self.bar: BarProgress | None = None
         self.read_fraction: Any = None
         """Returns how much of its work is done, by the trainer of a library."""
         self.has_training_group = False
@@ -182,7 +233,7 @@ class Probe:
         self._revoked_cut = 0
         self._must_correct = False
         """Whether episodes or steps that were reported as training were evaluation."""
-        self._episode_source: str | None = None
+        self.episode_source: str | None = None
         self._is_episode_counter = False
         """Whether this process numbers the run's episodes."""
         self._episodes = 0
@@ -222,18 +273,6 @@ class Probe:
         """Whether all intended steps were taken, as far as their number is known."""
         total = self.requested_timesteps or self.total_timesteps
         return total is not None and self.steps >= total
-
-    def mark_as_child(self, num_envs: int) -> None:
-        """Mark this process as one that steps environments for another."""
-        if self.is_child:
-            return
-        self.is_child = True
-        self.num_envs = num_envs
-
-    @property
-    def has_better_episode_source(self) -> bool:
-        """Whether episodes come from a better source than the console."""
-        return self._episode_source in ("script", "probe")
 
     @property
     def episode_count(self) -> int:
@@ -463,14 +502,14 @@ class Probe:
 
     def _claim_episode_source(self, is_last: bool) -> str | None:
         """Return the source of episodes for all processes of the run; the first process to claim it decides."""
-        if self._episode_source is None:
+        if self.episode_source is None:
             path = os.path.join(self.run_dir, ".episodes-from")
             preferred = self._preferred_source(is_last)
             if preferred is not None and claim(path, preferred):
                 self._is_episode_counter = not self.is_child
             with suppress(OSError), open(path, encoding="utf-8") as claimed:
-                self._episode_source = claimed.read()
-        return self._episode_source
+                self.episode_source = claimed.read()
+        return self.episode_source
 
     def _preferred_source(self, is_last: bool) -> str | None:
         rows = self._episode_rows
@@ -496,7 +535,7 @@ class Probe:
             self._speed.start(own_step, now)
         sps = self._speed.update(own_step, now) or 0.0
         vague_total = self.vague_total if (self.vague_total or 0) >= own_step else None
-        totals = self.total_timesteps or self.bar.total_timesteps or vague_total
+        totals = self.total_timesteps or (self.bar and self.bar.total_timesteps) or vague_total
         own_total = totals if self._is_rank_zero else None
         run = self._shared_counts.exchange(ProcessCount(steps, own_total or 0, sps, now))
         self._steps_elsewhere = run.steps - steps
@@ -510,7 +549,7 @@ class Probe:
             "total_timesteps": self.requested_timesteps or run.total_timesteps or None,
             "sps": round(run.sps, 1) if run.sps > 0 else None,
             **({"fraction": self.read_fraction()} if self.read_fraction else {}),
-            **({"fraction": self.bar.fraction} if self.has_bar else {}),
+            **({"fraction": self.bar.fraction} if self.bar else {}),
         }
         self._open_outbox().put("progress", fields)
 
@@ -542,11 +581,6 @@ class Probe:
     def warn(self, text: str, code: str) -> None:
         self.write_event("warning", text=text, code=code)
 
-    def close_if_used(self) -> None:
-        """Close it unless this process has recorded nothing."""
-        if self.shown_steps or self._outbox is not None or self._points or any(self._episode_rows.values()):
-            self.close()
-
     def close(self) -> None:
         if os.getpid() == self.pid:
             self.stop_reporter()
@@ -573,8 +607,10 @@ def current_probe() -> Probe:
 
 
 def before_exit(*args: Any, **kwargs: Any) -> None:
-    if _probe is not None:
-        _probe.close_if_used()
+    """Close the probe unless this process has recorded nothing."""
+    probe = _probe
+    if probe is not None and (probe.shown_steps or probe._outbox or probe._points or any(probe._episode_rows.values())):
+        probe.close()
 
 
 def _before_fork() -> None:

@@ -5,6 +5,7 @@ An environment that is reset by one that is recorded is a part of it, and not re
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any
 
@@ -14,13 +15,10 @@ from mosaic.probe.inside.hooks import call_before, report_failure
 taps: dict[int, Any] = {}
 """By identity of an environment or vector environment, what records it: an EnvTap or a VectorTap."""
 _creations: dict[int, Creation] = {}
-_watched_classes: set[type] = set()
 
 
 class Creation:
     """An environment that has not been reset yet, and where it was created."""
-
-    __slots__ = ("on_first_reset", "place", "reference", "seed")
 
     def __init__(self, env: Any, on_first_reset: Any) -> None:
         identity = id(env)
@@ -46,7 +44,9 @@ def watch_class(base: Any, wrapper: Any, on_first_reset: Any) -> None:
             env = create_next(cls)
         try:
             if not isinstance(env, wrapper):
-                _watch_instance(env, on_first_reset)
+                kind: Any = type(env)
+                _patch_class(kind)
+                _creations[id(env)] = Creation(env, on_first_reset)
         except Exception as error:
             report_failure("environments", error)
         return env
@@ -54,14 +54,11 @@ def watch_class(base: Any, wrapper: Any, on_first_reset: Any) -> None:
     base.__new__ = staticmethod(create)
 
 
-def _watch_instance(env: Any, on_first_reset: Any) -> None:
-    kind = type(env)
-    if kind not in _watched_classes:
-        _watched_classes.add(kind)
-        call_before(kind, "reset", "environments", _on_reset)
-        if callable(getattr(kind, "seed", None)):
-            call_before(kind, "seed", "environments", _on_seed)
-    _creations[id(env)] = Creation(env, on_first_reset)
+@functools.lru_cache(maxsize=None)
+def _patch_class(kind: Any) -> None:
+    call_before(kind, "reset", "environments", _on_reset)
+    if callable(getattr(kind, "seed", None)):
+        call_before(kind, "seed", "environments", _on_seed)
 
 
 def _on_seed(env: Any, seed: Any = None, *args: Any, **kwargs: Any) -> None:

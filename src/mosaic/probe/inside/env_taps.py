@@ -1,21 +1,23 @@
 """Records single environments: episodes, seeds, and a lane for their frames.
 
 Nothing is wrapped: the methods of their classes are patched, and a table by identity holds the recorded instances. So
-an environment keeps its type and can be copied and pickled.
+an environment keeps its type and can be copied and pickled. Steps are counted at the outermost wrapper: what the script
+itself steps may skip frames below it.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from mosaic.probe.inside.core import OWN, Probe, current_probe
 from mosaic.probe.inside.discovery import forget_creation, is_in_constructor, is_part_of_recorded, taps
 from mosaic.probe.inside.groups import UNKNOWN, EnvGroup
 from mosaic.probe.inside.hooks import call_before, replace_method, report_failure
-from mosaic.probe.inside.wrappers import CountedWrapper, find_outermost, takes_only, wrapped_envs
 
 POLL_S = 0.05
 WATCHED_POLL_S = 0.002
@@ -24,34 +26,22 @@ MAX_LANES = 64
 MAX_CURVES = 16
 """Further agents and components of a reward have no curve."""
 
-_taps: dict[int, EnvTap] = taps
-_patched_classes: set[type] = set()
+_METHODS = ("step", "reset")
+_LIBRARIES = ("gymnasium.", "gym.", "stable_baselines3.common.monitor")
+_UNEQUAL_WRAPPERS = ("AtariPreprocessing", "MaxAndSkipObservation", "Autoreset", "AutoResetWrapper")
+"""The wrappers of these libraries whose `step` is not one step of the environment inside."""
+
+_MAX_HELPERS = 2
+"""Functions that the `step` of a wrapper may call one inside the other to step the environment inside."""
+_OWN_FRAMES = 4
+"""`find_outermost`, its callers `count_at_outermost` and `poll`, and the patched `step`."""
+
+_counted: dict[int, CountedWrapper] = {}
+_counting_classes: set[type] = set()
 
 
 class EnvTap:
     """Records one environment: its current episode and its lane."""
-
-    __slots__ = (
-        "_first_step",
-        "_seed",
-        "counter",
-        "episode",
-        "frames",
-        "group",
-        "has_truncation",
-        "index",
-        "is_evaluated",
-        "is_in_vector",
-        "kind",
-        "late_steps",
-        "length",
-        "next_poll_at",
-        "probe",
-        "reference",
-        "total",
-        "was_reset",
-        "wrapper",
-    )
 
     def __init__(self, env: Any, index: int, num_envs: int, group: EnvGroup | None, vector_size: int) -> None:
         self.probe = current_probe()
@@ -147,7 +137,9 @@ class EnvTap:
         """Count at the wrapper that the script steps, from the running step on."""
         wrapper = self.wrapper
         outer, is_stepping = find_outermost(self.reference())
-        if (outer is None and wrapper is None) or (wrapper is not None and wrapper.is_of(outer)):
+        if (outer is None and wrapper is None) or (
+            wrapper is not None and outer is not None and wrapper.reference() is outer
+        ):
             return
         if wrapper is not None:
             wrapper.close()
@@ -273,8 +265,8 @@ def take_index(count: int = 1) -> int:
 
 
 def _remove_tap(identity: int, tap: EnvTap) -> None:
-    if _taps.get(identity) is tap:
-        del _taps[identity]
+    if taps.get(identity) is tap:
+        del taps[identity]
         try:
             tap.close()
         except Exception as error:
@@ -289,13 +281,14 @@ def tap_env(
     vector_size: int = 0,
     *,
     seed: Any = None,
-    tap_class: type[EnvTap] = EnvTap,
+    tap_class: Any = EnvTap,
 ) -> None:
     """Start recording an environment. One without `step` is ignored."""
-    if not hasattr(type(env), "step") or id(env) in _taps:
+    if not hasattr(type(env), "step") or id(env) in taps:
         return
-    _patch_class(type(env), tap_class)
-    tap = _taps[id(env)] = tap_class(env, index, num_envs, group, vector_size)
+    kind: Any = type(env)
+    _patch_class(kind, tap_class)
+    tap = taps[id(env)] = tap_class(env, index, num_envs, group, vector_size)
     forget_creation(env)  # what it wraps is recorded if the script resets that itself
     tap.report_environment(env, seed)
     current_probe().has_environments = True
@@ -303,13 +296,11 @@ def tap_env(
 
 def find_tap(env: Any) -> EnvTap | None:
     """Return the tap of an environment, or of the one that it wraps."""
-    return next((_taps[id(inner)] for inner in wrapped_envs(env) if id(inner) in _taps), None)
+    return next((taps[id(inner)] for inner in wrapped_envs(env) if id(inner) in taps), None)
 
 
+@functools.lru_cache(maxsize=None)
 def _patch_class(kind: type, tap_class: type[EnvTap]) -> None:
-    if kind in _patched_classes:
-        return
-    _patched_classes.add(kind)
     tap_class.patch_step(kind)
     if hasattr(kind, "reset"):
         call_before(kind, "reset", "environments", _on_reset)
@@ -322,7 +313,7 @@ def _patch_class(kind: type, tap_class: type[EnvTap]) -> None:
 def _patch_step(kind: Any) -> None:
     """Patch `step`, the hot path of a training loop: a microsecond is one percent of a fast one."""
     original = kind.step
-    tap_of, clock = _taps.get, time.monotonic
+    tap_of, clock = taps.get, time.monotonic
 
     def step(self: Any, action: Any) -> Any:
         result = original(self, action)
@@ -344,7 +335,7 @@ def _patch_step(kind: Any) -> None:
                 if result[2] or (result[3] and tap.has_truncation):
                     tap.finish_episode()
             except Exception as error:
-                _taps.pop(id(self), None)
+                taps.pop(id(self), None)
                 report_failure("environments", error)
         return result
 
@@ -354,12 +345,11 @@ def _patch_step(kind: Any) -> None:
             return step(self, args[0])
         return original(self, *args, **kwargs)
 
-    patched = step if takes_only(original, "action") else any_step
-    replace_method(kind, "step", functools.wraps(original)(patched))
+    replace_method(kind, "step", step if takes_only(original, "action") else any_step)
 
 
 def _on_reset(env: Any, *args: Any, **kwargs: Any) -> None:
-    tap = _taps.get(id(env))
+    tap = taps.get(id(env))
     if tap is None:
         return
     if not tap.was_reset and not is_in_constructor():
@@ -381,12 +371,101 @@ def _on_reset(env: Any, *args: Any, **kwargs: Any) -> None:
 
 def _on_seed(env: Any, seed: Any = None, *args: Any, **kwargs: Any) -> None:
     """Handle `seed(…)` of gym before 0.26."""
-    tap = _taps.get(id(env))
+    tap = taps.get(id(env))
     if tap is not None and seed is not None:
         tap.report_environment(env, seed)
 
 
 def _on_close(env: Any, *args: Any, **kwargs: Any) -> None:
-    tap = _taps.pop(id(env), None)
+    tap = taps.pop(id(env), None)
     if tap is not None:
         tap.close()
+
+
+# --- steps of wrappers
+
+
+class CountedWrapper:
+    """Adds the steps of a wrapper to a counter."""
+
+    def __init__(self, wrapper: Any, counter: Any) -> None:
+        self.counter = counter
+        self.is_stepped = True
+        """Whether the script has stepped it since the last reset of the environment inside."""
+        self.kind: Any = type(wrapper)
+        """The class whose `step` counts: an inherited `step` that it calls is not counted again."""
+        self.is_running_step_counted = self.kind in _counting_classes
+        """Whether a step that is running now will be counted at its end."""
+        self._identity = id(wrapper)
+        self.reference = weakref.ref(wrapper, lambda _: self.close())
+        _counted[self._identity] = self
+        _count_steps(self.kind)
+
+    def close(self) -> None:
+        if _counted.get(self._identity) is self:
+            del _counted[self._identity]
+
+
+def _count_steps(kind: Any) -> None:
+    if kind in _counting_classes:
+        return
+    _counting_classes.add(kind)
+    original, wrapper_of = kind.step, _counted.get
+
+    def count(env: Any) -> None:
+        wrapper = wrapper_of(id(env))
+        if wrapper is not None and wrapper.kind is kind:
+            wrapper.counter.steps += 1
+            wrapper.is_stepped = True
+
+    def step(self: Any, action: Any) -> Any:
+        result = original(self, action)
+        count(self)
+        return result
+
+    def any_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        count(self)
+        return result
+
+    replace_method(kind, "step", step if takes_only(original, "action") else any_step)
+
+
+def takes_only(method: Any, argument: str) -> bool:
+    """Return whether a method has no argument but one of this name."""
+    code = getattr(method, "__code__", None)
+    return code is not None and code.co_argcount == 2 and code.co_varnames[1] == argument and not code.co_flags & 12
+
+
+def find_outermost(env: Any) -> tuple[Any, bool]:
+    """Return the outermost wrapper whose `step` or `reset` steps this environment now, and whether it is `step`.
+
+    None if that is the environment itself, or if one step of the wrapper is one of the environment.
+    """
+    outer, is_stepping, helpers = env, True, 0
+    frame: Any = sys._getframe(_OWN_FRAMES)
+    while frame is not None and helpers <= _MAX_HELPERS:
+        code = frame.f_code
+        helpers += 1
+        if code.co_name in _METHODS and code.co_argcount:
+            candidate = frame.f_locals.get(code.co_varnames[0])
+            is_env = any(base.__name__ == "Env" for base in type(candidate).__mro__)
+            if candidate is outer or (is_env and any(inner is outer for inner in wrapped_envs(candidate))):
+                outer, is_stepping, helpers = candidate, code.co_name == "step", 0
+        frame = frame.f_back
+    if outer is env:
+        return None, is_stepping
+    for wrapper in wrapped_envs(outer):
+        if wrapper is env:
+            return None, is_stepping
+        kind = type(wrapper)
+        if not kind.__module__.startswith(_LIBRARIES) or kind.__name__ in _UNEQUAL_WRAPPERS:
+            break
+    return outer, is_stepping
+
+
+def wrapped_envs(env: Any) -> Iterator[Any]:
+    """Yield an environment, the one that it wraps, and so on."""
+    while env is not None:
+        yield env
+        env = vars(env).get("env") if hasattr(env, "__dict__") else None

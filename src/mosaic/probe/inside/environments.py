@@ -14,8 +14,7 @@ from mosaic.probe.inside.core import current_probe
 from mosaic.probe.inside.discovery import calling_objects, forget_creation, watch_class
 from mosaic.probe.inside.env_taps import find_tap, take_index, tap_env
 from mosaic.probe.inside.groups import EnvGroup, Place, calling_place, group_at, read_mark
-from mosaic.probe.inside.hooks import call_after, call_before, replace_method, report_failure
-from mosaic.probe.inside.wrappers import takes_only
+from mosaic.probe.inside.hooks import call_after, call_before, report_failure
 
 _env_creation = threading.local()
 _vectors: dict[int, Vector] = {}
@@ -29,12 +28,9 @@ class Vector:
     """The group of a vector environment. Environments in other processes report their episodes themselves."""
 
     def __init__(self, envs: Any, group: EnvGroup) -> None:
+        identity = id(envs)
         self.group = group
-        self._reference = weakref.ref(envs, functools.partial(_remove_vector, id(envs)))
-
-
-def _remove_vector(identity: int, reference: Any) -> None:
-    _vectors.pop(identity, None)
+        self._reference = weakref.ref(envs, lambda _: _vectors.pop(identity, None))
 
 
 class IndexedEnvFactory:
@@ -54,7 +50,8 @@ class IndexedEnvFactory:
         probe = current_probe()
         if os.getpid() != self.pid:
             self._vector = None
-            probe.mark_as_child(self.num_envs)
+            if not probe.is_child:
+                probe.is_child, probe.num_envs = True, self.num_envs
             probe.read_mark = functools.partial(read_mark, probe, self.index)
         outer = getattr(_env_creation, "factory", None)
         _env_creation.factory, _env_creation.count = self, 0
@@ -124,7 +121,8 @@ def patch_vector(module: Any) -> None:
         if kind is not None:
             call_before(kind, "__init__", "environments", _bind_factories)
             call_before(kind, "reset", "environments", _on_vector_reset)
-            _patch_vector_step(kind, "step_wait" if "step_wait" in vars(kind) else "step")
+            step = "step_wait" if "step_wait" in vars(kind) else "step"
+            call_after(kind, step, "environments", _on_vector_step)
 
 
 def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
@@ -148,35 +146,18 @@ def _on_vector_reset(envs: Any, *args: Any, **kwargs: Any) -> None:
         vector.group.needs_check = True
 
 
-def _patch_vector_step(kind: Any, name: str) -> None:
-    original, vector_of = getattr(kind, name), _vectors.get
-
-    def any_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        vector = vector_of(id(self))
-        if vector is not None:
-            vector.group.record_vector_step(result)
-        return result
-
-    def step(self: Any, actions: Any) -> Any:
-        """Handle gymnasium's, faster."""
-        result = original(self, actions)
-        vector = vector_of(id(self))
-        if vector is not None:
-            vector.group.record_vector_step(result)
-        return result
-
-    patched = step if takes_only(original, "actions") else any_step
-    replace_method(kind, name, functools.wraps(original)(patched))
+def _on_vector_step(result: Any, envs: Any, *args: Any, **kwargs: Any) -> None:
+    vector = _vectors.get(id(envs))
+    if vector is not None:
+        vector.group.record_vector_step(result)
 
 
 def find_group(env: Any) -> EnvGroup | None:
     """Return the group of an environment or vector environment, which may be wrapped."""
-    while env is not None:
-        if id(env) in _vectors:
-            return _vectors[id(env)].group
-        env, inner = vars(env).get("venv") if hasattr(env, "__dict__") else None, env
-        if env is None:
-            tap = find_tap(inner)
+    while id(env) not in _vectors:
+        inner = vars(env).get("venv") if hasattr(env, "__dict__") else None
+        if inner is None:
+            tap = find_tap(env)
             return tap.group if tap is not None else None
-    return None
+        env = inner
+    return _vectors[id(env)].group

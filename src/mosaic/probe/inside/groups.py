@@ -9,7 +9,6 @@ stepped between its first two steps, or not at all for some time. Until then its
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
@@ -18,7 +17,7 @@ from contextlib import suppress
 from typing import Any, List, NamedTuple, Tuple
 
 from mosaic.probe.inside.core import Probe, current_probe
-from mosaic.probe.inside.hooks import replace_method, report_failure
+from mosaic.probe.inside.hooks import replace_method
 
 _EVALUATING_FUNCTION = re.compile(r"(?:^|_)(?:eval|test|valid)", re.IGNORECASE)
 _MAX_FRAMES = 50
@@ -111,15 +110,12 @@ class EnvGroup:
     def record_vector_step(self, result: Any) -> None:
         """Count a step of a vector environment, given what it has returned."""
         probe = self.probe
-        try:
-            if self.is_evaluation is False and not self.needs_check and self.mark is None and not probe.is_evaluating:
-                probe.steps += len(result[1])
-            else:
-                self._count_apart(len(result[1]))
-            if self.child_indices:  # else the environments themselves do that
-                probe.tick()
-        except Exception as error:
-            report_failure("environments", error)
+        if self.is_evaluation is False and not self.needs_check and self.mark is None and not probe.is_evaluating:
+            probe.steps += len(result[1])
+        else:
+            self._count_apart(len(result[1]))
+        if self.child_indices:  # else the environments themselves do that
+            probe.tick()
 
     def _count_apart(self, count: int) -> None:
         """Count steps that are not training, or may not be."""
@@ -274,7 +270,6 @@ def call_as_evaluation(owner: Any, name: str) -> None:
     """Patch `owner.name`: all that is stepped during its calls is evaluation."""
     original = getattr(owner, name)
 
-    @functools.wraps(original)
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         probe = current_probe()
         previous, probe.is_evaluating = probe.is_evaluating, True

@@ -41,7 +41,7 @@ PATCHES = {
     "envpool.registration": ("", "vectors:patch_envpool"),
     "stable_baselines3.common.vec_env.dummy_vec_env": ("", "environments:patch_vector"),
     "stable_baselines3.common.vec_env.subproc_vec_env": ("", "environments:patch_vector"),
-    "stable_baselines3.common.base_class": ("", "recorders:patch_baselines"),
+    "stable_baselines3.common.base_class": ("", "totals:patch_baselines"),
     "skrl.trainers.torch.base": ("", "totals:patch_skrl"),
     "skrl.trainers.jax.base": ("", "totals:patch_skrl"),
     "torchrl.collectors._base": ("", "totals:patch_torchrl_collectors"),
@@ -51,8 +51,8 @@ PATCHES = {
     "tqdm.std": ("metrics", "totals:patch_tqdm"),
     "stable_baselines3.common.evaluation": ("", "recorders:patch_evaluation"),
     "stable_baselines3.common.callbacks": ("", "recorders:patch_callbacks"),
-    "tensorboard.summary.writer.event_file_writer": ("metrics", "event_files:patch_event_writer"),
-    "tensorboardX.event_file_writer": ("metrics", "event_files:patch_event_writer"),
+    "tensorboard.summary.writer.event_file_writer": ("metrics", "recorders:patch_event_writer"),
+    "tensorboardX.event_file_writer": ("metrics", "recorders:patch_event_writer"),
     "gymnasium.wrappers.rendering": ("", "recorders:patch_video_recorder"),
     "gymnasium.wrappers.record_video": ("", "recorders:patch_video_recorder"),
     "gym.wrappers.record_video": ("", "recorders:patch_video_recorder"),
@@ -246,11 +246,8 @@ def report_failure(part: str, error: Exception) -> None:
 
 def call_before(owner: Any, name: str, part: str, prepare: Any) -> None:
     """Patch `owner.name` to call `prepare` first, with the same arguments; it may return others as (args, kwargs)."""
-    from functools import wraps
-
     original = getattr(owner, name)
 
-    @wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         try:
             args, kwargs = prepare(*args, **kwargs) or (args, kwargs)
@@ -263,11 +260,8 @@ def call_before(owner: Any, name: str, part: str, prepare: Any) -> None:
 
 def call_after(owner: Any, name: str, part: str, record: Any) -> None:
     """Patch `owner.name` to call `record` afterwards, with its result and its arguments."""
-    from functools import wraps
-
     original = getattr(owner, name)
 
-    @wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         try:
@@ -280,8 +274,12 @@ def call_after(owner: Any, name: str, part: str, record: Any) -> None:
 
 
 def replace_method(owner: Any, name: str, patched: Any) -> None:
-    """Set a patch of `owner.name`, and remember what it replaces."""
-    patched._mosaic_original = getattr(owner, name)
+    """Set a patch of `owner.name` that looks like what it replaces, and remembers it."""
+    from functools import update_wrapper
+
+    original = getattr(owner, name)
+    update_wrapper(patched, original)
+    patched._mosaic_original = original
     setattr(owner, name, patched)
 
 

@@ -9,6 +9,7 @@ from mosaic.probe.inside.core import BarProgress, current_probe
 from mosaic.probe.inside.environments import find_group
 from mosaic.probe.inside.groups import call_as_evaluation, calling_place, is_worker_process
 from mosaic.probe.inside.hooks import call_after, call_before
+from mosaic.probe.inside.recorders import report_saved_file
 
 _STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps", "total_env_steps", "num_env_steps")
 _VAGUE_ARGUMENT = "steps"
@@ -40,21 +41,17 @@ def _is_count(value: Any) -> bool:
 
 
 def patch_argparse(module: Any) -> None:
-    call_after(
-        module.ArgumentParser,
-        "parse_known_args",
-        "arguments",
-        lambda result, *args, **kwargs: _read_arguments(result[0]),
-    )
+    call_after(module.ArgumentParser, "parse_known_args", "arguments", _read_arguments)
 
 
 def patch_tyro(module: Any) -> None:
-    call_after(module, "cli", "arguments", lambda result, *args, **kwargs: _read_arguments(result))
+    call_after(module, "cli", "arguments", _read_arguments)
 
 
-def _read_arguments(arguments: Any) -> None:
+def _read_arguments(result: Any, *_: Any, **__: Any) -> None:
     if is_worker_process():
         return  # the same arguments as in the process that has started it
+    arguments = result[0] if isinstance(result, tuple) else result
     _read_settings(vars(arguments) if hasattr(arguments, "__dict__") else {})
 
 
@@ -117,6 +114,10 @@ def _on_lightning(trainer: Any, *args: Any, **kwargs: Any) -> None:
 
 def patch_baselines(module: Any) -> None:
     call_before(module.BaseAlgorithm, "_setup_learn", "arguments", _on_learn)
+    if "checkpoints" in current_probe().parts:
+        call_after(
+            module.BaseAlgorithm, "save", "checkpoints", lambda _, model, path, *__, **___: report_saved_file(path)
+        )
 
 
 def _on_learn(model: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> None:
@@ -189,7 +190,6 @@ class OuterBar:
         is_constant = ratio == last_ratio and ratio == int(ratio) and ratio > 0
         total = self._first_step + int(ratio * (bar.total - self._first)) if is_constant else None
         self._last_ratio = done, ratio
-        probe.has_bar = True
         probe.bar = BarProgress(total, round(min(1.0, bar.n / bar.total), 4))
 
 
@@ -209,7 +209,7 @@ def _on_bar_created(result: Any, bar: Any, *args: Any, **kwargs: Any) -> None:
         return
     place = calling_place()
     if place in _bar_places:  # one of several in turn, such as epochs: it does not show all that the script does
-        current_probe().bar = BarProgress(None, None)
+        current_probe().bar = current_probe().bar and BarProgress(None, None)
     else:
         _open_bar = id(bar), OuterBar(bar)
     _bar_places.add(place)
@@ -222,6 +222,6 @@ def _on_bar_refreshed(result: Any, bar: Any, *args: Any, **kwargs: Any) -> None:
 
 def _on_bar_closed(bar: Any) -> None:
     global _open_bar
+    _on_bar_refreshed(None, bar)
     if _open_bar is not None and _open_bar[0] == id(bar):
-        _open_bar[1].compare(bar)
         _open_bar = None

@@ -19,9 +19,7 @@ from mosaic.probe.inside.env_taps import (
     take_index,
 )
 from mosaic.probe.inside.groups import Place, calling_place, group_at
-from mosaic.probe.inside.hooks import call_after, call_before, replace_method, report_failure
-
-_patched_classes: set[type] = set()
+from mosaic.probe.inside.hooks import call_after, call_before
 
 
 class VectorTap:
@@ -35,7 +33,7 @@ class VectorTap:
         self.kind = type(envs)
         self._numpy = numpy
         self._count = int(getattr(envs, "num_envs", None) or len(envs))
-        self._first = take_index(self._count)
+        self.first = take_index(self._count)
         self._totals = numpy.zeros(self._count)
         self._lengths = numpy.zeros(self._count, dtype=int)
         mode = str((getattr(envs, "metadata", None) or {}).get("autoreset_mode", ""))
@@ -44,15 +42,11 @@ class VectorTap:
         self._episode = 1
         """Of the last environment."""
         self._next_poll_at = 0.0
-        self._frames = make_frame_tap(envs, self._first, 1, probe) if "frames" in probe.parts else None
+        self._frames = make_frame_tap(envs, self.first, 1, probe) if "frames" in probe.parts else None
         atexit.register(self.close)
         identity = id(envs)
         self.reference = weakref.ref(envs, lambda _: taps.pop(identity, None))
         probe.has_environments = True
-
-    def report_environment(self, env_id: str, seed: Any) -> None:
-        first_seed = seed[0] if isinstance(seed, (list, tuple)) and seed else seed
-        current_probe().write_event("environment", env=self._first, env_id=env_id, seed=json_seed(first_seed))
 
     def close(self) -> None:
         if self._frames is not None:
@@ -82,7 +76,7 @@ class VectorTap:
         if ended.any():
             for index in self._numpy.flatnonzero(ended) if "metrics" in probe.parts else ():
                 episodic_return, length = float(self._totals[index]), int(self._lengths[index])
-                row = self._first + int(index), episodic_return, length, probe.steps
+                row = self.first + int(index), episodic_return, length, probe.steps
                 self.group.add_episode(row, self.group.is_evaluated_on)
             self._totals[ended] = 0.0
             self._lengths[ended] = 0
@@ -113,33 +107,25 @@ def _tap_envpool(envs: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def tap_vector(envs: Any, place: Place, seed: Any, env_id: str = "") -> None:
-    _patch_class(type(envs))
+    kind: Any = type(envs)
+    _patch_class(kind)
     tap = taps[id(envs)] = VectorTap(envs, place)
-    tap.report_environment(env_id or env_id_of(envs), seed)
+    first_seed = json_seed(seed[0] if isinstance(seed, (list, tuple)) and seed else seed)
+    current_probe().write_event("environment", env=tap.first, env_id=env_id or env_id_of(envs), seed=first_seed)
 
 
+@functools.lru_cache(maxsize=None)
 def _patch_class(kind: Any) -> None:
-    if kind in _patched_classes:
-        return
-    _patched_classes.add(kind)
-    original = kind.step
-
-    @functools.wraps(original)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        tap = taps.get(id(self))
-        if tap is not None and tap.kind is kind:
-            try:
-                tap.record_step(result)
-            except Exception as error:
-                taps.pop(id(self), None)
-                report_failure("environments", error)
-        return result
-
-    replace_method(kind, "step", step)
+    call_after(kind, "step", "environments", functools.partial(_on_step, kind))
     for name, handle in (("reset", _on_reset), ("close", _on_close)):
         if hasattr(kind, name):
             call_before(kind, name, "environments", handle)
+
+
+def _on_step(kind: Any, result: Any, envs: Any, *args: Any, **kwargs: Any) -> None:
+    tap = taps.get(id(envs))
+    if tap is not None and tap.kind is kind:
+        tap.record_step(result)
 
 
 def _on_reset(envs: Any, *args: Any, **kwargs: Any) -> None:
