@@ -118,9 +118,13 @@ def test_our_own_episodes_count_if_the_script_logs_none(run: RunFolder, clock: l
     clock[0] += core.EPISODE_HOLD_S + 1
     probe.flush(clock[0])
     assert [row[4] for row in episodes(run)] == [5.0]
+    for _ in range(40):
+        probe.add_episode(0, 5.0, 5, 0)
+    probe.flush(clock[0])
     probe.add_scalar(WRITER, "charts/episodic_return", 5.0, 5)
     probe.close()
-    assert len(episodes(run)) == 1, "the first source stays the source"
+    assert len(episodes(run)) == 41, "one that the script logs is a summary of them"
+    assert not events(run, "episodes_revoked")
 
 
 def test_episodes_of_the_console_count_without_another_source(run: RunFolder) -> None:
@@ -234,3 +238,33 @@ def test_a_signal_in_the_middle_of_a_flush_neither_blocks_nor_writes_twice(
     probe.close()
     assert len(points(run)["losses/x"]) == 1
     assert events(run, "artifact") == []
+
+
+def test_episodes_that_the_script_logs_late_replace_ours(run: RunFolder, clock: list[float]) -> None:
+    """As of games of several lives, whose environment ends an episode with each."""
+    probe, other = Probe(), Probe()
+    other._outbox = Outbox(Journal(run.path / "journal.77.jsonl"))
+    for at in range(3):
+        probe.add_episode(0, float(at), 10, 10 * at, is_cut=at == 1)
+        other.add_episode(1, 5.0, 5, 10 * at)
+        clock[0] += 0.1
+    probe.add_scalar(WRITER, "losses/x", 1.0, 1)
+    clock[0] += 6
+    probe.flush(clock[0])
+    other.flush(clock[0])
+    assert (probe.episode_count, probe.cut_count, other.episode_count) == (3, 1, 3)
+    probe.add_scalar(WRITER, "charts/episodic_return", 3.0, 30)
+    probe.add_scalar(WRITER, "charts/episodic_length", 30, 30)
+    probe.add_episode(0, 3.0, 10, 40)
+    other.add_episode(1, 5.0, 5, 40)
+    for one in (probe, other):
+        one.flush(clock[0] + 1)
+        one.close()
+    assert [row[4:] for row in episodes(run)][-1] == [3.0, 30]
+    assert len(episodes(run)) == 7
+    revoked = events(run, "episodes_revoked")
+    assert {number for event in revoked for number in event["numbers"]} == {row[0] for row in episodes(run)[:6]}
+    assert sum(event["cut"] for event in revoked) == 1
+    assert (probe.episode_count, probe.cut_count, other.episode_count) == (1, 0, 0)
+    for event in revoked:
+        EVENT_TYPES[event["kind"]].model_validate(event)

@@ -42,6 +42,10 @@ EPISODE_HOLD_S = 5.0
 CONSOLE_HOLD_S = 1.0
 EVALUATION_HOLD_S = 60.0
 """Time that our own episodes of an evaluation wait for a script that may log them itself, often after the last one."""
+REVOCABLE_EPISODES = 1000
+"""So many episodes of a process are taken back if it turns out later what they are, or that the script logs its own."""
+MAX_LIVES = 20
+"""The script's own episodes replace ours if there are at most so many of ours for each: else it logs a mere summary."""
 LANES_PER_RANK = 8
 LOCK_TIMEOUT_S = 1.0
 _SLOT = struct.Struct("<qqdd")
@@ -52,18 +56,19 @@ _now = time.time
 _monotonic = time.monotonic
 
 
-def claim(path: str, text: str) -> bool:
+def claim(path: str, text: str, replaces: bool = False) -> bool:
     """Create a file with this text and return whether this process did; no other one ever reads a part of it."""
     draft = f"{path}.{os.getpid()}"
     with open(draft, "w", encoding="utf-8") as file:
         file.write(text)
     try:
-        os.link(draft, path)
+        (os.replace if replaces else os.link)(draft, path)
         return True
     except FileExistsError:
         return False
     finally:
-        os.unlink(draft)
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
 
 
 class ProcessCount(NamedTuple):
@@ -229,6 +234,8 @@ class Probe:
         """By source: `script`, `probe` or `console`."""
         self.unmarked_rows: list[list[Any]] = []
         """Episodes of a process that steps environments for another, which has not decided what they are."""
+        self._counted_here: dict[int, bool] = {}
+        """The first episodes that we counted, by number, and whether they were cut."""
         self._revoked_numbers: list[int] = []
         self._revoked_cut = 0
         self._must_correct = False
@@ -320,11 +327,16 @@ class Probe:
         moved = {id(row) for row, _ in episodes}
         self._episode_rows["probe"] = [row for row in pending if id(row) not in moved]
         for (number, _, _, at, episodic_return, length, is_cut), step in episodes:
-            if number:
-                self._revoked_numbers.append(number)
-                self._revoked_cut += is_cut
+            self._revoke({number: is_cut} if number else {})
             self.add_evaluation_episode(episodic_return, length, step, is_cut, at)
+
+    def _revoke(self, episodes: dict[int, bool]) -> None:
+        """Take back episodes that were reported, by their numbers; each with whether it was cut."""
         self._must_correct = True
+        for number, is_cut in episodes.items():
+            self._revoked_numbers.append(number)
+            self._revoked_cut += is_cut
+            self._counted_here.pop(number, None)
 
     def add_console_reading(self, reading: Any) -> None:
         """Record a common.console_parser.ConsoleReading."""
@@ -474,8 +486,12 @@ class Probe:
             return
         outbox = self._open_outbox()
         chosen = self._episode_rows[source][:]
-        for rows in list(self._episode_rows.values()):
-            del rows[: len(chosen) if rows is self._episode_rows[source] else None]
+        may_change = source == "probe" and self._episodes <= REVOCABLE_EPISODES
+        for name, rows in list(self._episode_rows.items()):
+            if name == source:
+                del rows[: len(chosen)]
+            elif name != "script" or not may_change:
+                rows.clear()
         lines: list[EpisodeRow] = []
         for row, value in zip(chosen, as_float32([row[4] for row in chosen])):
             _, env, step, at, _, length, is_cut = row
@@ -483,6 +499,8 @@ class Probe:
             self.cut_count += is_cut
             # Other processes do not know each other's count: they number by the clock, so that no number repeats.
             row[0] = self._episodes if self._is_episode_counter else int(at * 1e6)
+            if source == "probe" and self._episodes <= REVOCABLE_EPISODES:
+                self._counted_here[row[0]] = is_cut
             lines.append((row[0], env, step, round(at, 6), value, length))
         if lines:
             cut = [row[0] for row in chosen if row[6]]
@@ -501,14 +519,23 @@ class Probe:
             self._open_outbox().put("episodes_revoked", {"numbers": numbers, "cut": cut, "global_step": step})
 
     def _claim_episode_source(self, is_last: bool) -> str | None:
-        """Return the source of episodes for all processes of the run; the first process to claim it decides."""
+        """Return the source of episodes for all processes of the run; the first process to claim it decides.
+
+        Except that a script that logs its own later, such as whole games instead of single lives, replaces ours.
+        """
+        path = os.path.join(self.run_dir, ".episodes-from")
+        may_change = self.episode_source == "probe" and self._episodes <= REVOCABLE_EPISODES
         if self.episode_source is None:
-            path = os.path.join(self.run_dir, ".episodes-from")
             preferred = self._preferred_source(is_last)
             if preferred is not None and claim(path, preferred):
                 self._is_episode_counter = not self.is_child
+        elif may_change and len(self._episode_rows["script"]) * MAX_LIVES >= self._episodes:
+            claim(path, "script", replaces=True)
+        if self.episode_source is None or may_change:
             with suppress(OSError), open(path, encoding="utf-8") as claimed:
                 self.episode_source = claimed.read()
+        if may_change and self.episode_source == "script":
+            self._revoke(dict(self._counted_here))
         return self.episode_source
 
     def _preferred_source(self, is_last: bool) -> str | None:

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import Any, List, NamedTuple, Tuple
 
-from mosaic.probe.inside.core import Probe, current_probe
+from mosaic.probe.inside.core import REVOCABLE_EPISODES, Probe, current_probe
 from mosaic.probe.inside.hooks import replace_method
 
 _EVALUATING_FUNCTION = re.compile(r"(?:^|_)(?:eval|test|valid)", re.IGNORECASE)
@@ -26,8 +26,6 @@ EVALUATION, PAUSED_TRAINING, UNKNOWN = "evaluation", "paused_training", "unknown
 UNDECIDED_EPISODES = 100
 UNDECIDED_S = 60.0
 """A group that is stepped for longer, without a step of training meanwhile, is trained on."""
-REVOCABLE_EPISODES = 1000
-"""A function that steps this many episodes before anything else is stepped is training, whatever its name."""
 
 Place = Tuple[Tuple[int, int], ...]
 """The code and the position in it of every calling frame."""
@@ -104,7 +102,7 @@ class EnvGroup:
                 self.decide(False)
         if probe.training_functions and probe.revocable is not None:
             probe.revocable.append((recorded, 0))
-            if len(probe.revocable) > REVOCABLE_EPISODES:
+            if len(probe.revocable) > REVOCABLE_EPISODES:  # then it is training, whatever its name
                 probe.revocable = None
 
     def record_vector_step(self, result: Any) -> None:
