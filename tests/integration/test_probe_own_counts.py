@@ -280,6 +280,12 @@ def test_a_script_that_hangs_in_its_first_second_shows_all_its_steps(trainer: Tr
     assert ended(trainer, run_id).global_step == 50
 
 
+def test_a_script_that_aborts_shows_all_its_steps(trainer: TrainerClient, tmp_path: Path) -> None:
+    code = HANGING.replace("time.sleep(3600)", "import os; os.abort()")
+    view = ended(trainer, start_script(trainer, tmp_path / "w", code))
+    assert (view.outcome, view.global_step) == ("failed", 50), view.reason
+
+
 CHILD_PATHS = """
 import os, subprocess, sys
 os.environ["PYTHONPATH"] = "somewhere"

@@ -628,7 +628,8 @@ def current_probe() -> Probe:
         atexit.register(_probe.close)
         os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
         # Forked processes, those of multiprocessing included, end with it and do not call atexit functions.
-        call_before(os, "_exit", "processes", before_exit)
+        for name in ("_exit", "abort"):
+            call_before(os, name, "processes", before_exit)
         _flush_on_sigterm(_probe)
     return _probe
 
