@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from mosaic.keeper.gpus import Read
 from mosaic.trainer import gpu_usage
-from mosaic.trainer.gpu_usage import GpuUsage, Read, device_numbers
+from mosaic.trainer.gpu_usage import GpuUsage, device_numbers
 
 BUSY = {"util_percent": 40.0, "memory_used_mb": 10.0, "memory_total_mb": 100.0}
 
