@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ def read_source(target: str) -> AslSource:
     path = Path(target).expanduser()
     if target in list_examples():
         path = EXAMPLES / f"{target}{SUFFIX}"
-    elif not path.is_file():
+    elif not os.path.isfile(path):
         near = similar_names(path.stem, list_examples())
         hint = f" Did you mean {near[0]!r}?" if near else ""
         where = "" if path.is_absolute() else " Give the whole path."

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.cli_trainer import CommandResult, FakeTrainer, call, view
 from tests.helpers.commands_by_kind import ALL
 
+from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import _name_flags
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, MosaicError, RunEnded, UnknownName
 
@@ -95,15 +96,19 @@ def test_a_bug_shows_its_traceback_and_is_an_object_all_the_same() -> None:
 
 
 def test_a_refusal_names_the_flag_where_flags_were_given() -> None:
-    """The keys of a config are for whoever wrote one."""
+    """As it was written. The keys of a config are for whoever wrote one."""
     path = "metadata.worker.config.algo_params.learning_rate"
     problems = [FieldProblem(path, "expected a number"), FieldProblem("resources.gpus.requested", "there is none")]
     refusal = ConfigRefused(f"LOG705 The config was refused: {path}: expected a number.", problems)
     assert [problem.setting for problem in problems] == ["learning_rate", "gpus"]
     assert FieldProblem("metadata.tags.0", "").setting == "tags"
-    for arguments, expected in (
-        (["train", "ppo"], "The config was refused: --learning-rate: expected a number."),
-        (["submit", "x.json"], str(refusal)),
-        (["check", "x.json"], str(refusal)),
-    ):
-        assert _name_flags(refusal, arguments[0], arguments) == expected
+    context = CliContext()
+    assert _name_flags(refusal, context, ["x.json"]) == str(refusal)
+    context.flags = {"learning_rate": ["--learning-rate"], "gpus": ["--gpus"], "run_name": ["--run-name", "--name"]}
+    assert _name_flags(refusal, context, []) == "The config was refused: --learning-rate: expected a number."
+    named = BadInput("--run-name must be a line of text.", [FieldProblem("run_name", "")])
+    assert _name_flags(named, context, ["--name=x"]) == "--name must be a line of text."
+    several = BadInput("learning_rate = 3 needs run_name; gpus: 1.", [FieldProblem("learning_rate", "")])
+    assert _name_flags(several, context, []) == "--learning-rate = 3 needs --run-name; --gpus: 1."
+    unnamed = BadInput("No such thing.", [FieldProblem("gpus", "")])
+    assert _name_flags(unnamed, context, []) == "--gpus: No such thing."

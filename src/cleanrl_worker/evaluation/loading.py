@@ -89,7 +89,8 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
         return _load_sb3(Path(path).expanduser().absolute(), env_id, first_seed)
     saved = find_policy(path)
     if saved.checkpoint is not None and algo not in (None, saved.algo):
-        raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {algo!r}.")
+        message = f"The checkpoint {saved.path} is of {saved.algo!r}, not of {algo!r}."
+        raise BadInput(message, [FieldProblem("algo", message)])
     algo, env_id = algo or saved.algo, env_id or saved.env_id
     for name, value, field, hint in (
         ("algo", algo, "algorithm", "--algo, or for an actor its option, such as algo=ppo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -144,10 +145,10 @@ def measure_teacher(config: Any, run: Run, teacher: Teacher) -> float | None:
 def _resolve(reference: str) -> str:
     """Return the path of a policy, which may be given as the id of a run in the workspace."""
     path = Path(reference).expanduser()
-    if path.is_absolute() or path.exists():
+    if path.is_absolute() or os.path.exists(path):
         return str(path)
     folder = Workspace.resolve().run(reference).path if "/" not in reference else path
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise BadInput(f"There is no policy {reference!r}. Give the id of a run, or an absolute path.")
     return str(folder)
 

@@ -14,7 +14,15 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.imports import named_modules
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.options import RunKind
-from mosaic.contracts.play import ANY_AGENT, BASE_URL_VARIABLE, FIRST_AGENT, HUMAN, PLAY_WORKER, ActorChoice
+from mosaic.contracts.play import (
+    ANY_AGENT,
+    BASE_URL_VARIABLE,
+    FIRST_AGENT,
+    HUMAN,
+    PLAY_WORKER,
+    ActorChoice,
+    problems_of_actor,
+)
 from mosaic.submission.run_payloads import build_payload
 from mosaic.workers.actor_registry import discover_actors
 
@@ -51,8 +59,10 @@ def build_match_payload(
     A human is refused: nothing here sends keys.
     """
     seats = {ANY_AGENT: first} if others is None else {FIRST_AGENT: first, ANY_AGENT: others}
-    for seat in seats.values():
-        if ActorChoice.parse(seat.actor).kind == HUMAN:
+    for agent, seat in seats.items():
+        with problems_of_actor(agent, seats):
+            is_human = ActorChoice.parse(seat.actor).kind == HUMAN
+        if is_human:
             raise BadInput(f"The actor {HUMAN!r} acts by keys, and only a window sends them. Choose another actor.")
     actors = {agent: seat.actor for agent, seat in seats.items()}
     options = {agent: seat.options for agent, seat in seats.items()}
@@ -86,7 +96,10 @@ def build_play_payload(
         return choice.model_dump(exclude_defaults=True)
 
     given = options or {}
-    choices = {agent: complete(ActorChoice.parse(text, given.get(agent))) for agent, text in actors.items()}
+    choices = {}
+    for agent, text in actors.items():
+        with problems_of_actor(agent, actors):
+            choices[agent] = complete(ActorChoice.parse(text, given.get(agent)))
     config: dict[str, Any] = {"env_id": env_id, "actors": choices, **settings}
     if settings.get("standby") is not None:
         config["standby"] = complete(parse_contract(ActorChoice, settings["standby"], "The standby was"))

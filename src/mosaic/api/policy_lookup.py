@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic.api.run_lookup import has_policy, resolve_run
-from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, WrongWorker
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, WrongWorker, problems_of
 from mosaic.contracts.options import RunKind
 from mosaic.formatting import short_id
 from mosaic.submission.run_payloads import build_eval_payload
@@ -145,6 +145,7 @@ def _inspect_policy_file(trainer: TrainerClient, path: str) -> PolicySource:
     raise refusal or other
 
 
+@problems_of("checkpoint")
 def choose_checkpoint(trainer: TrainerClient, view: RunView, which: str) -> str:
     """Return the path of a run's checkpoint, or of the model file of a run without any, relative to its folder."""
     if which not in ("best", "last") and not which.isdecimal():

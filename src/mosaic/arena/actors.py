@@ -14,7 +14,7 @@ import numpy as np
 
 from mosaic.arena.evaluate import make_action_clipper
 from mosaic.arena.sb3_policy import SB3_SUFFIX, Sb3Policy, read_statistics
-from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, unknown_name_error
+from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError, problems_of, unknown_name_error
 from mosaic.contracts.play import ActorChoice
 from mosaic.envs.families import EnvEntry
 from mosaic.envs.teams import PETTINGZOO_PREFIX
@@ -193,4 +193,6 @@ def make_actor(choice: ActorChoice, seat: Seat) -> Actor:
         packages = ", ".join(description.packages)
         raise MissingExtra(f"The actor {choice.kind!r} needs {packages}: {description.install_hint}.")
     make: Callable[[ActorChoice, Seat], Actor] = resolve_name(description.make)
-    return make(choice.model_copy(update={"options": read_options(description, choice)}), seat)
+    with problems_of("options"):
+        options = read_options(description, choice)
+    return make(choice.model_copy(update={"options": options}), seat)

@@ -32,7 +32,7 @@ from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.contracts.model import parse_contract
 from mosaic.contracts.payload import EnvId, EnvKwargs, Payload
-from mosaic.contracts.play import ANY_AGENT, HUMAN, PLAY_WORKER, PlayConfig
+from mosaic.contracts.play import ANY_AGENT, FIRST_AGENT, HUMAN, PLAY_WORKER, PlayConfig, problems_of_actor
 from mosaic.contracts.views import EnvironmentDetails, PlayedEpisode, View
 from mosaic.envs.factory import EnvListing, describe_env, find_family, list_environments, render_help
 from mosaic.envs.families import FAMILIES
@@ -89,7 +89,9 @@ def _prepare_seats(
             is_real_time=is_real_time,
             report=report,
         )
-        first = NamedActor(str(choice), make_actor(choice, seat))
+        is_other = FIRST_AGENT in config.actors and choice is config.actors.get(ANY_AGENT)
+        with problems_of_actor(ANY_AGENT if is_other else agent, config.actors):
+            first = NamedActor(str(choice), make_actor(choice, seat))
         standby = None
         if config.standby is not None and (HUMAN in (choice.kind, config.standby.kind) or not config.has_human):
             standby = NamedActor(str(config.standby), make_actor(config.standby, seat))

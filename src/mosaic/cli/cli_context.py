@@ -52,6 +52,8 @@ class CliContext:
         """For a daemon that this command starts."""
         self.command_name: str | None = None
         """The command that was given, once it is known to exist."""
+        self.flags: dict[str, list[str]] = {}
+        """The command's flags by setting, each with all its spellings."""
         self.has_submitted = False
         """Whether a run was submitted."""
         self._connection: ReconnectingClient | None = None
@@ -333,6 +335,13 @@ class Command(click.Command):
     def __init__(self, *args: Any, has_json: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params = [*self.params, *common_options(has_json)]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = (param for param in self.params if isinstance(param, click.Option) and param.name)
+        ctx.ensure_object(CliContext).flags = {
+            str(option.name): [flag for flag in option.opts if flag.startswith("--")] for option in options
+        }
+        return super().parse_args(ctx, args)
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """The whole first sentence, which a list of commands wraps and click would cut."""

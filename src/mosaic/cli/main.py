@@ -9,6 +9,7 @@ import errno
 import importlib
 import itertools
 import os
+import re
 import sys
 import time
 import traceback
@@ -23,12 +24,18 @@ from mosaic import __version__
 from mosaic.cli import output
 from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext, common_options
 from mosaic.common.files import DISK_ERRORS
-from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, similar_names, unknown_name_error
+from mosaic.contracts.errors import (
+    BadInput,
+    ConfigRefused,
+    FieldProblem,
+    MosaicError,
+    similar_names,
+    unknown_name_error,
+)
+from mosaic.contracts.options import CONFIG_PATH
 from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
-FLAG_COMMANDS = ("train", "check", "run", "eval", "play", "resubmit", "tag")
-"""Take settings as flags."""
 STARTING_COMMANDS = ("train", "run", "submit", "eval", "play", "resubmit", "duel", "demo", "experiment")
 """Submit runs."""
 
@@ -236,7 +243,7 @@ def _invoke(arguments: list[str], context: CliContext) -> int:
         return code if isinstance(code, int) else 0
     except MosaicError as error:
         context.log(CLI_ERROR, "warning", log_code=error.log_code, message=str(error))
-        return fail(_name_flags(error, context.command_name, arguments), error.exit_code, error.problems)
+        return fail(_name_flags(error, context, arguments), error.exit_code, error.problems)
     except click.UsageError as error:
         return fail(_format_usage_error(error), error.exit_code)
     except click.ClickException as error:
@@ -248,6 +255,8 @@ def _invoke(arguments: list[str], context: CliContext) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None and error.errno in OUTPUT_ERRORS:
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return fail(f"This is no name of a file or run: {str(error.filename)[:100]!r}…", BadInput.exit_code)
         if isinstance(error, FileNotFoundError) and _is_in_deleted_folder():
             return fail("This shell is in a folder that was deleted. Change to another: cd DIR", BadInput.exit_code)
         details = traceback.format_exc().rstrip()
@@ -255,20 +264,33 @@ def _invoke(arguments: list[str], context: CliContext) -> int:
         return fail(f"{type(error).__name__}: {error}", MosaicError.exit_code, details=details)
 
 
-def _name_flags(error: MosaicError, command: str | None, arguments: Sequence[str]) -> str:
-    """Return the message with flags in place of the config's keys, where the user wrote flags and no config."""
-    from mosaic.contracts.options import CONFIG_PATH, OPTIONS
-
+def _name_flags(error: MosaicError, context: CliContext, arguments: Sequence[str]) -> str:
+    """Return the message with flags, as they were written, in place of settings and of the config's keys."""
     text = str(error)
-    if command not in FLAG_COMMANDS or any(word.endswith(".json") or word == "-" for word in arguments):
-        return text
-    for problem in sorted(error.problems, key=lambda problem: -len(problem.path)):
-        option = OPTIONS.get(problem.setting)
-        if option is not None and option.path == problem.path:
-            text = text.replace(problem.path, option.flag)
-        elif problem.path.startswith(f"{CONFIG_PATH}."):
-            text = text.replace(problem.path, f"--{problem.setting.replace('_', '-')}")
-    return text.removeprefix("LOG705 ")
+    words = [argument.removeprefix("--set=").partition("=") for argument in arguments]
+    written = {word.replace("_", "-") for word, _, _ in words}
+    flags = {
+        name: next((one for one in spellings if one in written), spellings[0])
+        for name, spellings in context.flags.items()
+        if spellings
+    }
+    if context.command_name == "resubmit":
+        flags |= {FieldProblem(key, "").setting: f"--set {key}" for key, equals, _ in words if equals}
+    named = [(re.sub(r"(\.\d+)+$", "", problem.path), flags.get(problem.setting)) for problem in error.problems]
+    if any(flag is None and CONFIG_PATH in path for path, flag in named) or not flags:
+        return text  # it speaks of a config in a file
+    text = text.removeprefix(f"{ConfigRefused.log_code} ")
+    for path, flag in sorted(named, key=lambda pair: -len(pair[0])):
+        if flag is not None and "." in path:
+            text = re.sub(rf"{re.escape(path)}(\.\d+)*", flag, text)
+    for name, flag in flags.items():
+        is_word = "_" not in name or flag.startswith("--set ")  # which may stand in any sentence
+        ending = "(?=:| =)" if is_word else r"(?![\w-])"
+        text = re.sub(rf"(?<!--set )(?<![\w./-]){name}{ending}", flag, text)
+        for other in context.flags.get(name, ()):
+            text = re.sub(rf"{other}(?![\w-])", flag, text)
+    first = next((flag for _, flag in named if flag is not None), None)
+    return text if first is None or any(flag in text for flag in flags.values()) else f"{first}: {text}"
 
 
 def _wants_json(arguments: list[str], context: CliContext) -> bool:

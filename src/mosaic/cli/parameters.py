@@ -33,7 +33,7 @@ COMPLETION_HELP = "Prints the script that completes commands, settings and runs 
     f"{shell + ':':<5} {line}" for shell, line in INSTALL_COMMANDS.items()
 )
 MAX_RUNS_OFFERED = 50
-FURTHER_FLAGS = {"run_name": ("--name",)}
+FURTHER_FLAGS = {"run_name": ("--name",), "wrappers": ("--wrapper",)}
 """By option: other spellings of its flag."""
 
 
@@ -206,11 +206,12 @@ def build_flag(field: SettingField, section: str = "") -> click.Option:
             shown = ",".join(map(str, field.default))
         help_text = f"{help_text}  [default: {shown}]"
     flag = field.flag
+    flags = [flag, *FURTHER_FLAGS.get(field.name, ())]
     if field.type == "bool":
         option = SettingOption([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=help_text)
     elif field.type == "wrappers":
         option = SettingOption(
-            [field.name, "--wrapper", flag],
+            [field.name, *reversed(flags)],
             type=SettingType(field),
             multiple=True,
             callback=lambda _, __, values: [wrapper for value in values for wrapper in value or ()] or None,
@@ -222,7 +223,6 @@ def build_flag(field: SettingField, section: str = "") -> click.Option:
         )
     else:
         complete = _complete_env_id if field.name == "env_id" else None
-        flags = [flag, *FURTHER_FLAGS.get(field.name, ())]
         option = SettingOption([field.name, *flags], type=SettingType(field), help=help_text, shell_complete=complete)
     option.section = section
     return option

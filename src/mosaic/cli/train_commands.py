@@ -28,7 +28,7 @@ from mosaic.cli.cli_context import (
 )
 from mosaic.cli.parameters import build_flag
 from mosaic.common.limited_json import MAX_BYTES
-from mosaic.contracts.errors import BadInput, MosaicError, NotTrusted
+from mosaic.contracts.errors import BadInput, MosaicError, NotTrusted, problems_of
 from mosaic.contracts.options import CORE_GROUP, OPTIONS
 from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import (
@@ -134,7 +134,8 @@ class AlgorithmCommand(Command):
             raise BadInput("--seed and --seeds cannot both be given.")
         preset = Preset(self.algorithm.worker.id, self.algorithm.name)
         if values["preset"] is not None:
-            preset = find_preset(values["preset"], preset.worker, preset.algorithm)
+            with problems_of("preset"):
+                preset = find_preset(values["preset"], preset.worker, preset.algorithm)
         if seeds is None and "seed" not in given:
             seeds = preset.seeds
         payload = preset.build_payload(given, {field.name: field.default for field in self.settings})

@@ -34,6 +34,8 @@ from mosaic.contracts.printable import make_printable
 
 MAX_SUGGESTED = 3
 MAX_LISTED = 24
+MAX_SHOWN = 100
+"""Characters of a name that is not known."""
 
 
 class FieldProblem(NamedTuple):
@@ -194,7 +196,7 @@ def unknown_name_error(
 
     `alternatives` are known names that serve the same purpose, instead of those that are spelled similarly (`near`).
     """
-    names = sorted(known)
+    names, name = sorted(known), name[:MAX_SHOWN]
     if other := " or ".join(map(repr, alternatives)):
         hint = f" The nearest in purpose: {other}."
     else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError
 from mosaic.contracts.model import Contract, RunId, parse_contract
 from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, SafeName, Seed, Text, WrapperText
 
@@ -53,6 +54,18 @@ class ActorChoice(Contract):
         if self.kind == "llm":
             return f"send your API key to {self.options.get('base_url', 'the server of a model')} (actor {self})"
         return None if self.kind in _HARMLESS_ACTORS else f"run the actor {self}"
+
+
+@contextmanager
+def problems_of_actor(agent: str, actors: Container[str]) -> Iterator[None]:
+    """Attribute an error of this block to the setting that names this agent's actor, or that has its options."""
+    setting = "opponent" if agent == ANY_AGENT and FIRST_AGENT in actors else "actor"
+    try:
+        yield
+    except MosaicError as error:
+        is_option = any(problem.path == "options" for problem in error.problems)
+        error.problems = (FieldProblem(f"{setting}_options" if is_option else setting, str(error)),)
+        raise
 
 
 class PlayConfig(Contract):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -231,7 +232,7 @@ def parse_bool(text: str) -> bool:
 def _parse_file(text: str) -> str:
     """A path of an existing file becomes absolute, as the run has another working directory; a name stays as it is."""
     path = Path(text).expanduser()
-    return str(path.absolute()) if path.is_file() else text
+    return str(path.absolute()) if os.path.isfile(path) else text  # pathlib's raises where a name is too long
 
 
 _PARSERS: dict[str, Any] = {

@@ -33,6 +33,7 @@ CHECKER_TIMEOUT_S = 120.0
 """A checker that takes longer for one answer is killed."""
 LOCK_POLL_S = 0.1
 MAX_CACHED_VERDICTS = 256
+MAX_SEED = 2**31
 
 
 class Checker:
@@ -192,7 +193,7 @@ class Checkers:
         with self._lock:
             if key is not None and (known := self._verdicts.get(key)) is not None:
                 self._verdicts.move_to_end(key)
-                return known
+                return _with_seed(known, payload.metadata.worker.config.get("seed"))
         shared = contextlib.nullcontext(self._checkers[worker_id])
         with self._own_checker(worker_id) if has_imports else shared as checker:
             try:
@@ -237,12 +238,21 @@ def verdict_key(payload: Payload, programs: Iterable[str] = ()) -> str | None:
     config = dict(choice.config)
     if payload.is_evaluation or any(config.get(name) for name in programs):
         return None
-    if isinstance(config.get("seed"), int):
-        config["seed"] = 0
+    if type(seed := config.get("seed")) is int and 0 <= seed < MAX_SEED:
+        config["seed"] = 0  # of other values the worker may think differently
     data = payload.to_json()
     rest = {name: data.get(name) for name in ("artifacts", "evaluation", "resources")}
     text = json.dumps([choice.id, config, rest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _with_seed(verdict: Verdict, seed: Any) -> Verdict:
+    """Return a verdict on the same config with another seed."""
+    summary = verdict.summary
+    if seed is None or summary.seed == seed:
+        return verdict
+    settings = summary.settings | ({"seed": seed} if "seed" in summary.settings else {})
+    return verdict.model_copy(update={"summary": summary.model_copy(update={"seed": seed, "settings": settings})})
 
 
 def summarize_config(payload: Payload) -> VerdictSummary:

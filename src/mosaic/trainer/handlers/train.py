@@ -387,8 +387,7 @@ def check_gpu_request(request: GpuRequest, count: int) -> None:
     if (request.requested or 0) > count:
         raise refuse_key(
             "resources.gpus.requested",
-            f"{request.requested:g} requested, but {here}. Ask for {f'at most {count}' if count else '0'}; or let the "
-            "config say that they are not mandatory.",
+            f"{request.requested:g} requested, but {here}. Ask for {f'at most {count}' if count else '0'}.",
         )
 
 
