@@ -171,7 +171,7 @@ def test_the_key_of_a_model_is_stored_and_removed_in_the_actor_box(
     choose(form, "play.mode", "actor")
     choose(form, "play.actor.kind", "llm")
     state = find(form, "play.actor.key_state", QLabel)
-    pump(lambda: state.text() == "No key is stored.", "the state of the key")
+    pump(lambda: state.text() == "No key of yours is stored.", "the state of the key")
     field = find(form, "play.actor.key", QLineEdit)
     field.setText("sk-canary")
     click(find(form, "play.actor.store_key"))
@@ -181,7 +181,7 @@ def test_the_key_of_a_model_is_stored_and_removed_in_the_actor_box(
     click(find(form, "play.actor.remove_key"))
     assert secrets.find_secret("openai_api_key") == "sk-canary", "it is asked first"
     click(question_button("secret.question.yes"))
-    pump(lambda: state.text() == "No key is stored.", "the removed key")
+    pump(lambda: state.text() == "No key of yours is stored.", "the removed key")
     assert secrets.find_secret("openai_api_key") is None
 
 

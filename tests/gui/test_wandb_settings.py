@@ -13,6 +13,7 @@ from tests.helpers.gui_frames import StillTrainer, still_workbench, view_of
 
 from mosaic import secrets
 from mosaic.contracts.folder import Workspace
+from mosaic.gui.forms.secret_field import SecretField
 from mosaic.gui.panels.wandb_settings import WandbSettingsForm
 from mosaic.gui.workbench import Workbench
 
@@ -45,6 +46,11 @@ def page(workbench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wand
     settle()
 
 
+def refresh(page: QWidget) -> None:
+    for field in page.findChildren(SecretField):
+        field.refresh()
+
+
 def text(page: QWidget, name: str) -> str:
     return find(page, f"settings.wandb.{name}", QLabel).text()
 
@@ -59,17 +65,17 @@ def visible_text(page: QWidget) -> str:
 
 def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
     assert text(page, "key_state") == "No key of yours is stored."
-    assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
+    assert not find(page, "settings.wandb.remove_key", QPushButton).isEnabled()
     field = find(page, "settings.wandb.key", QLineEdit)
     type_text(field, KEY)
     assert KEY not in visible_text(page)
-    click(find(page, "settings.wandb.store"))
+    click(find(page, "settings.wandb.store_key"))
     assert field.text() == ""
-    pump(lambda: "Stored in" in text(page, "key_state"), "the key to be stored")
+    pump(lambda: "stored in" in text(page, "key_state"), "the key to be stored")
     assert "secrets.json, which only you can read" in text(page, "key_state")
     assert secrets.find_secret("wandb_api_key") == KEY
     assert KEY not in visible_text(page)
-    click(find(page, "settings.wandb.forget"))
+    click(find(page, "settings.wandb.remove_key"))
     assert secrets.find_secret("wandb_api_key") == KEY, "it is asked first"
     click(question_button("secret.question.yes"))
     pump(lambda: text(page, "key_state") == "No key of yours is stored.", "the key to be removed")
@@ -78,15 +84,14 @@ def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
 
 def test_keys_of_configs_are_shown_masked_and_removed(page: WandbSettingsForm) -> None:
     """R4.6: a run that names one is tracked, though no key of the user's is stored."""
-    assert not find(page, "settings.wandb.config_keys", QLabel).isVisible()
     secrets.add_secret("wandb_api_key", KEY)
-    page.refresh()
-    pump(lambda: "wandb_api_key-2" in text(page, "config_keys"), "the key to be listed")
-    assert text(page, "config_keys").endswith(f"wandb_api_key-2 (…{KEY[-4:]})")
+    refresh(page)
+    pump(lambda: "wandb_api_key-2" in text(page, "key_state"), "the key to be listed")
+    assert text(page, "key_state").endswith(f"wandb_api_key-2 (…{KEY[-4:]})")
     assert KEY not in visible_text(page)
-    click(find(page, "settings.wandb.forget"))
+    click(find(page, "settings.wandb.remove_key"))
     click(question_button("secret.question.yes"))
-    pump(lambda: not find(page, "settings.wandb.config_keys", QLabel).isVisible(), "the key to be removed")
+    pump(lambda: "configs" not in text(page, "key_state"), "the key to be removed")
     assert secrets.additional_secret_names("wandb_api_key") == []
 
 
@@ -94,7 +99,7 @@ def test_an_invalid_key_is_reported_and_not_stored(page: WandbSettingsForm, work
     messages: list[str] = []
     workbench.message_posted.connect(lambda text, _: messages.append(text))
     type_text(find(page, "settings.wandb.key"), "two words")
-    click(find(page, "settings.wandb.store"))
+    click(find(page, "settings.wandb.store_key"))
     pump(lambda: messages, "the refusal")
     assert "one word without spaces" in messages[0]
     assert "two words" not in messages[0]
@@ -102,22 +107,24 @@ def test_an_invalid_key_is_reported_and_not_stored(page: WandbSettingsForm, work
 
 def test_a_key_in_the_environment_is_shown_as_such(page: WandbSettingsForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    page.refresh()
+    refresh(page)
     pump(lambda: "environment" in text(page, "key_state"), "the key to be shown")
-    assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
+    assert not find(page, "settings.wandb.remove_key", QPushButton).isEnabled()
 
 
 def test_proxies_are_shown_without_their_passwords(page: WandbSettingsForm, workspace: Workspace) -> None:
     workspace.root.mkdir(parents=True)
     (workspace.root / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://me:hunter2@one:1\n")
     http, https = (find(page, f"settings.wandb.{kind}_proxy", QLineEdit) for kind in ("http", "https"))
+    refresh(page)
+    pump(lambda: ".env" in http.placeholderText(), "the proxy of the workspace")
     type_text(https, "http://me:hunter3@two:2")
     click(find(page, "settings.wandb.store_https_proxy"))
     pump(lambda: "stored" in https.placeholderText(), "the proxy to be stored")
     assert (http.placeholderText(), https.placeholderText()) == ("one:1 (from .env)", "two:2 (stored)")
     assert "hunter" not in visible_text(page)
     assert secrets.find_secret("wandb_vpn_https_proxy") == "http://me:hunter3@two:2"
-    click(find(page, "settings.wandb.forget_https_proxy"))
+    click(find(page, "settings.wandb.remove_https_proxy"))
     click(question_button("secret.question.yes"))
     pump(lambda: "such as" in https.placeholderText(), "the proxy to be removed")
 

@@ -10,7 +10,7 @@ from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 LOCATION_TEXTS = {
-    None: "No key is stored.",
+    None: "No key of yours is stored.",
     secrets.ENVIRONMENT: "The key is set in the environment ({variable}).",
     secrets.KEYRING: "The key is stored in the system keyring.",
     secrets.FILE: "The key is stored in {path}, which only you can read.",
@@ -22,22 +22,25 @@ MAX_FIELD_WIDTH = 320
 
 
 class SecretField(QWidget):
-    """Never shows the key itself."""
+    """Never shows the key itself. A subclass has another secret, which it names by `what` and `noun`."""
 
-    def __init__(self, workbench: Workbench, name: str, prefix: str, command: str) -> None:
+    def __init__(
+        self, workbench: Workbench, name: str, prefix: str, command: str, what: str = "key", noun: str = "API key"
+    ) -> None:
         super().__init__()
         self._workbench = workbench
         self._name = name
         self._command = command
-        self._state = ui.muted_label("", f"{prefix}.key_state")
-        self._field = ui.with_object_name(QLineEdit(), f"{prefix}.key")
+        self._noun = noun
+        self._state = ui.muted_label("", f"{prefix}.{what}_state")
+        self._field = ui.with_object_name(QLineEdit(), f"{prefix}.{what}")
         self._field.setMaximumWidth(MAX_FIELD_WIDTH)
         self._field.setEchoMode(QLineEdit.EchoMode.Password)
         self._field.setPlaceholderText("Paste a key here")
-        self._field.setAccessibleName("API key")
-        self._store_button = ui.button("Store", f"{prefix}.store_key", self._store)
+        self._field.setAccessibleName(noun)
+        self._store_button = ui.button("Store", f"{prefix}.store_{what}", self._store)
         self._store_button.setEnabled(False)
-        self._remove_button = ui.button("Remove", f"{prefix}.remove_key", self._remove, "Delete the stored key")
+        self._remove_button = ui.button("Remove", f"{prefix}.remove_{what}", self._remove, f"Delete the stored {noun}")
         self._field.textChanged.connect(lambda text: self._store_button.setEnabled(bool(text.strip())))
         self._field.returnPressed.connect(self._store)
         editors = ui.row((self._field, 100), self._store_button, self._remove_button, ui.Stretch())
@@ -55,29 +58,34 @@ class SecretField(QWidget):
             self._state.setText(REMOTE_TEXT.format(command=self._command))
             return
         self._workbench.bridge.run_in_background(
-            lambda: secrets.secret_location(self._name), self._show_location, self._workbench.show_error, self
+            lambda: (secrets.secret_location(self._name), secrets.masked_config_keys(self._name)),
+            lambda found: self._show_found(*found),
+            self._workbench.show_error,
+            self,
         )
 
-    def _show_location(self, location: str | None) -> None:
+    def _show_found(self, location: str | None, config_keys: dict[str, str]) -> None:
         text = LOCATION_TEXTS[location]
-        self._state.setText(text.format(path=secrets.secrets_path(), variable=secrets.SECRET_VARIABLES[self._name]))
-        self._remove_button.setEnabled(location in (secrets.KEYRING, secrets.FILE))
+        text = text.format(path=secrets.secrets_path(), variable=secrets.SECRET_VARIABLES[self._name])
+        listed = ", ".join(f"{name} ({ending})" for name, ending in config_keys.items())
+        self._state.setText(text + f"\nKeys that came with configs, which Remove deletes, too: {listed}" * bool(listed))
+        self._remove_button.setEnabled(bool(config_keys) or location in (secrets.KEYRING, secrets.FILE))
 
     def _store(self) -> None:
         value = self._field.text()
         if value.strip():
             self._field.clear()  # hidden even if storing fails
-            self._change(lambda: secrets.put_secret(self._name, value), "Stored the key.")
+            self._change(lambda: secrets.put_secret(self._name, value), f"Stored the {self._noun}.")
 
     def _remove(self) -> None:
         ui.confirm(
             self.window(),
             "secret.question",
-            "Remove key",
-            "Remove the stored API key?",
-            "It cannot be shown or restored: have a copy of it, or create another one at its provider.",
-            "Remove key",
-            lambda: self._change(lambda: secrets.delete_secret(self._name), "Removed the key."),
+            f"Remove {self._noun}",
+            f"Remove the stored {self._noun}?",
+            "It cannot be shown or restored: have a copy of it, or create another one.",
+            f"Remove {self._noun}",
+            lambda: self._change(lambda: secrets.delete_with_config_keys(self._name), f"Removed the {self._noun}."),
             "Keep",
         )
 
