@@ -19,8 +19,7 @@ from tests.helpers.gui_frames import RUN, StillTrainer, changed, still_workbench
 from mosaic.contracts.events import Event
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView, WandbStatus
-from mosaic.gui.models import wandb_model
-from mosaic.gui.panels import RUN_TABS
+from mosaic.gui.panels import RUN_TABS, wandb_panel
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.wandb_panel import WandbTab
 from mosaic.gui.ui_specs import RunTab
@@ -212,11 +211,11 @@ def test_an_unusable_proxy_is_reported(make: Make, trainer: Trainer) -> None:
 
 
 def test_details_of_a_run_without_records() -> None:
-    assert wandb_model.format_headline(None) == "nothing yet"
+    assert wandb_panel.format_headline(None) == "nothing yet"
     state = create_state("online", project=None)
     state["runs"]["offline-run-1"] |= {"records": None, "size_bytes": 12}
-    assert wandb_model.format_headline(decode(state)) == "online · 12 bytes"
-    assert [row[0] for row in wandb_model.detail_rows(decode(state))] == ["Folder"]
+    assert wandb_panel.format_headline(decode(state)) == "online · 12 bytes"
+    assert [row[0] for row in wandb_panel.detail_rows(decode(state))] == ["Folder"]
 
 
 def test_the_application_proxy_is_set_and_restored(qapp: QApplication) -> None:

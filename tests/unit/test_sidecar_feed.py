@@ -12,7 +12,7 @@ from tests.helpers.run_folders import make_run_folder
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Journal
-from mosaic.sidecar.tracker_feed import (
+from mosaic.sidecar.recorder import (
     HardwareItem,
     ScalarsItem,
     SettingsItem,

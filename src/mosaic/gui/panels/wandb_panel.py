@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PySide6.QtCore import QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QProgressBar, QWidget
 
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import WandbArtifacts
 from mosaic.contracts.views import WandbStatus
+from mosaic.formatting import format_size, format_timestamp
 from mosaic.gui import theme
-from mosaic.gui.models import wandb_model
 from mosaic.gui.models.child_process import JsonProcess
 from mosaic.gui.models.run_states import empty_text
-from mosaic.gui.models.wandb_model import WandbRunStatus
 from mosaic.gui.views import web
 from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.details_view import Detail, DetailsGrid
 from mosaic.gui.views.web import AppProxy, WebTab
 from mosaic.gui.workbench import Workbench
 from mosaic.sidecar import sync_state
+from mosaic.sidecar.wandb_environment import Proxies, resolve_proxies
 
 if TYPE_CHECKING:
     from PySide6.QtNetwork import QAuthenticator
 
 POLL_INTERVAL_MS = 2_000
 """How often the state of an active run, or of one being uploaded, is queried."""
+_ICONS = {
+    "offline": ("mdi6.cloud-off-outline", "muted"),
+    "syncing": ("mdi6.cloud-upload-outline", "accent"),
+    "synced": ("mdi6.cloud-check-outline", "good"),
+    "online": ("mdi6.cloud-check-outline", "good"),
+    "failed": ("mdi6.cloud-alert-outline", "bad"),
+}
+_DESCRIPTIONS = {
+    "offline": "Everything is stored on this machine. Nothing is lost while W&B cannot be reached; Sync uploads it.",
+    "syncing": "The run is being uploaded.",
+    "synced": "The complete run is on W&B's server.",
+    "online": "The script itself uploads to W&B.",
+    "failed": "The upload failed. Everything is stored on this machine and can be synced again.",
+}
 STATES_WITH_PAGE = ("online", "syncing", "synced")
 """States in which there is a page to show."""
+
+
+class WandbRunStatus(NamedTuple):
+    state: WandbStatus | None
+    proxies: Proxies
+    """Used for its web page."""
 
 
 class WandbTab(WebTab):
@@ -121,12 +143,11 @@ class WandbTab(WebTab):
                 self._tracking_status = status
                 self._refresh()
 
-        self._workbench.bridge.ask(
-            lambda trainer: wandb_model.fetch_status(trainer, run_id, root),
-            then,
-            lambda error: self._show_problem(str(error)),
-            owner=self,
-        )
+        def fetch(trainer: TrainerClient) -> WandbRunStatus:
+            wandb = WandbArtifacts.model_validate(trainer.config(run_id).get("artifacts", {}).get("wandb") or {})
+            return WandbRunStatus(next(iter(trainer.read_wandb(run_id)), None), resolve_proxies(wandb, root))
+
+        self._workbench.bridge.ask(fetch, then, lambda error: self._show_problem(str(error)), owner=self)
 
     def _show_problem(self, problem: str) -> None:
         self._problem = problem
@@ -145,17 +166,16 @@ class WandbTab(WebTab):
     def _refresh(self) -> None:
         state = self._state_record
         name = state.state if state else "offline"
-        icons = wandb_model.WANDB_STATE_ICONS
-        self._icon.set_icon(theme.icon(*icons.get(name, icons["offline"])))
-        self._state.setText(wandb_model.format_headline(state) if self._tracking_status else "…")
+        self._icon.set_icon(theme.icon(*_ICONS.get(name, _ICONS["offline"])))
+        self._state.setText(format_headline(state) if self._tracking_status else "…")
         self._sentence.setText(self._state_sentence(state) if self._tracking_status else "")
         problems = [self._problem, (state.error or "") if state else "", *self._proxy_problems()]
         self._error.setText("\n".join(dict.fromkeys(filter(None, problems))))
         self._error.setVisible(bool(self._error.text()))
-        self._facts.show_details([Detail(*row) for row in wandb_model.detail_rows(state)] if state else [])
+        self._facts.show_details([Detail(*row) for row in detail_rows(state)] if state else [])
         self._show_progress(state)
         is_busy = self.upload_process.is_running
-        self._sync.setVisible(wandb_model.can_sync(state))
+        self._sync.setVisible(_can_sync(state))
         self._sync.setEnabled(not is_busy and self._is_finished() and not self._workbench.is_remote)
         self._sync.setToolTip(self._sync_tooltip())
         self._browser.setVisible(bool(self._url))
@@ -173,9 +193,9 @@ class WandbTab(WebTab):
             return empty_text("wandb", self._workbench.runs.get_or_placeholder(self._run_id)).as_line()
         if state.state == "offline" and not self._is_finished():
             return "Everything is stored on this machine and uploaded when W&B can be reached."
-        if self._workbench.is_remote and wandb_model.can_sync(state):
+        if self._workbench.is_remote and _can_sync(state):
             return f"It is stored on the trainer's machine. Sync it there: mosaic wandb sync {self._run_id}"
-        return wandb_model.STATE_DESCRIPTIONS.get(state.state, "")
+        return _DESCRIPTIONS.get(state.state, "")
 
     def _proxy_problems(self) -> list[str]:
         return self._tracking_status.proxies.problems if self._tracking_status else []
@@ -192,7 +212,8 @@ class WandbTab(WebTab):
     def _show_progress(self, state: WandbStatus | None) -> None:
         is_ours = self.upload_process.is_running and self._uploading_run_id == self._run_id
         self._progress.setVisible(is_ours or (state is not None and state.state == "syncing"))
-        done, total = wandb_model.upload_progress(state) if state else (0, 0)
+        entries = state.runs.values() if state else ()
+        done, total = sum(entry.sent_bytes for entry in entries), sum(entry.size_bytes for entry in entries)
         # W&B's program reports only the end: until then the bar is indeterminate.
         self._progress.setRange(0, 1000 if done else 0)
         self._progress.setValue(1000 * done // total if total else 0)
@@ -269,3 +290,41 @@ class WandbTab(WebTab):
         self.upload_process.close()
         self._loaded_url = ""
         super()._on_closing()
+
+
+def _can_sync(state: WandbStatus | None) -> bool:
+    return state is not None and state.state in ("offline", "failed")
+
+
+def format_headline(state: WandbStatus | None) -> str:
+    """`offline · 120 records · 3.4 MB`."""
+    if state is None:
+        return "nothing yet"
+    words = [str(state.state)]
+    records = _total_records(state)
+    if records is not None:
+        words.append(f"{records:,} records")
+    words.append(format_size(sum(entry.size_bytes for entry in state.runs.values())))
+    return " · ".join(words)
+
+
+def detail_rows(state: WandbStatus) -> list[tuple[str, str, str]]:
+    """Returns name, value and tooltip of everything that is known."""
+    records = _total_records(state)
+    entries = state.runs
+    newest = max((entry.updated_at or 0.0 for entry in entries.values()), default=0.0)
+    rows = [
+        ("Project", state.project or "", ""),
+        ("Entity", state.entity or "", ""),
+        ("Address", state.url or "", ""),
+        ("Records", "" if records is None else f"{records:,}", "Rows of scalars"),
+        ("Changed", format_timestamp(newest) if newest else "", ""),
+    ]
+    for name, entry in entries.items():
+        rows.append(("Folder", f"{name} ({entry.state}, {format_size(entry.size_bytes)})", entry.error or ""))
+    return [row for row in rows if row[1]]
+
+
+def _total_records(state: WandbStatus) -> int | None:
+    known = [entry.records for entry in state.runs.values() if entry.records is not None]
+    return sum(known) if known else None
