@@ -180,6 +180,16 @@ def test_last_is_the_newest_run_that_fits_the_command_and_is_printed(
     assert trainer.get_run("last").run_id == newer, "where all are archived, the newest of them"
 
 
+def test_the_last_run_to_push_is_one_that_has_a_checkpoint(trainer: TrainerClient, workspace: Workspace) -> None:
+    """A script that ended later has nothing to push."""
+    trained = ended(trainer, trainer.submit(train_payload(env_id="CartPole-v1")).run_id).run_id
+    script = mosaic(workspace, "run", "--detach", "--json", "--", "true").json["run_id"]
+    assert ended(trainer, script).outcome == "succeeded"
+    pushed = mosaic(workspace, "push", "last", "--repo", "a/b", HF_TOKEN="", HF_ENDPOINT="http://127.0.0.1:9")
+    assert f"The run 'last' is {trained[-6:]}" in pushed.err
+    assert "--checkpoint" not in pushed.err, "it was not given"
+
+
 def test_a_group_is_cancelled_tagged_archived_exported_and_its_metrics_printed(
     trainer: TrainerClient, workspace: Workspace, tmp_path: Path
 ) -> None:

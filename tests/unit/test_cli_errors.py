@@ -111,4 +111,5 @@ def test_a_refusal_names_the_flag_where_flags_were_given() -> None:
     several = BadInput("learning_rate = 3 needs run_name; gpus: 1.", [FieldProblem("learning_rate", "")])
     assert _name_flags(several, context, []) == "--learning-rate = 3 needs --run-name; --gpus: 1."
     unnamed = BadInput("No such thing.", [FieldProblem("gpus", "")])
-    assert _name_flags(unnamed, context, []) == "--gpus: No such thing."
+    assert _name_flags(unnamed, context, ["--gpus=3"]) == "--gpus: No such thing."
+    assert _name_flags(unnamed, context, []) == "No such thing.", "nobody wrote the flag"

@@ -58,7 +58,7 @@ def push(
     context.require_local()
     context.print_workspace()
     trainer = context.trainer()
-    view = find_run(context, run, has_policy)
+    view = find_run(context, run, lambda view: has_policy(view) and view.checkpoint_step is not None)
     folder = RunFolder(view.run_dir)
     chosen = trainer.open_file(view.run_id, choose_checkpoint(trainer, view, checkpoint))
     if not chosen.is_dir():

@@ -289,7 +289,7 @@ def _name_flags(error: MosaicError, context: CliContext, arguments: Sequence[str
         text = re.sub(rf"(?<!--set )(?<![\w./-]){name}{ending}", flag, text)
         for other in context.flags.get(name, ()):
             text = re.sub(rf"{other}(?![\w-])", flag, text)
-    first = next((flag for _, flag in named if flag is not None), None)
+    first = next((flag for _, flag in named if flag in written or str(flag).startswith("--set ")), None)
     return text if first is None or any(flag in text for flag in flags.values()) else f"{first}: {text}"
 
 
