@@ -184,7 +184,7 @@ def test_a_module_that_an_imported_environment_id_names_needs_trust(
 ) -> None:
     """F45: by resume, eval and resubmit alike, even where the user allows the module for other runs."""
     run_id, canary = imported
-    refusal = r"was imported and would import the module 'evil_envs' \(env_id: evil_envs:Evil-v0\).*--trust"
+    refusal = r"was imported and would import the module 'evil_envs' \(--env-id: evil_envs:Evil-v0\).*--trust"
     with pytest.raises(NotTrusted, match=refusal):
         trainer.resume(run_id, 128)
     for arguments in (("resume", run_id, "--total-timesteps", "128"), ("resubmit", run_id), ("eval", run_id)):

@@ -66,24 +66,24 @@ def test_a_payload_beyond_the_limits_is_refused_and_leaves_nothing(
 
 
 SHAPES: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"{}", "LOG705 The config was refused: metadata: missing; artifacts: missing."),
-    "no metadata": (b'{"artifacts": {}}', "LOG705 The config was refused: metadata: missing."),
+    "nothing": (b"{}", "The config was refused: metadata: missing; artifacts: missing."),
+    "no metadata": (b'{"artifacts": {}}', "The config was refused: metadata: missing."),
     "metadata that is text": (
         b'{"metadata": "x", "artifacts": {}}',
-        "LOG705 The config was refused: metadata: expected",
+        "The config was refused: metadata: expected",
     ),
-    "no worker": (b'{"metadata": {}, "artifacts": {}}', "LOG705 The config was refused: metadata.worker: missing."),
+    "no worker": (b'{"metadata": {}, "artifacts": {}}', "The config was refused: metadata.worker: missing."),
     "a worker without a config": (
         b'{"metadata": {"worker": {"id": "scripted"}}, "artifacts": {}}',
-        "LOG705 The config was refused: metadata.worker.config: missing.",
+        "The config was refused: metadata.worker.config: missing.",
     ),
     "a config that is a list": (
         b'{"metadata": {"worker": {"id": "scripted", "config": []}}, "artifacts": {}}',
-        "LOG705 The config was refused: metadata.worker.config: expected a mapping",
+        "The config was refused: metadata.worker.config: expected a mapping",
     ),
     "modules that are no names": (
         b'{"metadata": {"worker": {"id": "scripted", "config": {}, "imports": {"modules": [[]]}}}, "artifacts": {}}',
-        "LOG705 The config was refused: metadata.worker.imports.modules.0: expected text.",
+        "The config was refused: metadata.worker.imports.modules.0: expected text.",
     ),
     "a list": (b"[]", "holds list; expected a JSON object"),
     "no JSON": (b"{", "is not valid JSON"),

@@ -180,7 +180,7 @@ def test_a_cable_that_is_cut_is_noticed_and_everything_continues_where_it_was(pa
             wait_for(lambda path=path: "Connected again." in path.read_text(), f"{path.name} to continue")  # type: ignore[misc]
         wait_for(lambda: last_viewed_at() > joined_at, "frames to be asked for again")
         left = re.search(
-            r"Detached from run (\w+), which is running\.\nAttach again: mosaic show -f (\w+)", trained.read_text()
+            r"Detached; run (\w+) continues\. Attach again: mosaic show -f (\w+)", trained.read_text()
         )
         assert left is not None, trained.read_text()
         assert pair.run("show", left[1], "--json").json["stage"] == "running"
