@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mosaic.contracts.events import Exited
+from mosaic.contracts.names import CONTRACT_VERSION
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.contracts.states import Attempt, FinalReport, RunRecord, Stage
 from mosaic.trainer import lifecycle
 from mosaic.trainer.lifecycle import LifecycleEvent, advance

@@ -14,14 +14,15 @@ import click
 import docs_lifecycle
 
 import mosaic
-from mosaic.cli.main import COMMAND_SECTIONS, cli
+from mosaic.base.algorithm_schema import Algorithm, load_algorithms
+from mosaic.base.run_payloads import TRAIN_OPTION_NAMES
+from mosaic.cli.main import COMMANDS, SECTIONS, cli
 from mosaic.cli.parameters import build_flag
-from mosaic.contracts import commands, errors, events, folder, play_commands
+from mosaic.contracts import commands, errors, events, folder
+from mosaic.contracts import play as play_commands
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.setting_field import SettingField
-from mosaic.submission.algorithm_schema import Algorithm, load_algorithms
-from mosaic.submission.run_payloads import TRAIN_OPTION_NAMES
 
 BY_ALGORITHM = ("train", "check")
 """Commands with a subcommand for each algorithm."""
@@ -61,10 +62,10 @@ def format_commands() -> str:
     found = dict(command_tree(cli))
     shared = {option.name for option in cli.params if option.name}
     parts = ["## Options of every command\n", _options_table(cli, set())]
-    for title, section in COMMAND_SECTIONS.items():
+    for title in SECTIONS:
         parts.append(f"## {title}\n")
         for path, command in found.items():
-            if path[0] in section:
+            if COMMANDS[path[0]][0].section == title:
                 parts.append(_command_part(path, command, shared))
     return "\n".join(parts)
 
@@ -159,7 +160,7 @@ def format_python_api() -> str:
     ]
     parts = [
         "## Functions\n",
-        "Functions are those of a [`Client`](#mosaic.api.workspace_client.Client) of the current workspace.\n",
+        "Functions are those of a [`Client`](#mosaic.features.runs.api.Client) of the current workspace.\n",
     ]
     parts.append(table(("function", ""), rows))
     parts += [f"::: {_path_of(name)}\n" for name in functions if name not in of_client]

@@ -10,10 +10,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolButton
 from tests.helpers.gui import click, find, pump, pump_for
 
-from mosaic.gui.app import Application
-from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft
-from mosaic.gui.panels.play_panel import PlayView
-from mosaic.gui.views.session_view import GRID, RAW, REPLAY, VIDEO, SessionView
+from mosaic.features.play.window import GRID, RAW, REPLAY, VIDEO, PlayView, SessionView
+from mosaic.features.play.window_draft import ActorDraft, ControlMode, GameDraft
+from mosaic.window.app import Application
 
 LAKE = GameDraft("FrozenLake-v1", {"env_kwargs": '{"is_slippery": false}', "seed": "3"})
 SAFE_PATH = (

@@ -10,15 +10,15 @@ from typing import Any
 from tests.helpers.daemons import ended
 from tests.helpers.gui import pump
 
-from mosaic.api.experiments import follow_runs, read_experiment, submit_missing
-from mosaic.api.play_payload import build_play_payload
-from mosaic.api.sweeps.sweep_loop import SweepLoop, open_study
-from mosaic.client import TrainerClient
-from mosaic.client.exports import ExportTask, export_zip
+from mosaic.base.run_payloads import build_eval_payload, build_payload, build_train_payload, with_seed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.submission.experiment_plan import plan_experiment
-from mosaic.submission.run_payloads import build_eval_payload, build_payload, build_train_payload, with_seed
+from mosaic.features.experiments.api import follow_runs, read_experiment, submit_missing
+from mosaic.features.experiments.core import plan_experiment
+from mosaic.features.play.core import build_play_payload
+from mosaic.features.sweeps.core_loop import SweepLoop, open_study
+from mosaic.trainer.client.exports import ExportTask, export_zip
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 def submit_training(

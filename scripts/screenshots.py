@@ -42,16 +42,17 @@ from screenshot_games import Games
 from screenshot_runs import make_experiment, make_room, make_runs, make_sweep, queue_run
 from tests.helpers.gui import close, find, pump, pump_for, settle
 
-from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.forms.game_configuration import GameConfiguration
-from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft
-from mosaic.gui.models.policy_form import runs_with_policy
-from mosaic.gui.panels import PAGES, RUN_TABS
-from mosaic.gui.panels.sweeps_panel import SweepsPage
-from mosaic.gui.views.replay_pair import ReplayPair
-from mosaic.gui.views.replay_view import ReplayView
+from mosaic.features.play.window_config import GameConfiguration
+from mosaic.features.play.window_draft import ActorDraft, ControlMode, GameDraft
+from mosaic.features.replay.window import ReplayView
+from mosaic.features.replay.window_pair import ReplayPair
+from mosaic.features.sweeps.window import SweepsPage
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.window.panels import PAGES, RUN_TABS
+from mosaic.window.runs import runs_with_policy
 
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")

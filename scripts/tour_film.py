@@ -23,11 +23,12 @@ from PySide6.QtWidgets import QApplication, QComboBox, QLineEdit, QTabWidget, QW
 from tests.helpers.daemons import ended
 from tests.helpers.gui import awaited, click, close, find, press, pump, pump_for
 
-from mosaic.client import TrainerClient, connect, read_daemon_address
+from mosaic.base.run_payloads import build_train_payload, with_seed
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.models.game_draft import GameDraft
-from mosaic.submission.run_payloads import build_train_payload, with_seed
+from mosaic.features.play.window_draft import GameDraft
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 ROOT = Path(__file__).parents[1]
 WINDOW_SIZE = (1280, 720)

@@ -20,10 +20,10 @@ from tests.helpers.command_server import SERVERS
 from tests.helpers.daemons import LiveDaemon, running_daemon
 from tests.helpers.fault_table import SEED_VARIABLE
 
-from mosaic.client import TrainerClient
-from mosaic.common.processes import identify, is_alive
+from mosaic.base.fastlane.lane_files import LANES_VARIABLE, reap_all
+from mosaic.base.processes import identify, is_alive
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
-from mosaic.fastlane.lane_files import LANES_VARIABLE, reap_all
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 PATIENCE_S = 60.0
 """How long what is on its way out may take. Only a test that leaks waits so long."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mosaic import __version__
-from mosaic.workers import ActingPolicy, WorkerDescription, python_module
+from mosaic.base.worker_registry import ActingPolicy, WorkerDescription, python_module
 
 if TYPE_CHECKING:
-    from mosaic.workers.actor_registry import ActorDescription
+    from mosaic.worker.actor_registry import ActorDescription
 
 WORKER_NAME = "bdi"
 
@@ -38,7 +38,7 @@ def describe_actor() -> ActorDescription:
     """Return the description of the actor `bdi:FILE`."""
     from bdi_worker.asl_source import list_examples
     from mosaic.contracts.setting_field import SettingField
-    from mosaic.workers.actor_registry import ActorDescription
+    from mosaic.worker.actor_registry import ActorDescription
 
     return ActorDescription(
         kind="bdi",

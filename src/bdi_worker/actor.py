@@ -10,9 +10,9 @@ import numpy as np
 from bdi_worker.asl_source import read_source
 from bdi_worker.percepts import find_perception
 from bdi_worker.plan_values import LearningAgent, build_learner
-from mosaic.arena.actors import Seat, Turn
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.play import ActorChoice
+from mosaic.worker.actors import Seat, Turn
 
 MAX_REPORTED = 20
 """Fallbacks that are written to the journal one by one."""

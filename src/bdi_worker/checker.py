@@ -10,16 +10,16 @@ from bdi_worker.policy import find_checkpoint, load_for_evaluation, read_agent
 from bdi_worker.schema_generator import SUPPORTED_OPTIONS, build_schema
 from bdi_worker.training import check_training
 from bdi_worker.worker_config import ALGORITHM, WorkerRequest, parse_request
-from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import FieldProblem
 from mosaic.contracts.model import refuse
 from mosaic.contracts.options import OPTIONS, value_at
 from mosaic.contracts.views import VerdictSummary
-from mosaic.envs import list_environments
-from mosaic.envs.factory import describe_env
-from mosaic.envs.render_check import require_rendering
-from mosaic.workers import checker_loop
-from mosaic.workers.checker_loop import CheckerRequest, Reply
+from mosaic.worker import checker_loop
+from mosaic.worker.checker_loop import CheckerRequest, Reply
+from mosaic.worker.envs import list_environments
+from mosaic.worker.envs.factory import describe_env
+from mosaic.worker.envs.render_check import require_rendering
+from mosaic.worker.evaluation_batches import batch_size
 
 FAMILIES = ("toy_text", "minigrid")
 

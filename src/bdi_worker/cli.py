@@ -19,7 +19,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 def main(argv: Sequence[str] | None = None) -> int:
     from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
-    from mosaic.workers.checker_loop import refuse_requests
+    from mosaic.worker.checker_loop import refuse_requests
 
     parser = argparse.ArgumentParser(prog="python -m bdi_worker.cli", description="MOSAIC's worker for BDI agents.")
     parser.add_argument("--config", metavar="PATH", help="a trainer payload or a bare worker config, as JSON")
@@ -48,10 +48,10 @@ def _run(args: argparse.Namespace) -> int:
 
     from bdi_worker import WORKER_NAME, launcher
     from bdi_worker.worker_config import read_request
-    from mosaic.common.workspace_trust import claim_if_new
+    from mosaic.base.workspace_trust import claim_if_new
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
-    from mosaic.run.worker_run import require_free_folder, run_folder, write_rejection
+    from mosaic.worker.worker_run import require_free_folder, run_folder, write_rejection
 
     if args.dry_run:
         from bdi_worker.checker import check_request

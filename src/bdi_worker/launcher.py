@@ -8,11 +8,12 @@ from bdi_worker import WORKER_NAME
 from bdi_worker.policy import load_for_evaluation, recording_header
 from bdi_worker.training import Training, check_training
 from bdi_worker.worker_config import BdiSettings, WorkerRequest
-from mosaic.arena.evaluation_batches import EvaluatedPolicy, play_batches
-from mosaic.arena.recorders import record_training
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import Checkpoint, Run
-from mosaic.run.worker_run import open_evaluation, open_training, require_checkpoint
+from mosaic.worker.checkpoints import Checkpoint
+from mosaic.worker.evaluation_batches import EvaluatedPolicy, play_batches
+from mosaic.worker.recorders import record_training
+from mosaic.worker.run import Run
+from mosaic.worker.worker_run import open_evaluation, open_training, require_checkpoint
 
 Job = Callable[[], None]
 

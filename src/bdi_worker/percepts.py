@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
-from mosaic.envs.families import find_entry
+from mosaic.worker.envs.families import find_entry
 
 Percept = tuple[str | int, ...]
 

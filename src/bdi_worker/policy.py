@@ -17,20 +17,20 @@ from bdi_worker.engine import Mind
 from bdi_worker.percepts import Perception, find_perception
 from bdi_worker.plan_values import LearningAgent, PlanValues, build_learner, check_labels
 from bdi_worker.worker_config import ALGORITHM, BdiSettings, WorkerRequest
-from mosaic.arena.evaluate import BATCH_SIZE
-from mosaic.arena.evaluation_batches import EvaluatedPolicy, first_evaluation_seed
-from mosaic.arena.recording import RecordingHeader
-from mosaic.arena.simulation import library_versions
-from mosaic.common.checkpoint_files import list_steps
+from mosaic.base.checkpoint_files import list_steps
+from mosaic.base.worker_registry import ActingPolicy
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, WrongWorker, problems_of, refuse_key
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import parse_contract
-from mosaic.envs import make
-from mosaic.envs.factory import find_family
-from mosaic.envs.reproducible import random_state_to_json
-from mosaic.run import Checkpoint, Run, last_good_checkpoint, load_checkpoint
-from mosaic.run.handle import LogMark
-from mosaic.workers import ActingPolicy
+from mosaic.worker.checkpoints import Checkpoint, last_good_checkpoint, load_checkpoint
+from mosaic.worker.envs import make
+from mosaic.worker.envs.factory import find_family
+from mosaic.worker.envs.reproducible import random_state_to_json
+from mosaic.worker.evaluation import BATCH_SIZE
+from mosaic.worker.evaluation_batches import EvaluatedPolicy, first_evaluation_seed
+from mosaic.worker.recording import RecordingHeader
+from mosaic.worker.run import LogMark, Run
+from mosaic.worker.simulation import library_versions
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from bdi_worker import WORKER_NAME, describe
 from bdi_worker.worker_config import ALGORITHM, BdiSettings, WorkerConfig
-from mosaic.workers.schema_fields import describe_fields, print_or_write, render_json
+from mosaic.worker.schema_fields import describe_fields, print_or_write, render_json
 
 SUPPORTED_OPTIONS = (
     *("kind", "tensorboard_dir", "video_mode", "grid_limit", "eval_capture_video", "policy_path"),

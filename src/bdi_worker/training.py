@@ -16,10 +16,11 @@ from bdi_worker.percepts import Perception, find_perception
 from bdi_worker.plan_values import LEARN, LearningAgent, build_learner, check_labels, end_episode
 from bdi_worker.policy import EpisodeStart, SavedAgent, make_env, read_agent, save_agent
 from bdi_worker.worker_config import BdiSettings
-from mosaic.arena.tapped_env import TappedEnv
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of
-from mosaic.envs.reproducible import HASH_INTERVAL, hash_observation, random_state, restore_random_state
-from mosaic.run import Checkpoint, Run
+from mosaic.worker.checkpoints import Checkpoint
+from mosaic.worker.envs.reproducible import HASH_INTERVAL, hash_observation, random_state, restore_random_state
+from mosaic.worker.recorders import TappedEnv
+from mosaic.worker.run import Run
 
 MAX_FALLBACKS = 50
 """After this many successive steps without an action of the agent, the run fails."""

@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from bdi_worker import WORKER_NAME
+from mosaic.base.worker_registry import name_worker
 from mosaic.contracts.errors import ConfigRefused, refuse_key, unknown_name_error
 from mosaic.contracts.model import Contract, RunId, parse_contract
 from mosaic.contracts.options import CONFIG_PATH
 from mosaic.contracts.payload import AnyPath, EnvId, EnvKwargs, Payload, SafeName
-from mosaic.envs.user_modules import allow_imports
-from mosaic.workers import name_worker
+from mosaic.worker.envs.user_modules import allow_imports
 
 ALGORITHM = "bdi_q"
 _WORKER_NAMES = (WORKER_NAME, "bdi_worker")

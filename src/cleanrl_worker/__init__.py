@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic import __version__
-from mosaic.workers import ActingPolicy, WorkerDescription, python_module
+from mosaic.base.worker_registry import ActingPolicy, WorkerDescription, python_module
 
 
 def describe() -> WorkerDescription:

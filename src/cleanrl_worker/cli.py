@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return serve()
         except ModuleNotFoundError as error:
-            from mosaic.workers.checker_loop import refuse_requests
+            from mosaic.worker.checker_loop import refuse_requests
 
             return refuse_requests("cleanrl", error, "mosaic-rl[train]")
     if args.config is None:
@@ -76,7 +76,7 @@ def _run_dry_run(args: argparse.Namespace) -> int:
     from cleanrl_worker.shell import launcher
     from cleanrl_worker.shell.checker import check_request, format_summary
     from mosaic.contracts.folder import RUN_DIR_VARIABLE
-    from mosaic.run.worker_run import run_folder
+    from mosaic.worker.worker_run import run_folder
 
     request = _parse_request(args)
     if not os.environ.get(RUN_DIR_VARIABLE):
@@ -91,10 +91,10 @@ def _run_worker(args: argparse.Namespace) -> int:
 
     from cleanrl_worker.shell import launcher
     from cleanrl_worker.shell.worker_config import WORKER_NAME
-    from mosaic.common.workspace_trust import claim_if_new
+    from mosaic.base.workspace_trust import claim_if_new
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
-    from mosaic.run.worker_run import TRAINING_CAPABILITIES, require_free_folder, run_folder, write_rejection
+    from mosaic.worker.worker_run import TRAINING_CAPABILITIES, require_free_folder, run_folder, write_rejection
 
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from mosaic.submission.unknown_algorithms import unknown_algorithm_error
+from mosaic.base.algorithm_schema import unknown_algorithm_error
 
 WIDE_NETWORK_THREADS = 2
 """Threads for layers of a few hundred units and for convolutions: 1.2 to 1.7 times the speed of one on idle cores."""

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from mosaic.api.attached_run import AttachedRun
-    from mosaic.api.duel_results import DuelResult
-    from mosaic.api.experiment import Experiment
-    from mosaic.api.group_comparison import ComparisonResult
-    from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries
-    from mosaic.api.policy import Policy
-    from mosaic.api.submitted_run import EvaluationResult, Run, Runs
-    from mosaic.api.sweeps.sweep_result import SweepResult
-    from mosaic.api.workspace_client import (
+    from mosaic.contracts.errors import (
+        BadInput,
+        ConfigRefused,
+        MissingExtra,
+        MosaicError,
+        NoDaemon,
+        NotAllowed,
+        RunEnded,
+        UnknownName,
+    )
+    from mosaic.features.experiments.api import Experiment
+    from mosaic.features.experiments.core_comparison import ComparisonResult
+    from mosaic.features.play.api import DuelResult
+    from mosaic.features.runs.api import (
         Client,
         check,
         compare,
@@ -35,32 +40,50 @@ if TYPE_CHECKING:
         sweep,
         train,
     )
-    from mosaic.contracts.errors import (
-        BadInput,
-        ConfigRefused,
-        MissingExtra,
-        MosaicError,
-        NoDaemon,
-        NotAllowed,
-        RunEnded,
-        UnknownName,
-    )
+    from mosaic.features.runs.api_attached import AttachedRun
+    from mosaic.features.runs.api_run import Episodes, EvaluationResult, Metrics, MetricSeries, Run, Runs
+    from mosaic.features.sweeps.api import SweepResult
+    from mosaic.worker.policies import Policy
 
 _MODULES = {
-    "mosaic.api.attached_run": ("AttachedRun",),
-    "mosaic.api.duel_results": ("DuelResult",),
-    "mosaic.api.experiment": ("Experiment",),
-    "mosaic.api.group_comparison": ("ComparisonResult",),
-    "mosaic.api.metric_arrays": ("Episodes", "MetricSeries", "Metrics"),
-    "mosaic.api.policy": ("Policy",),
-    "mosaic.api.submitted_run": ("EvaluationResult", "Run", "Runs"),
-    "mosaic.api.sweeps.sweep_result": ("SweepResult",),
-    "mosaic.api.workspace_client": (
-        *("Client", "check", "compare", "connect", "duel", "experiment", "get_run", "load_policy"),
-        *("play", "runs", "start_run", "submit", "sweep", "train"),
+    "mosaic.features.runs.api_attached": ("AttachedRun",),
+    "mosaic.features.play.api": ("DuelResult",),
+    "mosaic.features.experiments.api": ("Experiment",),
+    "mosaic.features.experiments.core_comparison": ("ComparisonResult",),
+    "mosaic.features.runs.api_run": (
+        "Episodes",
+        "MetricSeries",
+        "Metrics",
+        "EvaluationResult",
+        "Run",
+        "Runs",
+    ),
+    "mosaic.worker.policies": ("Policy",),
+    "mosaic.features.sweeps.api": ("SweepResult",),
+    "mosaic.features.runs.api": (
+        "Client",
+        "check",
+        "compare",
+        "connect",
+        "duel",
+        "experiment",
+        "get_run",
+        "load_policy",
+        "play",
+        "runs",
+        "start_run",
+        "submit",
+        "sweep",
+        "train",
     ),
     "mosaic.contracts.errors": (
-        *("BadInput", "ConfigRefused", "MissingExtra", "MosaicError", "NoDaemon", "NotAllowed", "RunEnded"),
+        "BadInput",
+        "ConfigRefused",
+        "MissingExtra",
+        "MosaicError",
+        "NoDaemon",
+        "NotAllowed",
+        "RunEnded",
         "UnknownName",
     ),
 }

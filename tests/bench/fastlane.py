@@ -32,8 +32,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from tests.bench.process_turns import run_alternately, running_time_s
 
-from mosaic.fastlane import NO_REQUEST, FrameRequest, FrameTap, LaneReader, LaneView, LaneWriter, lanes_folder, reap_all
-from mosaic.fastlane.lane_files import LANES_VARIABLE, lanes_root
+from mosaic.base.fastlane import (
+    NO_REQUEST,
+    FrameRequest,
+    FrameTap,
+    LaneReader,
+    LaneView,
+    LaneWriter,
+    lanes_folder,
+    reap_all,
+)
+from mosaic.base.fastlane.lane_files import LANES_VARIABLE, lanes_root
 
 HEIGHT, WIDTH = 400, 600
 FRAME_METADATA: dict[str, Any] = {"episode": 1, "step": 1, "reward": 1.0, "episodic_return": 1.0, "render_s": 0.0}
@@ -70,7 +79,7 @@ def bench_writer() -> None:
     lane = LaneWriter(folder, 0)
     found = time_calls(lane.is_due, 200_000)
     print(f"writer   is_due without a viewer {statistics.median(found) * 1e9:.0f} ns")
-    from mosaic import envs
+    from mosaic.worker import envs
 
     env = envs.make("CartPole-v1")
     env.reset(seed=1)

@@ -23,11 +23,11 @@ from tests.bench.fastlane import format_spread
 from tests.helpers.daemons import LiveDaemon
 from tests.helpers.gui import close, pump
 
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import build_payload
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.panels.fastlane_panel import FastLaneTab
-from mosaic.submission.run_payloads import build_payload
+from mosaic.features.watch.window import FastLaneTab
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 TAB_TRAININGS = (
     ("ppo", "CartPole-v1"),

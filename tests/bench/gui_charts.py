@@ -17,9 +17,9 @@ import pyqtgraph as pg
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication, QWidget
 
-from mosaic.gui import theme
-from mosaic.gui.models.series import Floats
-from mosaic.gui.views.chart import Chart
+from mosaic.window import theme
+from mosaic.window.chart import Chart
+from mosaic.window.curves import Floats
 
 CHART_SIZE_PX = (900, 500)
 

@@ -26,8 +26,8 @@ from tests.helpers.daemons import LiveDaemon, scripted
 from tests.helpers.gui import close, pump
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.views.chart import Chart
+from mosaic.window.app import Application
+from mosaic.window.chart import Chart
 
 TAG = "scripted/step"
 

@@ -36,10 +36,10 @@ from tests.bench.load import make_runs
 from tests.helpers.daemons import LiveDaemon, scripted
 from tests.helpers.gui import close, pump
 
+from mosaic.base.fastlane import lanes_folder
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.fastlane import lanes_folder
-from mosaic.gui.app import Application
-from mosaic.gui.views.frames_view import FramesView
+from mosaic.window.app import Application
+from mosaic.window.frames import FramesView
 
 LANE_WRITER = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
 LANES_PER_RUN, FRAME_SIZE_PX, RATE_HZ = 4, 300, 30
@@ -119,7 +119,7 @@ from pathlib import Path
 from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtWidgets import QApplication
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
+from mosaic.window.app import Application
 
 class Watch(QObject):
     def eventFilter(self, watched, event):

@@ -59,7 +59,7 @@ STUB_ATTRIBUTES: dict[str, dict[str, Any]] = {
     },
     "mosaic": {"__version__": "0"},
     "mosaic.contracts.errors": {"problems_of": _identity_decorator},
-    "mosaic.envs.atari": {"FRAME_SIZE_PX": 84, "FRAME_STACK": 4},
+    "mosaic.worker.envs.atari": {"FRAME_SIZE_PX": 84, "FRAME_STACK": 4},
 }
 
 

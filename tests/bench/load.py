@@ -30,17 +30,17 @@ import psutil
 from tests.helpers.daemons import LiveDaemon, scripted, wait_for
 from ulid import ULID
 
-from mosaic.client import TrainerClient, connect, read_daemon_address
-from mosaic.common.auth_proof import TOKEN_KEY
-from mosaic.common.files import write_json, write_text
+from mosaic.base.files import write_json, write_text
+from mosaic.base.handshake import TOKEN_KEY
+from mosaic.base.journal import MAX_LINE_BYTES, Journal
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.contracts.views import MetricsCursor
-from mosaic.journal import Journal
-from mosaic.journal.follow import MAX_LINE_BYTES
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 CALLS = ("list", "get", "submit", "cancel")
 LISTED = 50

@@ -21,7 +21,7 @@ import numpy as np
 
 from cleanrl_worker.environments.atari import AtariEnvs
 from cleanrl_worker.environments.parallel import ParallelEnvs
-from mosaic import envs
+from mosaic.worker import envs
 
 NUM_ENVS = {"HalfCheetah-v5": 16, "BreakoutNoFrameskip-v4": 64}
 STEPS = {"HalfCheetah-v5": 500, "BreakoutNoFrameskip-v4": 40}

@@ -32,12 +32,11 @@ from tests.helpers.daemons import LiveDaemon
 from tests.helpers.gui import click, close, find, pump, pump_for
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.models.game_draft import PlayRequest
-from mosaic.gui.panels.play_panel import PlayView
-from mosaic.gui.views.frame_grid import FrameGrid
-from mosaic.gui.views.session_view import GRID, VIDEO, SessionView
-from mosaic.gui.views.symbol_grid import SymbolGridView
+from mosaic.features.play.window import GRID, VIDEO, PlayView, SessionView
+from mosaic.features.play.window_board import SymbolGridView
+from mosaic.features.play.window_draft import PlayRequest
+from mosaic.window.app import Application
+from mosaic.window.frames import FrameGrid
 
 RATE_HZ = 60.0
 LIMIT_MS = 120_000

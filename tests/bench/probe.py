@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 from tests.bench.process_turns import Span, run_alternately, running_time_s
 
-from mosaic.client import TrainerClient, connect
+from mosaic.base.fastlane import LaneReader, lane_indices, lanes_folder
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.fastlane import LaneReader, lane_indices, lanes_folder
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "scripts" / "ppo_cartpole.py"
 RATE_HZ = 30.0

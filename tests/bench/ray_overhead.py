@@ -18,9 +18,9 @@ from pathlib import Path
 from tests.helpers.daemons import LiveDaemon, ended, environment
 from tests.helpers.ray_cluster import running_cluster
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.trainer_client import TrainerClient
 from mosaic.trainer.executors.ray_cluster import STREAM_VARIABLE
 
 

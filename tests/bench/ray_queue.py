@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.helpers.daemons import LiveDaemon, environment, scripted
 from tests.helpers.ray_cluster import running_cluster
 
+from mosaic.base.journal import read_all
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.journal import read_all
 from mosaic.trainer.executors.ray_cluster import STREAM_VARIABLE
 
 NODE = "127.0.0.4"

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from cleanrl_worker.environments.episode_log import EpisodeLog
 from cleanrl_worker.shell.launcher import build_job
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic.arena import recorders
-from mosaic.arena.recorders import RunRecorder
 from mosaic.contracts.folder import RunFolder
+from mosaic.worker import recorders
+from mosaic.worker.recorders import RunRecorder
 
 PAIRS = 8
 AIM = 0.98

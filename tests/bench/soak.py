@@ -30,12 +30,12 @@ import psutil
 from tests.helpers.daemons import LiveDaemon, scripted, wait_for
 
 import mosaic
-from mosaic.client import TrainerClient
+from mosaic.base.fastlane.lane_files import LANES_VARIABLE
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, Workspace
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import RunView
-from mosaic.fastlane.lane_files import LANES_VARIABLE
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 ACTIVE_STAGES = [stage for stage in Stage if stage is not Stage.FINISHED]
 SAMPLE_S = 5.0

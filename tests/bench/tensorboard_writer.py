@@ -18,7 +18,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import Run
+from mosaic.worker.run import Run
 
 ROUNDS = 9
 UPDATES = 400

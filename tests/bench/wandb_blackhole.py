@@ -23,11 +23,12 @@ from typing import Any
 from tests.bench.process_turns import TURN_S, Span, running_time_s
 from tests.helpers.wandb_server import KEY, WandbServer
 
-from mosaic.client import TrainerClient, connect
-from mosaic.common.processes import is_alive
+from mosaic.base.journal import read_all
+from mosaic.base.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.journal import read_all
 from mosaic.keeper.tree import read_process
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 WARMUP_S = 10.0
 """A new daemon's checkers warm up, which would slow the first run."""

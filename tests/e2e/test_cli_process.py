@@ -15,9 +15,9 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import wait_for
 
 from mosaic.cli.main import COMMANDS
-from mosaic.client import connect, read_daemon_address
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.connect import connect, read_daemon_address
 
 LONG = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "20000000", "--json")
 

@@ -23,13 +23,13 @@ from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.held_worker import HELD_AT, install_held_worker
 
 from cleanrl_worker.registry import ALGORITHMS
-from mosaic.client import TrainerClient
+from mosaic.base.journal import read_all
+from mosaic.base.run_payloads import build_eval_payload
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
-from mosaic.journal import read_all
-from mosaic.run import last_good_checkpoint
-from mosaic.run.torchfile import METADATA
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.torch_files import METADATA
 
 Json = dict[str, Any]
 Curves = dict[str, list[tuple[int, float]]]

@@ -18,15 +18,14 @@ from tests.helpers.gui import click, find, pump, type_text
 from tests.helpers.gui_fixtures import make_program, program, qapp, settings_path, the_window_is_quiet
 from tests.helpers.llm_server import fails, running_llm_server, says
 
-from mosaic.api.replays import replay_episodes
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.views import SessionState
-from mosaic.gui.app import Application
-from mosaic.gui.models.game_draft import ActorDraft, ControlMode, GameDraft
-from mosaic.gui.models.play_sessions import PlaySession
-from mosaic.gui.panels.play_panel import PlayView
-from mosaic.gui.views.session_view import GRID, RAW, VIDEO, SessionView
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.features.play.window import GRID, RAW, VIDEO, PlayView, SessionView
+from mosaic.features.play.window_draft import ActorDraft, ControlMode, GameDraft
+from mosaic.features.play.window_sessions import PlaySession
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 __all__ = ["make_program", "program", "qapp", "settings_path", "the_window_is_quiet"]
 plugins, workspace, live, trainer = shared_daemon.FIXTURES

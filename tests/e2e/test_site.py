@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mosaic.base.algorithm_schema import load_algorithms
 from mosaic.cli.main import COMMANDS
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.states import Stage
-from mosaic.submission.algorithm_schema import load_algorithms
 
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(
@@ -55,8 +55,8 @@ def test_commands_algorithms_events_and_stages_are_on_their_pages(site: Path) ->
 
 def test_the_python_api_has_signatures_and_sentences(site: Path) -> None:
     text = (site / "reference" / "python.html").read_text()
-    assert 'id="mosaic.api.workspace_client.Client.train"' in text
-    assert 'id="mosaic.api.submitted_run.Run.evaluate"' in text
+    assert 'id="mosaic.features.runs.api.Client.train"' in text
+    assert 'id="mosaic.features.runs.api_run.Run.evaluate"' in text
 
 
 def test_drawings_are_part_of_their_pages_and_no_marker_is_left(site: Path) -> None:

@@ -18,11 +18,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, wait_for
 
-from mosaic.client import connect
+from mosaic.base.journal import read_all
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
-from mosaic.journal import read_all
-from mosaic.run import last_good_checkpoint
+from mosaic.trainer.client.connect import connect
+from mosaic.worker.checkpoints import last_good_checkpoint
 
 Points = dict[str, list[tuple[int, float, float]]]
 

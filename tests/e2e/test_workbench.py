@@ -16,12 +16,12 @@ from tests.helpers.daemons import ended, wait_for
 from tests.helpers.gui import click, find, finish_calls, press, pump, type_text
 from tests.helpers.gui_fixtures import make_program, program, qapp, settings_path, the_window_is_quiet
 
-from mosaic.client import connect
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.names import RETURN_TAG
 from mosaic.contracts.views import RunView
-from mosaic.gui.app import Application
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.trainer.client.connect import connect
+from mosaic.window.app import Application
 
 __all__ = ["make_program", "program", "qapp", "settings_path", "the_window_is_quiet"]
 

@@ -17,13 +17,12 @@ from tests.helpers.run_folders import make_run_folder
 from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from mosaic.client import TrainerClient
-from mosaic.common.checkpoint_files import is_intact, list_steps
+from mosaic.base.checkpoint_files import is_intact, list_steps
+from mosaic.base.journal import read_all
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import read_all
-from mosaic.run import Checkpoint, last_good_checkpoint
-from mosaic.run.checkpoints import recover_interrupted_writes, write
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import Checkpoint, last_good_checkpoint, recover_interrupted_writes, write
 
 CHILD = Path(__file__).parents[1] / "helpers" / "run_child.py"
 KILLS = count_kills(12)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from ulid import ULID
 
+from mosaic.base.store import Index
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.store import Index
 from mosaic.trainer.records import STALLED_AFTER_S, Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.scheduler import start_order

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import running_daemon, scripted, wait_for
 
-from mosaic.client import TrainerClient, read_daemon_address
 from mosaic.contracts.errors import ReadOnlyWorkspace
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.connect import read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 def test_a_copy_leaves_the_processes_of_the_original_alone(

@@ -24,18 +24,19 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.fault_table import count_kills
 from tests.helpers.streams import telemetry
 
-from mosaic.client import TrainerClient, connect, read_daemon_address
-from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY, TOKEN_KEY
-from mosaic.common.files import write_json
-from mosaic.common.processes import own_identity
+from mosaic.base.files import write_json
+from mosaic.base.handshake import NONCE_KEY, PROOF_KEY, TOKEN_KEY
+from mosaic.base.journal import read_all
+from mosaic.base.processes import own_identity
+from mosaic.base.store.index_schema import MAX_CHECKED_BYTES
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
 from mosaic.contracts.events import RecordChanged
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import Attempt
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
-from mosaic.journal import read_all
-from mosaic.store.index_schema import MAX_CHECKED_BYTES
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 FALSE_PROOF = ((NONCE_KEY, "0" * 32), (PROOF_KEY, "0" * 64))
 KILLS = count_kills(3)

@@ -13,10 +13,10 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, environment, scripted, wait_for
 from tests.helpers.probe_scripts import start_script
 
-from mosaic.client import read_daemon_address
-from mosaic.common.files import write_json
-from mosaic.common.processes import identify, is_alive
+from mosaic.base.files import write_json
+from mosaic.base.processes import identify, is_alive
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.connect import read_daemon_address
 from mosaic.trainer.daemon import Daemon
 from mosaic.trainer.scheduler import Slots
 

@@ -8,11 +8,11 @@ import pytest
 from tests.helpers.daemons import ended
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.client import TrainerClient
-from mosaic.common.checkpoint_files import list_steps
+from mosaic.base.checkpoint_files import list_steps
 from mosaic.contracts.errors import CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import last_good_checkpoint, load_checkpoint
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import last_good_checkpoint, load_checkpoint
 
 
 def flip_weights(folder: RunFolder) -> None:

@@ -10,8 +10,9 @@ import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
-from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 def damage_header(index: Path) -> None:

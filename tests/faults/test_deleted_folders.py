@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
-from mosaic.client import TrainerClient
-from mosaic.common.files import write_text
-from mosaic.common.processes import is_alive
+from mosaic.base.files import write_text
+from mosaic.base.processes import is_alive
+from mosaic.base.store import Index
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.store import Index
+from mosaic.trainer.client.trainer_client import TrainerClient
 from mosaic.trainer.records import Records
 
 pytestmark = pytest.mark.may_log("record_restored", "record_unreadable")

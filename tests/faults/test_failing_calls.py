@@ -21,12 +21,12 @@ from tests.helpers.failing_calls import ERRORS, Failure
 from tests.helpers.keeper_runs import KeeperRun, python, send_launch
 from tests.helpers.run_folders import events
 
-from mosaic.client import TrainerClient
+from mosaic.base.journal import read_all
 from mosaic.contracts.errors import MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import RunRecord
-from mosaic.journal import read_all
-from mosaic.run import last_good_checkpoint
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import last_good_checkpoint
 
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))
 pytestmark = pytest.mark.timeout(0 if IS_FULL else 120)

@@ -18,13 +18,13 @@ from tests.helpers.probe_scripts import script_payload
 from tests.helpers.recordings import record_episodes
 from tests.helpers.worker_runs import small
 
-from mosaic.api.replays import replay_episodes
-from mosaic.client import TrainerClient
-from mosaic.common.workspace_trust import MARK_PREFIX, has_mark, mark_own
+from mosaic.base.workspace_trust import MARK_PREFIX, has_mark, mark_own
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, ReadOnlyWorkspace
 from mosaic.contracts.folder import RECORDING_NAME, TRUST_VARIABLE, Workspace
 from mosaic.contracts.payload import Imports
-from mosaic.envs import user_modules
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.envs import user_modules
 
 pytestmark = pytest.mark.may_log("index_rebuilt", "run_not_started")
 MODULE = "canary_env"

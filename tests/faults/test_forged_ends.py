@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, wait_for
 
-from mosaic.client import TrainerClient
-from mosaic.common.processes import is_alive
+from mosaic.base.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import RunRecord
 from mosaic.keeper.launch_spec import parse_launch
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 FORGER = """
 import json, os, sys, time

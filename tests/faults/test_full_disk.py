@@ -15,10 +15,10 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.run_folders import events, make_run_folder
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import DiskFull
 from mosaic.contracts.folder import Workspace
-from mosaic.run import last_good_checkpoint
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import last_good_checkpoint
 
 CHILD = Path(__file__).parents[1] / "helpers" / "run_child.py"
 
@@ -125,7 +125,7 @@ def test_the_model_file_of_a_finished_training_waits_for_space(tmp_path: Path, m
             raise errors.pop()
         path.write_text("model", encoding="utf-8")
 
-    monkeypatch.setattr("mosaic.run.torchfile.save_state_dict", save_when_there_is_space)
+    monkeypatch.setattr("mosaic.worker.torch_files.save_state_dict", save_when_there_is_space)
     folder = train_here(make_run_folder(tmp_path), small(total_timesteps=64))
     assert [event["code"] for event in events(folder, "warning")] == ["model_failed"]
     assert [event["outcome"] for event in events(folder, "finished")] == ["succeeded"]

@@ -21,22 +21,21 @@ from hypothesis import strategies as st
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.fuzzing import NUMBERS, TEXTS, VALUES, changed, damaged
 
-from mosaic.client import TrainerClient, connect, read_daemon_address
-from mosaic.common import checkpoint_files
-from mosaic.common.auth_proof import TOKEN_KEY
-from mosaic.common.console_parser import ConsoleParser
+from mosaic.base import checkpoint_files
+from mosaic.base.console_parser import ConsoleParser
+from mosaic.base.handshake import TOKEN_KEY
+from mosaic.base.store import Index
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, NoDaemon
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, RunRecord, Stage
-from mosaic.run import Run, last_good_checkpoint, load_checkpoint
-from mosaic.run.handle import Inbox
-from mosaic.store import Index
+from mosaic.features.train.daemon import check_run
 from mosaic.trainer.checkers import Checkers
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 from mosaic.trainer.executors.local import LocalExecutor
 from mosaic.trainer.gpus import MpsServers
-from mosaic.trainer.handlers.train import check_run
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.run_import import import_run
@@ -44,6 +43,8 @@ from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.services import Services
 from mosaic.trainer.supervisor import Supervisor
 from mosaic.trainer.trash import move_to_trash
+from mosaic.worker.checkpoints import last_good_checkpoint, load_checkpoint
+from mosaic.worker.run import Inbox, Run
 
 FACTOR = int(os.environ.get("MOSAIC_FULL_SWEEP") or 0) * 50 or 1
 pytestmark = pytest.mark.timeout(120 if FACTOR == 1 else 0)

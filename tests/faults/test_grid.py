@@ -24,16 +24,16 @@ from tests.helpers.sidecar_runs import environment
 from tests.helpers.wandb_server import WandbServer
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.client import TrainerClient
-from mosaic.common.processes import is_alive
+from mosaic.base.journal import read_all
+from mosaic.base.processes import is_alive
+from mosaic.base.run_payloads import build_eval_payload
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, Stage
 from mosaic.contracts.views import RunView
-from mosaic.journal import read_all
-from mosaic.sidecar import sync_state
-from mosaic.sidecar.wandb_sync import sync_run
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.features.tracking.sidecar import sync_state
+from mosaic.features.tracking.sidecar.wandb_sync import sync_run
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 ENDS = {
     "daemon": "cancelled",

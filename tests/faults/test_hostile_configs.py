@@ -14,9 +14,9 @@ from tests.helpers.daemons import ended, install_scripted_worker
 from tests.helpers.probe_scripts import caller_environment, script_payload
 from tests.helpers.worker_runs import small
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 CANARY_VARIABLE = "MOSAIC_TEST_CANARY"
 MODULE = f"import os\nopen(os.environ[{CANARY_VARIABLE!r}], 'w').close()\n"
@@ -64,7 +64,7 @@ def canary(tmp_path: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     (plugins / "canary_module.py").write_text(MODULE)
     monkeypatch.setenv(CANARY_VARIABLE, str(path))
     # As from another program: this client would list the modules that its own user names, so that they are imported.
-    monkeypatch.setattr("mosaic.client.trainer_client.with_imports", dict)
+    monkeypatch.setattr("mosaic.trainer.client.trainer_client.with_imports", dict)
     return path
 
 

@@ -20,13 +20,13 @@ from tests.helpers.daemons import ended, scripted
 from tests.helpers.worker_runs import small
 
 import mosaic as package
-from mosaic.client import TrainerClient
-from mosaic.client.file_transfer import pack_run
 from mosaic.contracts.errors import BadInput, NotAllowed, NotTrusted
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.trainer import run_import
 from mosaic.trainer.admission import require_trust
+from mosaic.trainer.client.file_transfer import pack_run
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 MODULES = ("numpy", "secrets", "json", "gymnasium", "sitecustomize")
@@ -184,7 +184,9 @@ def test_a_module_that_an_imported_environment_id_names_needs_trust(
 ) -> None:
     """F45: by resume, eval and resubmit alike, even where the user allows the module for other runs."""
     run_id, canary = imported
-    refusal = r"was imported and would import the module 'evil_envs' \(--env-id: evil_envs:Evil-v0\).*--trust"
+    refusal = (
+        r"was imported and would import the module 'evil_envs' \((?:--env-id|env_id): evil_envs:Evil-v0\).*--trust"
+    )
     with pytest.raises(NotTrusted, match=refusal):
         trainer.resume(run_id, 128)
     for arguments in (("resume", run_id, "--total-timesteps", "128"), ("resubmit", run_id), ("eval", run_id)):

@@ -31,12 +31,14 @@ from tests.helpers.hostile_trainer import (
 )
 
 from mosaic import connect as connect_api
-from mosaic.cli.cli_context import CliContext
+from mosaic.cli.context import CliContext
 from mosaic.cli.main import main
-from mosaic.client import RemoteTrainer, TrainerClient, connect_remote, file_transfer, trainer_client
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, BadReply, MosaicError, NotAllowed
 from mosaic.contracts.views import MetricsCursor
+from mosaic.trainer.client import file_transfer, trainer_client
+from mosaic.trainer.client.remote_trainer import RemoteTrainer, connect_remote
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Trainer"]
 VERBS = {verb.name: verb.GetOptions().Extensions[pb.verb] for verb in SERVICE.methods}
@@ -238,7 +240,7 @@ def test_a_stream_that_does_not_end_is_cut(
     liar: HostileTrainer, client: TrainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F56: of empty messages, too; a file is read no further than its stated size."""
-    monkeypatch.setattr("mosaic.client.daemon_channel.DaemonChannel.stream.__defaults__", (False, 100_000))
+    monkeypatch.setattr("mosaic.trainer.client.daemon_channel.DaemonChannel.stream.__defaults__", (False, 100_000))
 
     def endless(reply: Any) -> Callable[[Any], Iterator[Any]]:
         def answer(_: Any) -> Iterator[Any]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mosaic.base.journal import Journal
+from mosaic.base.store import Index
+from mosaic.base.store.ingest import JOURNAL, ingest
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import RunRecord
-from mosaic.journal import Journal
-from mosaic.store import Index
-from mosaic.store.ingest import JOURNAL, ingest
 
 
 @pytest.fixture

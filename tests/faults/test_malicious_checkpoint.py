@@ -14,10 +14,10 @@ from tests.helpers.daemons import ended
 from tests.helpers.run_folders import forge_state
 from tests.helpers.worker_runs import small
 
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import build_eval_payload
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 class CreatesFolder:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
 
-from mosaic.client import TrainerClient
-from mosaic.common.checkpoint_files import is_intact, list_steps
-from mosaic.common.processes import is_alive
+from mosaic.base.checkpoint_files import is_intact, list_steps
+from mosaic.base.journal import read_all
+from mosaic.base.processes import is_alive
 from mosaic.contracts.errors import ReadOnlyWorkspace
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.journal import read_all
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 pytestmark = pytest.mark.may_log("workspace_gone")
 TRAINING: dict[str, Any] = {

@@ -16,12 +16,13 @@ import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, environment, wait_for
 
-from mosaic.client import TrainerClient, connect, read_daemon_address
-from mosaic.common.files import write_json
-from mosaic.common.processes import identify
+from mosaic.base.files import write_json
+from mosaic.base.processes import identify
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 def start_process(workspace: Workspace, plugins: Path) -> subprocess.Popen[str]:
@@ -126,7 +127,7 @@ def test_a_daemon_that_was_killed_raises_no_false_alarm(workspace: Workspace, pl
 
 HANGING_WORKER = """
 import sys
-from mosaic.workers import WorkerDescription
+from mosaic.base.worker_registry import WorkerDescription
 
 def describe():
     checker = (sys.executable, "-S", "-c", "import sys, time; sys.stdin.readline(); time.sleep(600)")

@@ -12,10 +12,10 @@ import pytest
 from tests.helpers.commands import MOSAIC, PATIENCE_S, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 
-from mosaic.client import TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, StorageFailed
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 CONFIG = "metadata.worker.config"
 

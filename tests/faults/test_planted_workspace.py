@@ -12,10 +12,10 @@ import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, running_daemon
 
-from mosaic.client import read_daemon_address
-from mosaic.common.processes import own_identity
+from mosaic.base.processes import own_identity
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
+from mosaic.trainer.client.connect import read_daemon_address
 
 NOBODY = 65534
 only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
-from mosaic.client import TrainerClient
+from mosaic.base.journal import Journal
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import MetricSeries
-from mosaic.journal import Journal
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 POISON: dict[str, str | bytes] = {
     "seq beyond 64 bits": '{"seq": 1' + "0" * 30 + ', "kind": "x", "at": 1}',

@@ -17,9 +17,9 @@ from tests.helpers.commands_by_kind import EXTRA, READING
 from tests.helpers.hostile_runs import copy_with_name, finished_runs, poison_workspace
 from tests.helpers.worker_runs import small
 
-from mosaic.client import connect
+from mosaic.base.run_payloads import build_eval_payload
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.trainer.client.connect import connect
 
 HOSTILE = (
     "evil\x1b]0;title\x07\x1b]52;c;QQ==\x1b\\\x1b]8;;http://evil\x1b\\link\x1b[2J\x1b[8m\x9b41m\x1b[45m"

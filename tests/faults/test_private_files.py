@@ -15,11 +15,11 @@ import pytest
 from tests.helpers.daemons import ended, environment, scripted, wait_for
 from tests.helpers.worker_runs import small
 
-from mosaic.client import connect
-from mosaic.common.processes import identify, is_alive
+from mosaic.base.fastlane import lane_indices, lanes_folder
+from mosaic.base.fastlane.lane_files import lanes_root
+from mosaic.base.processes import identify, is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.fastlane import lane_indices, lanes_folder
-from mosaic.fastlane.lane_files import lanes_root
+from mosaic.trainer.client.connect import connect
 
 NOBODY = 65534
 

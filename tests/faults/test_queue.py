@@ -19,12 +19,13 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.probe_scripts import start_script, write_script
 
-from mosaic.client import TrainerClient, connect
-from mosaic.common.user_folders import config_folder
+from mosaic.base.files import config_folder
+from mosaic.base.journal import read_all
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import Stage
-from mosaic.journal import read_all
 from mosaic.trainer.caller_environments import CallerEnvironments
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 QUEUED_RUNS = 1000 if os.environ.get("MOSAIC_FULL_SWEEP") else 60
 ACTIVE_STAGES = [stage.value for stage in Stage if stage is not Stage.FINISHED]

@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.helpers.daemons import LiveDaemon, ended, wait_for
 from tests.helpers.worker_runs import small
 
-from mosaic.client import TrainerClient
-from mosaic.common.processes import boot_id, is_alive
-from mosaic.common.workspace_trust import mark_own
+from mosaic.base.processes import boot_id, is_alive
+from mosaic.base.workspace_trust import mark_own
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 OTHER_BOOT = "00000000-1111-2222-3333-444444444444"
 

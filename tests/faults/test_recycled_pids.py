@@ -11,9 +11,10 @@ import sys
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
-from mosaic.client import TrainerClient, read_daemon_address
-from mosaic.common.processes import identify, is_alive
+from mosaic.base.processes import identify, is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.trainer.client.connect import read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 @pytest.mark.parametrize("difference", ["start", "boot_id"])

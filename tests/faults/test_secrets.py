@@ -16,13 +16,13 @@ from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
 from tests.helpers.wandb_server import WandbServer
 
-from mosaic import secrets
-from mosaic.client import TrainerClient
-from mosaic.common.user_folders import config_folder
+from mosaic.base import secret_store as secrets
+from mosaic.base.files import config_folder
+from mosaic.base.secret_store import secrets_path as secret_file
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import RecordChanged
 from mosaic.contracts.folder import Workspace
-from mosaic.secrets import secrets_path as secret_file
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 CANARY = "canary0123456789abcdef0123456789abcdef01"
 PASSWORD = "canaryproxypassword"

@@ -26,12 +26,12 @@ from tests.helpers.gui_fixtures import make_program, qapp, settings_path, the_wi
 from tests.helpers.hostile_runs import finished_runs, poison_workspace
 from tests.helpers.worker_runs import small
 
+from mosaic.base.run_payloads import build_eval_payload
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.panels import PAGES, RUN_TABS
-from mosaic.gui.panels.runs_panel import RunsPanel
-from mosaic.gui.views.text_views import PageBrowser
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.features.runs.window_list import RunsPanel
+from mosaic.window.app import Application
+from mosaic.window.labels import PageBrowser
+from mosaic.window.panels import PAGES, RUN_TABS
 
 __all__ = ["make_program", "qapp", "settings_path", "the_window_is_quiet"]
 

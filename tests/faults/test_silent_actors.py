@@ -13,8 +13,8 @@ from tests.helpers.free_ports import free_ports
 from tests.helpers.llm_server import Answer, LlmServer, fails, lists, running_llm_server, says
 from tests.helpers.sessions import wait_for_state
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 LAKE = ("FrozenLake-v1", "--env-kwargs", '{"is_slippery": false}', "--max-steps", "4")
 RIGHT, NONSENSE = says("ACTION: right"), says("Let me think about it.")

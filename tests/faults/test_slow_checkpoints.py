@@ -12,11 +12,11 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, wait_for
 from tests.helpers.keeper_runs import TIMEOUT_S, KeeperRun
 
-from mosaic.client import TrainerClient
-from mosaic.common.checkpoint_files import is_intact, list_steps
+from mosaic.base.checkpoint_files import is_intact, list_steps
+from mosaic.base.journal import Journal, read_all
 from mosaic.contracts.commands import CHECKPOINT_LIMIT_S
 from mosaic.contracts.folder import Workspace
-from mosaic.journal import Journal, read_all
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 SAVES = """
     import json

@@ -22,9 +22,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.helpers.daemons import LiveDaemon, wait_for
 
 import mosaic
-from mosaic.api import attached_run
+from mosaic.base.journal import read_all
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
-from mosaic.journal import read_all
+from mosaic.features.runs import api_attached as attached_run
 
 POINTS = 50
 BEGIN = f"""

@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 )
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
-from mosaic.client import connect
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, Workspace
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.connect import connect
 
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))
 pytestmark = pytest.mark.timeout(0 if IS_FULL else 120)

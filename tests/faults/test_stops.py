@@ -29,12 +29,12 @@ from cleanrl_worker.environments.envpool_games import EnvpoolEnvs
 from cleanrl_worker.environments.vector import VectorEnvs
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
-from mosaic.client import TrainerClient
-from mosaic.common.checkpoint_files import list_steps
+from mosaic.base.checkpoint_files import list_steps
+from mosaic.base.journal import Journal
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Journal
-from mosaic.run import Checkpoint, last_good_checkpoint
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import Checkpoint, last_good_checkpoint
 
 pytestmark = pytest.mark.timeout(1800)
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))

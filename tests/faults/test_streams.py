@@ -12,10 +12,11 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.streams import raw_stub
 
-from mosaic.client import TrainerClient, daemon_channel
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client import daemon_channel
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 WATCHERS = 500
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
-from mosaic.client import TrainerClient
-from mosaic.common.processes import identify, is_alive, own_identity
+from mosaic.base.processes import identify, is_alive, own_identity
 from mosaic.contracts.folder import KEEPER_VARIABLE
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.keeper.survivors import find_survivors, keeper_mark
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 SCRIPT = """
 import os, subprocess, sys, time

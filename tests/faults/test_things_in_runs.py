@@ -19,8 +19,8 @@ from tests.helpers.daemons import wait_for
 from tests.helpers.hostile_runs import finished_runs
 from tests.helpers.worker_runs import run_worker, small
 
-from mosaic.client import connect
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder, Workspace
+from mosaic.trainer.client.connect import connect
 
 BY_HAND = "test1"
 NAMES = ("last", "best", "a b", "-rf", "new\nline", "é", "x" * 255, "é\udcff\udcfe", "RUN;rm", "%s", "..x", "~")

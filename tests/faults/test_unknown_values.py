@@ -14,9 +14,10 @@ from tests.helpers.commands import mosaic
 from tests.helpers.hostile_runs import finished_runs
 from tests.helpers.worker_runs import small
 
-from mosaic.client import TrainerClient, connect
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 TRAINING = {"metadata": {"worker": {"id": "cleanrl", "config": small()}}, "artifacts": {}}
 RECORDS: dict[str, tuple[dict[str, Any], str]] = {

@@ -10,11 +10,12 @@ import grpc
 import pytest
 from tests.helpers.daemons import LiveDaemon
 
-from mosaic.client import TrainerClient, read_daemon_address
-from mosaic.common.auth_proof import NONCE_KEY, PROOF_KEY
+from mosaic.base.handshake import NONCE_KEY, PROOF_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+from mosaic.trainer.client.connect import read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 BODY_MB = 60
 

@@ -20,12 +20,13 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.streams import raw_stub
 from tests.helpers.worker_runs import small
 
-from mosaic.client import TrainerClient, connect
+from mosaic.base.fastlane import lanes_folder
+from mosaic.base.journal import Journal
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.events import RecordChanged, WarningLogged
 from mosaic.contracts.folder import Workspace
-from mosaic.fastlane import lanes_folder
-from mosaic.journal import Journal
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 LONG = 100_000_000
 VIEWERS = 10

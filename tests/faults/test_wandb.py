@@ -19,12 +19,12 @@ from tests.helpers.keeper_runs import SLEEPER, KeeperRun, until
 from tests.helpers.sidecar_runs import RUN_ID, environment, payload, read_events, recorded_run
 from tests.helpers.wandb_server import WandbServer, refusing_url
 
-from mosaic.common.files import write_json
-from mosaic.common.processes import is_alive
+from mosaic.base.files import write_json
+from mosaic.base.journal import read_all
+from mosaic.base.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.journal import read_all
-from mosaic.sidecar import sync_state, wandb_sync
-from mosaic.sidecar.wandb_sync import sync_run
+from mosaic.features.tracking.sidecar import sync_state, wandb_sync
+from mosaic.features.tracking.sidecar.wandb_sync import sync_run
 
 FAULTS: dict[str | int, tuple[str, str]] = {
     "refuse": ("offline", "W&B cannot be reached (connection refused)."),
@@ -116,7 +116,16 @@ def run(tmp_path: Path) -> Iterator[KeeperRun]:
 
 def sidecar_spec(run: KeeperRun, url: str, home: Path, *options: str) -> dict[str, Any]:
     env = environment(url, home) | {key: run.launch([""])["env"][key] for key in ("RUN", "MOSAIC_TEST_MARK")}
-    argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(run.folder.path), "--after", "0", *options]
+    argv = [
+        sys.executable,
+        "-m",
+        "mosaic.features.tracking.sidecar",
+        "go",
+        str(run.folder.path),
+        "--after",
+        "0",
+        *options,
+    ]
     return {"argv": argv, "cwd": str(run.folder.path), "env": env, "log_name": "sidecar"}
 
 

@@ -13,9 +13,9 @@ from tests.helpers.daemons import wait_for
 from tests.helpers.fault_table import SEED_VARIABLE
 from tests.helpers.probe_scripts import caller_environment, start_script, write_script
 
-from mosaic.client import TrainerClient
+from mosaic.base.fastlane import LaneReader, lane_indices, lanes_folder
 from mosaic.contracts.folder import RunFolder
-from mosaic.fastlane import LaneReader, lane_indices, lanes_folder
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 # MuJoCo's pixels differ between two processes also without viewers: they are compared in one (test_fastlane_tap.py).
 FAMILIES = {

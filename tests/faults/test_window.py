@@ -19,9 +19,10 @@ from tests.helpers.gui import find, pump
 from tests.helpers.gui_fixtures import make_program, qapp, settings_path, the_window_is_quiet
 from tests.helpers.streams import telemetry
 
-from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 __all__ = ["make_program", "qapp", "settings_path", "the_window_is_quiet"]
 

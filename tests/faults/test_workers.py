@@ -13,8 +13,8 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 from tests.helpers.probe_scripts import start_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 STARTS_A_CHILD = """
     import subprocess, sys

@@ -13,9 +13,9 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, show_active, start_with,
 from mosaic.contracts.errors import NotAllowed, NotTrusted
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import Evaluation, EvaluationSummary, RunView
-from mosaic.gui.app import Application
-from mosaic.gui.models import policy_form
-from mosaic.gui.panels.batch_evaluation import BatchEvaluation
+from mosaic.features.evaluate import window_model as policy_form
+from mosaic.features.evaluate.window_batch import BatchEvaluation
+from mosaic.window.app import Application
 
 FIRST, SECOND, THIRD, UNTRAINED = (run_id(number) for number in range(1, 5))
 

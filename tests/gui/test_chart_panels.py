@@ -23,21 +23,20 @@ from PySide6.QtWidgets import (
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, pump, settle, type_text
 
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.metric_tags import RETURN_TAG
-from mosaic.gui import theme
-from mosaic.gui.app import Application
-from mosaic.gui.bridge import Bridge
-from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.series import load_earlier_samples
-from mosaic.gui.panels.analytics_panel import AnalyticsTab
-from mosaic.gui.panels.compare_panel import ComparePage
-from mosaic.gui.panels.overview import OverviewTab
-from mosaic.gui.views.chart import Chart
-from mosaic.gui.views.run_charts import ChartGrid
-from mosaic.gui.workbench import Workbench
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.contracts.names import RETURN_TAG
+from mosaic.features.experiments.window_compare import ComparePage
+from mosaic.features.runs.window_analytics import AnalyticsTab, ChartGrid
+from mosaic.features.runs.window_page import OverviewTab
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window import theme
+from mosaic.window.app import Application
+from mosaic.window.bridge import Bridge
+from mosaic.window.chart import Chart
+from mosaic.window.curves import load_earlier_samples
+from mosaic.window.settings import GuiSettings
+from mosaic.window.workbench import Workbench
 
 
 @pytest.fixture

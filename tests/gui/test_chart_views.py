@@ -15,11 +15,11 @@ from PySide6.QtWidgets import QApplication, QLabel
 from tests.helpers.gui import find, pump, settle
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui import theme
-from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.views.chart import Chart, LinkBox
-from mosaic.gui.views.plot import Axis, SharedAxis, format_ticks
-from mosaic.gui.views.tables import ReadOnlyTable
+from mosaic.window import theme
+from mosaic.window.chart import Chart, LinkBox
+from mosaic.window.plot import Axis, SharedAxis, format_ticks
+from mosaic.window.settings import GuiSettings
+from mosaic.window.tables import ReadOnlyTable
 
 BLUE, RED = QColor("#0072b2"), QColor("#d55e00")
 

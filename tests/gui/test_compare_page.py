@@ -12,22 +12,16 @@ from PySide6.QtWidgets import QCheckBox, QLabel, QSplitter
 from tests.helpers.gui import click, find, pump, settle
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.client.trainer_client import MetricsUpdate
-from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.names import RETURN_TAG
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView
-from mosaic.gui.app import Application
-from mosaic.gui.models.run_comparison import (
-    MAX_DISTINCT,
-    ComparedRuns,
-    ComparisonChoice,
-    RunSnapshot,
-    compare_snapshots,
-)
-from mosaic.gui.panels import compare_panel
-from mosaic.gui.panels.compare_panel import ComparePage
-from mosaic.gui.views.chart import Chart
-from mosaic.gui.views.group_curves import OTHERS
-from mosaic.gui.views.tables import MIN_ROWS, RowsTable
+from mosaic.features.experiments import window_compare as compare_panel
+from mosaic.features.experiments.window_charts import OTHERS
+from mosaic.features.experiments.window_compare import ComparePage
+from mosaic.features.experiments.window_model import ComparedRuns, ComparisonChoice, RunSnapshot, compare_snapshots
+from mosaic.trainer.client.trainer_client import MetricsUpdate
+from mosaic.window.app import Application
+from mosaic.window.chart import Chart
+from mosaic.window.tables import MAX_DISTINCT, MIN_ROWS, RowsTable
 
 TOTAL = 1000
 

@@ -8,14 +8,14 @@ import pytest
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QWidget
 from tests.helpers.gui import find, pump, type_text
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
-from mosaic.gui.app import Application
-from mosaic.gui.forms.form_columns import FormColumns
-from mosaic.gui.models.draft import draft_from_payload
-from mosaic.gui.models.form import parse_object, read_object, write_object
-from mosaic.gui.panels.train_panel import TrainView
+from mosaic.features.train.window import TrainView
+from mosaic.features.train.window_model import draft_from_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.window.form import FormColumns
+from mosaic.window.form_model import parse_object, read_object, write_object
 
 SLIPPERY = SettingField("is_slippery", "bool", True)
 MODE = SettingField("mode", "int", None, constraints={"ge": 0}, is_optional=True)

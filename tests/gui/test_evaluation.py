@@ -18,8 +18,8 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.events import decode_event
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import CheckpointInfo, EnvironmentListing, Evaluation, TrainedRun
-from mosaic.gui.app import Application
-from mosaic.gui.views.evaluation_view import Histogram, bin_values
+from mosaic.features.evaluate.window_results import Histogram, bin_values
+from mosaic.window.app import Application
 
 EVALUATION = 0
 """Not the newest: that one is looked at when the window opens."""

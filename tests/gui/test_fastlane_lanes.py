@@ -17,12 +17,12 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import pump
 from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, changed, hud_of, plain, still_workbench, view_of
 
-from mosaic.client.trainer_client import FrameUpdate
+from mosaic.base.fastlane.lane_files import lane_path
 from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
-from mosaic.fastlane.lane_files import lane_path
-from mosaic.gui.models.lanes import STALE_AFTER_S, WAITING_FOR_FRAME, Lanes, LaneSource, split_grid, viewer_status
-from mosaic.gui.workbench import Workbench
+from mosaic.trainer.client.trainer_client import FrameUpdate
+from mosaic.window.lanes import STALE_AFTER_S, WAITING_FOR_FRAME, Lanes, LaneSource, split_grid, viewer_status
+from mosaic.window.workbench import Workbench
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -233,7 +233,7 @@ def test_a_remote_trainer_relays_frames(
 def test_a_lost_relay_is_requested_again(
     qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mosaic.gui.models.lanes.RETRY_S", 0.01)
+    monkeypatch.setattr("mosaic.window.lanes.RETRY_S", 0.01)
     trainer = StillTrainer(view_of(tmp_path / "not here"))
     asked: list[float] = []
 

@@ -15,15 +15,14 @@ from PySide6.QtWidgets import QApplication, QComboBox, QFileDialog, QLabel, QLis
 from tests.helpers.gui import click, find, press, pump, pump_ticks, settle
 from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, changed, plain, still_workbench, view_of
 
+from mosaic.base.fastlane.requests import FrameRequest, decode_request
 from mosaic.contracts.events import decode_event
 from mosaic.contracts.folder import Workspace
-from mosaic.fastlane.requests import FrameRequest, decode_request
-from mosaic.gui.panels.fastlane_panel import FastLaneTab
-from mosaic.gui.panels.overview import OverviewTab
-from mosaic.gui.panels.videos import VideosTab
-from mosaic.gui.views.frames_view import IDLE_POLL_MS, POLL_MS, FramesView
-from mosaic.gui.views.video_player import VideoPlayer
-from mosaic.gui.workbench import Workbench
+from mosaic.features.runs.window_page import OverviewTab
+from mosaic.features.runs.window_videos import VideoPlayer, VideosTab
+from mosaic.features.watch.window import FastLaneTab
+from mosaic.window.frames import IDLE_POLL_MS, POLL_MS, FramesView
+from mosaic.window.workbench import Workbench
 
 COLORS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
 

@@ -13,13 +13,12 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import click, press, settle
 from tests.helpers.gui_frames import hud_of, plain
 
+from mosaic.base.fastlane import BGRX32, RGB24
+from mosaic.base.formatting import format_eval_line
 from mosaic.contracts.views import EvaluationBatch
-from mosaic.fastlane import BGRX32, RGB24
-from mosaic.formatting import format_eval_line
-from mosaic.gui import theme
-from mosaic.gui.models.lanes import FrameCell, to_image
-from mosaic.gui.views.frame_grid import CELL_GAP_PX, FrameGrid, arrange_grid, is_smooth
-from mosaic.gui.views.frames_view import format_hud
+from mosaic.window import theme
+from mosaic.window.frames import CELL_GAP_PX, FrameGrid, arrange_grid, format_hud, is_smooth
+from mosaic.window.lanes import FrameCell, to_image
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 

@@ -14,13 +14,13 @@ from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import click, find, finish_calls, pump, question_button
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.client import TrainerClient
-from mosaic.client.exports import ExportTask, export_zips
 from mosaic.contracts.folder import Workspace
-from mosaic.gui import file_action_handlers as files
-from mosaic.gui.app import Application, show_windows
-from mosaic.gui.forms.form_columns import FormColumns
-from mosaic.gui.models.workspaces import inspect_workspace
+from mosaic.trainer.client.exports import ExportTask, export_zips
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window import file_actions as files
+from mosaic.window.app import Application, show_windows
+from mosaic.window.file_actions import inspect_workspace
+from mosaic.window.form import FormColumns
 
 
 def message(program: Application) -> str:

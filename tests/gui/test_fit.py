@@ -24,13 +24,13 @@ from tests.helpers.gui import find, finish_calls, settle
 from tests.helpers.gui_fit import FONT_SIZES_PT, SIZES, describe_widget, find_misfits, settled_misfits
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.gui.app import Application
-from mosaic.gui.dialogs import DIALOGS
-from mosaic.gui.forms.form_view import VerdictLine
-from mosaic.gui.panels import PAGES, RUN_TABS
-from mosaic.gui.panels.runs_panel import RunsPanel
-from mosaic.gui.panels.train_panel import TrainView
-from mosaic.gui.views.widgets import combo_box
+from mosaic.features.runs.window_list import RunsPanel
+from mosaic.features.train.window import TrainView
+from mosaic.window.app import Application
+from mosaic.window.dialogs import DIALOGS
+from mosaic.window.form import VerdictLine
+from mosaic.window.panels import PAGES, RUN_TABS
+from mosaic.window.widgets import combo_box
 
 
 @pytest.mark.timeout(300)  # ten seconds of processor time, on a machine that may be busy

@@ -9,18 +9,16 @@ from PySide6.QtWidgets import QComboBox, QLabel, QMenu, QPushButton, QToolButton
 from tests.helpers.gui import click, find, press, pump, type_text
 from tests.helpers.gui_runs import FakeTrainer, start_with, view
 
+from mosaic.base.user_presets import TUNED_PRESETS, TunedPreset
 from mosaic.contracts.errors import refuse_key
 from mosaic.contracts.views import EnvironmentDetails, EnvironmentListing
-from mosaic.gui.app import Application
-from mosaic.gui.forms.form_columns import FormColumns
-from mosaic.gui.forms.form_rows import AlgorithmBox
-from mosaic.gui.models.environment_check import EnvironmentFinding, algorithm_groups, check_environment
-from mosaic.gui.models.environment_choices import sort_environments
-from mosaic.gui.models.form_layout import worker_algorithms
-from mosaic.gui.models.training import best_runs
-from mosaic.gui.panels.train_panel import TrainView
-from mosaic.submission.run_estimate import earlier_runs, estimate_run
-from mosaic.submission.tuned_presets import TUNED_PRESETS, TunedPreset
+from mosaic.features.train.core import earlier_runs, estimate_run
+from mosaic.features.train.window import TrainView
+from mosaic.features.train.window_model import best_runs, worker_algorithms
+from mosaic.window.app import Application
+from mosaic.window.environments import EnvironmentFinding, algorithm_groups, check_environment, sort_environments
+from mosaic.window.form import FormColumns
+from mosaic.window.form_rows import AlgorithmBox
 
 LISTED = sort_environments(
     EnvironmentListing(id=env_id, family=family, is_installed=True)

@@ -12,18 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.probe_cleanrl import make_checkout
 
+from mosaic.base.algorithm_schema import open_script_folder
+from mosaic.base.caller_environment import program_environment
+from mosaic.base.user_presets import read_presets, save_preset
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NoDaemon
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentListing
-from mosaic.gui.models import form_layout
-from mosaic.gui.models.draft import Draft, draft_from_payload, draft_from_preset
-from mosaic.gui.models.environment_choices import environment_problem, families, sort_environments
-from mosaic.gui.models.form import FieldTexts, Refusals, field_label, field_problem, field_tooltip, field_unit
-from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
-from mosaic.submission.algorithm_schema import open_script_folder
-from mosaic.submission.caller_environment import program_environment
-from mosaic.submission.user_presets import read_presets, save_preset
+from mosaic.features.train import window_model as form_layout
+from mosaic.features.train.window_model import (
+    Draft,
+    FormLayout,
+    algorithms_by_worker,
+    draft_from_payload,
+    draft_from_preset,
+    get_layout,
+)
+from mosaic.window.environments import environment_problem, families, sort_environments
+from mosaic.window.form_model import FieldTexts, Refusals, field_label, field_problem, field_tooltip, field_unit
 
 RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
 KL = SettingField("target_kl", "float", None, "", {"gt": 0}, is_optional=True)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
+from mosaic.base.worker_registry import policy_workers
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.views import CheckpointInfo, RunView
-from mosaic.gui.models.policy_form import (
+from mosaic.features.evaluate.window_model import (
     POLICY_FIELDS,
     PolicyDraft,
     describe_checkpoint,
     draft_from_evaluation,
     evaluation_fields,
     is_evaluation,
-    policy_workers,
-    runs_with_policy,
 )
+from mosaic.window.runs import runs_with_policy
 
 FOUND = CheckpointInfo(path="/runs/x/checkpoints/512", algo="ppo", env_id="CartPole-v1", seed=3)
 DRAFT = PolicyDraft("cleanrl", "/runs/x", FOUND)

@@ -18,14 +18,14 @@ from PySide6.QtWidgets import (
 from tests.helpers.daemons import ended
 from tests.helpers.gui import click, find, press, pump, question_button, settle, type_text
 
-from mosaic import secrets
-from mosaic.client import TrainerClient
-from mosaic.gui.app import Application
-from mosaic.gui.forms.form_rows import FieldRows
-from mosaic.gui.forms.game_configuration import GameConfiguration
-from mosaic.gui.models.form import FieldTexts
-from mosaic.gui.models.game_draft import SESSION_FIELDS
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.base import secret_store as secrets
+from mosaic.base.run_payloads import build_train_payload
+from mosaic.features.play.window_config import GameConfiguration
+from mosaic.features.play.window_draft import SESSION_FIELDS
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.window.form_model import FieldTexts
+from mosaic.window.form_rows import FieldRows
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from mosaic.contracts.key_binding import KeyBinding
 from mosaic.contracts.play import PlayConfig
 from mosaic.contracts.setting_field import SettingField
 from mosaic.contracts.views import EnvironmentDetails
-from mosaic.gui.models.game_draft import (
+from mosaic.features.play.window_draft import (
     ActorDraft,
     ControlMode,
     GameDraft,

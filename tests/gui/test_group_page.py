@@ -15,16 +15,15 @@ from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import click, find, press, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.api.figures import FigureKind
-from mosaic.client import TrainerClient
+from mosaic.base.worker_registry import discover_workers
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.views import RunView
-from mosaic.gui.app import Application
-from mosaic.gui.models.groups import compare_group, group_state, label_runs, list_groups, setting_rows
-from mosaic.gui.panels.experiments_panel import ExperimentsPage
-from mosaic.gui.panels.group_page import GroupPage
-from mosaic.gui.views.chart import Chart
-from mosaic.workers import discover_workers
+from mosaic.features.experiments.core_figures import FigureKind
+from mosaic.features.experiments.window import ExperimentsPage, GroupPage
+from mosaic.features.experiments.window_model import compare_group, group_state, label_runs, list_groups, setting_rows
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.window.chart import Chart
 
 
 def digest(*parts: object) -> str:

@@ -24,10 +24,10 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, running, show_active, st
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.views import RunView
-from mosaic.gui.app import Application
-from mosaic.gui.models.run_columns import COLUMN_IDS
-from mosaic.gui.panels import PAGES
-from mosaic.gui.panels.runs_panel import RunsPanel
+from mosaic.features.runs.window_list import RunsPanel
+from mosaic.features.runs.window_order import COLUMN_IDS
+from mosaic.window.app import Application
+from mosaic.window.panels import PAGES
 
 EDITORS = (QLineEdit, QPlainTextEdit, QTextEdit, QAbstractSpinBox, QComboBox)
 LONG_MESSAGE = "'ALE/Breakout-v5' needs the Atari extra: pip install 'mosaic-rl[atari]'. " * 4

@@ -11,11 +11,9 @@ from PySide6.QtWidgets import QLabel, QLineEdit, QPushButton, QTabWidget, QToolB
 from tests.helpers.gui import click, find, press, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.gui.app import Application
-from mosaic.gui.models.log_source import _read_daemon_log, _search_daemon_log
-from mosaic.gui.models.log_text import LogLine
-from mosaic.gui.panels.logs_panel import PAGE_BYTES, LogsTab
-from mosaic.gui.views.log_view import MAX_LINES, LogView
+from mosaic.features.runs.window_log_text import LogLine, _read_daemon_log, _search_daemon_log
+from mosaic.features.runs.window_logs import MAX_LINES, PAGE_BYTES, LogsTab, LogView
+from mosaic.window.app import Application
 
 
 @pytest.fixture

@@ -7,7 +7,14 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.gui.models.log_text import MAX_LINE_CHARS, LogLine, LogLines, Span, format_daemon_line, parse_spans
+from mosaic.features.runs.window_log_text import (
+    MAX_LINE_CHARS,
+    LogLine,
+    LogLines,
+    Span,
+    format_daemon_line,
+    parse_spans,
+)
 
 
 def texts(lines: list[LogLine]) -> list[str]:

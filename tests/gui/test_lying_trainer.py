@@ -22,11 +22,11 @@ from tests.helpers.hostile_trainer import (
     view,
 )
 
-from mosaic.client import RemoteTrainer
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.panels import RUN_TABS
+from mosaic.trainer.client.remote_trainer import RemoteTrainer
+from mosaic.window.app import Application
+from mosaic.window.panels import RUN_TABS
 
 DEEP = "[" * 100_000 + "]" * 100_000
 Open = Callable[[HostileTrainer], Application]

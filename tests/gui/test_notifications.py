@@ -15,9 +15,9 @@ from PySide6.QtWidgets import QComboBox
 from tests.helpers.gui import find, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.gui.app import Application
-from mosaic.gui.models import run_ends
-from mosaic.gui.models.run_ends import Notification, NotifyMode, is_notable, summarize_ends
+from mosaic.window import notifications as run_ends
+from mosaic.window.app import Application
+from mosaic.window.notifications import Notification, NotifyMode, is_notable, summarize_ends
 
 LONG = {"started_at": 1_700_000_000.0, "finished_at": 1_700_000_192.0}
 NAME = "org.freedesktop.Notifications"
@@ -167,8 +167,8 @@ def test_the_service_of_the_desktop_is_used_and_its_click_shows_the_run(
     script = """
 import threading
 from PySide6.QtCore import QCoreApplication, QObject, QTimer
-from mosaic.gui.models.run_ends import Notification
-from mosaic.gui.views.notifications import DBusNotifications
+from mosaic.window.notifications import Notification
+from mosaic.window.notifications import DBusNotifications
 
 app = QCoreApplication([])
 parent = QObject()

@@ -12,15 +12,13 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QLabel, QLineEdit, QRadio
 from tests.helpers.gui import click, find, settle
 
 from mosaic.contracts.key_binding import KeyBinding
-from mosaic.contracts.play_commands import Keys
+from mosaic.contracts.play import Keys
 from mosaic.contracts.views import SeatState, SessionState, SymbolGrid
-from mosaic.gui import theme
-from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.action_buttons import ActionButtons
-from mosaic.gui.views.key_capture import KeyCapture
-from mosaic.gui.views.session_view import format_raw, format_score, format_turn
-from mosaic.gui.views.symbol_grid import MAX_TILE_PX, SymbolGridView
-from mosaic.gui.views.symbol_tiles import COLORS, TILES, render_symbol
+from mosaic.features.play.window import format_raw, format_score, format_turn
+from mosaic.features.play.window_board import COLORS, MAX_TILE_PX, TILES, SymbolGridView, render_symbol
+from mosaic.features.play.window_keys import ActionButtons, KeyCapture
+from mosaic.window import theme
+from mosaic.window import widgets as ui
 
 Watched = tuple[QWidget, KeyCapture, list[Keys]]
 

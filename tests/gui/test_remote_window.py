@@ -12,14 +12,13 @@ from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted
 from tests.helpers.gui import close, find, pump
 from tests.helpers.lossy_relay import lossy_relay
 
-from mosaic.client import RemoteTrainer, TrainerClient
-from mosaic.client.remote_trainer import fetch_trainer_certificate
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView
-from mosaic.gui.app import Application
-from mosaic.gui.forms.form_view import ask_with_trust
-from mosaic.gui.models.training import RunsSubmission
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.trainer.client.remote_trainer import RemoteTrainer, fetch_trainer_certificate
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.window.form import RunsSubmission, ask_with_trust
 
 pytest.importorskip("cryptography", reason="makes the certificate: pip install 'mosaic-rl[remote]'")
 

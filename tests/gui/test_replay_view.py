@@ -15,14 +15,14 @@ from tests.helpers import shared_daemon
 from tests.helpers.daemons import LiveDaemon, ended
 from tests.helpers.gui import awaited, click, find, press, pump
 
-from mosaic.api.play_payload import build_play_payload
-from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RECORDING_NAME
 from mosaic.contracts.play import ANY_AGENT
-from mosaic.gui.app import Application
-from mosaic.gui.views.replay_pair import ReplayPair
-from mosaic.gui.views.replay_view import ReplayView
+from mosaic.features.play.core import build_play_payload
+from mosaic.features.replay.window import ReplayView
+from mosaic.features.replay.window_pair import ReplayPair
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.worker.recording import RecordedEpisode, RecordingHeader, RecordingWriter
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 

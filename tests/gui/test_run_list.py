@@ -12,13 +12,13 @@ from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QMessageBox, QPus
 from tests.helpers.gui import click, find, finish_calls, press, pump, settle, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, show_active, start_with, view
 
+from mosaic.base.caller_environment import submitter
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.views import MetricSeries
-from mosaic.gui.app import Application
-from mosaic.gui.models.run_values import MAX_RUNS_PER_CALL
-from mosaic.gui.panels.runs_panel import RunsPanel
-from mosaic.gui.views.columns_dialog import ColumnsDialog
-from mosaic.submission.caller_environment import submitter
+from mosaic.features.runs.window_cells import ColumnsDialog
+from mosaic.features.runs.window_list import RunsPanel
+from mosaic.features.runs.window_order import MAX_RUNS_PER_CALL
+from mosaic.window.app import Application
 
 LEARNING_RATE, LOSS = "setting:learning_rate", "metric:losses/value_loss"
 

@@ -11,17 +11,16 @@ from PySide6.QtWidgets import QLabel, QMessageBox, QPushButton, QScrollArea
 from tests.helpers.gui import awaited, click, find, finish_calls, pump, settle
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, show_active, start_with, view
 
-from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.states import HistoryEntry, Outcome, Stage
 from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
-from mosaic.gui.app import Application
-from mosaic.gui.models.run_states import EMPTY_STATES, RunPhase, empty_text, run_phase
-from mosaic.gui.models.runs_table import RunsTableModel
-from mosaic.gui.panels.overview import run_details
-from mosaic.gui.panels.run_page import RunPage
-from mosaic.gui.views import widgets as ui
-from mosaic.gui.views.details_view import HistoryView
-from mosaic.gui.views.run_charts import ReturnChart
+from mosaic.features.runs.window_analytics import ReturnChart
+from mosaic.features.runs.window_page import RunPage, run_details
+from mosaic.features.runs.window_table import RunsTableModel
+from mosaic.trainer.client.trainer_client import MetricsUpdate
+from mosaic.window import widgets as ui
+from mosaic.window.app import Application
+from mosaic.window.runs import EMPTY_STATES, RunPhase, empty_text, run_phase
+from mosaic.window.tables import HistoryView
 
 
 def test_a_run_that_is_cancelled_in_the_queue_is_no_longer_waiting(program: Application) -> None:

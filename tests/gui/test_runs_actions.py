@@ -23,8 +23,8 @@ from tests.helpers.gui import click, find, finish_calls, press, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.contracts.errors import NotAllowed, NotTrusted
-from mosaic.gui.actions import RUN_ACTION_GROUPS
-from mosaic.gui.app import Application
+from mosaic.window.actions import RUN_ACTION_GROUPS
+from mosaic.window.app import Application
 
 ENDED, OTHER, ALIVE, PAUSED, HIDDEN = (run_id(number) for number in range(1, 6))
 

@@ -13,12 +13,11 @@ from tests.helpers.gui_runs import run_id, running, view
 
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView
-from mosaic.gui.bridge import Bridge
-from mosaic.gui.models.group_rows import summarize_group
-from mosaic.gui.models.run_columns import COLUMN_IDS
-from mosaic.gui.models.runs_model import RunsModel
-from mosaic.gui.models.runs_table import DEFAULT_ORDER, RunsTableModel
-from mosaic.gui.models.search import Query, parse_query
+from mosaic.features.runs.window_order import COLUMN_IDS
+from mosaic.features.runs.window_table import DEFAULT_ORDER, RunsTableModel, summarize_group
+from mosaic.window.bridge import Bridge
+from mosaic.window.palette import Query, parse_query
+from mosaic.window.runs import RunsModel
 
 DOWN = Qt.SortOrder.DescendingOrder
 

@@ -12,12 +12,12 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
 from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import click, find, pump
 
-from mosaic.client import TrainerClient
-from mosaic.client.exports import ExportCancelled, ExportTask, export_csv, export_episodes, export_zip
 from mosaic.contracts.views import RunView
-from mosaic.gui.app import Application
-from mosaic.gui.views.log_view import LogView
-from mosaic.gui.views.run_dialogs import write_export
+from mosaic.features.runs.window_logs import LogView
+from mosaic.trainer.client.exports import ExportCancelled, ExportTask, export_csv, export_episodes, export_zip
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.window.run_dialogs import write_export
 
 
 def do(program: Application, action_id: str) -> None:

@@ -8,10 +8,9 @@ from PySide6.QtWidgets import QLabel, QLineEdit, QMenu, QToolButton
 from tests.helpers.gui import click, find, press, pump, pump_ticks, settle, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.gui.app import Application
-from mosaic.gui.models.run_columns import COLUMN_IDS
-from mosaic.gui.panels.runs_panel import KEY_SELECTION_DELAY_MS, RunsPanel
-from mosaic.gui.views.runs_view import RunsTableView
+from mosaic.features.runs.window_list import KEY_SELECTION_DELAY_MS, RunsPanel, RunsTableView
+from mosaic.features.runs.window_order import COLUMN_IDS
+from mosaic.window.app import Application
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.helpers.gui_runs import running, view
 
-from mosaic.gui.models.search import parse_query
+from mosaic.window.palette import parse_query
 
 RUNS = [
     view(1, algo="ppo", env_id="CartPole-v1", seed=1, tags=["baseline"]),

@@ -12,11 +12,11 @@ from PySide6.QtTest import QAbstractItemModelTester, QSignalSpy
 from tests.helpers.gui_runs import run_id, running, view
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.bridge import Bridge
-from mosaic.gui.models.run_columns import COLUMN_IDS
-from mosaic.gui.models.runs_model import RunsModel
-from mosaic.gui.models.runs_table import MAX_SINGLE_MOVES, RunsTableModel
-from mosaic.gui.models.search import parse_query
+from mosaic.features.runs.window_order import COLUMN_IDS
+from mosaic.features.runs.window_table import MAX_SINGLE_MOVES, RunsTableModel
+from mosaic.window.bridge import Bridge
+from mosaic.window.palette import parse_query
+from mosaic.window.runs import RunsModel
 
 DOWN, UP = Qt.SortOrder.DescendingOrder, Qt.SortOrder.AscendingOrder
 

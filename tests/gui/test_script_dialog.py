@@ -12,11 +12,11 @@ from tests.helpers.daemons import ended
 from tests.helpers.gui import awaited, click, find, pump, type_text
 from tests.helpers.gui_runs import FakeTrainer, start_with
 
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import UNCHECKED_MESSAGE
 from mosaic.contracts.errors import BadInput
-from mosaic.gui.app import Application
-from mosaic.gui.forms.script_dialog import ScriptDialog, ScriptDraft
-from mosaic.submission.run_payloads import UNCHECKED_MESSAGE
+from mosaic.features.train.window_parts import ScriptDialog, ScriptDraft
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 
 def shown_dialog() -> ScriptDialog:

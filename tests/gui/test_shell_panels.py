@@ -21,11 +21,11 @@ from PySide6.QtWidgets import (
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle, type_text
 
-from mosaic.client import TrainerClient
-from mosaic.gui import theme
-from mosaic.gui.app import Application
-from mosaic.gui.panels.trainer_panel import QUEUE_COLUMNS
-from mosaic.gui.panels.welcome import EXAMPLES
+from mosaic.features.machines.window import QUEUE_COLUMNS
+from mosaic.features.train.window_welcome import EXAMPLES
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window import theme
+from mosaic.window.app import Application
 
 
 def open_palette(program: Application) -> tuple[QTreeWidget, Callable[[str], None]]:

@@ -12,11 +12,13 @@ from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import close, pump
 from tests.helpers.tunnel import Tunnel
 
-from mosaic.arena.video_recorder import EpisodeVideo
-from mosaic.client import RemoteTrainer, TrainerClient, read_daemon_address
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.views.video_player import VideoPlayer
+from mosaic.features.runs.window_videos import VideoPlayer
+from mosaic.trainer.client.connect import read_daemon_address
+from mosaic.trainer.client.remote_trainer import RemoteTrainer
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.worker.recorders import EpisodeVideo
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle
 from tests.helpers.gui_runs import FakeTrainer, start_with
 
-from mosaic.client import TrainerClient, read_daemon_address
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
+from mosaic.trainer.client.connect import read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 
 def test_the_window_is_drawn_without_a_trainer(program: Application) -> None:

@@ -18,21 +18,17 @@ from tests.helpers.gui_fit import FONT_SIZES_PT, SIZES, settled_misfits
 from tests.helpers.gui_runs import FakeTrainer, start_with, view
 from tests.helpers.uninstalled import uninstalled
 
-from mosaic.api.sweeps.study import Study
-from mosaic.api.sweeps.sweep_config import parse_sweep
-from mosaic.api.sweeps.sweep_folder import SweepFolder
-from mosaic.api.sweeps.sweep_plan import plan_sweep
-from mosaic.api.sweeps.sweep_snapshot import SweepReport, SweepSnapshot, decode_report, encode_report
-from mosaic.api.sweeps.trial_row import TrialRow, TrialStatus
-from mosaic.client import TrainerClient
+from mosaic.base.user_presets import read_presets
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.models.sweep_state import SweepState, SweepStatus, build_axes, build_lines, read_state
-from mosaic.gui.panels.sweep_page import sort_trials
-from mosaic.gui.panels.sweeps_panel import SweepsPage
-from mosaic.gui.views.parallel_plot import ParallelPlot
-from mosaic.gui.views.sweep_charts import best_so_far
-from mosaic.submission.user_presets import read_presets
+from mosaic.features.sweeps.core import TrialRow, TrialStatus, parse_sweep, plan_sweep
+from mosaic.features.sweeps.core_folder import SweepFolder
+from mosaic.features.sweeps.core_study import Study
+from mosaic.features.sweeps.window import SweepsPage, sort_trials
+from mosaic.features.sweeps.window_charts import ParallelPlot, best_so_far
+from mosaic.features.sweeps.window_model import SweepState, SweepStatus, build_axes, build_lines, read_state
+from mosaic.features.sweeps.worker import SweepReport, SweepSnapshot, decode_report, encode_report
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 CONFIG: dict[str, Any] = {
     "name": "study",

@@ -24,15 +24,14 @@ from PySide6.QtWidgets import (
 from tests.helpers.gui import click, find, pump, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.arena.video_recorder import EpisodeVideo
-from mosaic.contracts import semconv
+from mosaic.contracts import names as semconv
 from mosaic.contracts.errors import BadInput, NotAllowed, refuse_key
 from mosaic.contracts.events import PackagesListed
 from mosaic.contracts.folder import RunFolder
-from mosaic.gui.app import Application
-from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventFilter, EventLine
-from mosaic.gui.models.video_file import VideoReader, list_videos
-from mosaic.gui.views.video_player import VideoPlayer
+from mosaic.features.runs.window_videos import VideoPlayer, VideoReader, list_videos
+from mosaic.window.app import Application
+from mosaic.window.events import MAX_EVENT_LINES, EventFilter, EventLine
+from mosaic.worker.recorders import EpisodeVideo
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import ended
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.models import tensorboard_process
-from mosaic.gui.views import web
+from mosaic.features.tracking import window_tensorboard as tensorboard_process
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window import web
 
 HELPER = Path(__file__).parents[1] / "helpers" / "tensorboard_window.py"
 TAGS = ("charts/episodic_return", "charts/SPS", "losses/entropy")

@@ -15,7 +15,14 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.daemons import wait_for
 from tests.helpers.gui import pump, settle
 
-from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess, launch_command
+from mosaic.features.tracking.window_tensorboard import (
+    FAILED,
+    READY,
+    STARTING,
+    STOPPED,
+    TensorBoardProcess,
+    launch_command,
+)
 
 SERVES = """
 import subprocess, sys, time

@@ -17,11 +17,10 @@ from PySide6.QtWidgets import QApplication, QLabel
 from tests.helpers.gui import click, find, pump, settle
 from tests.helpers.gui_frames import RUN, StillTrainer, changed, still_workbench, view_of
 
-from mosaic.client.trainer_client import RunFile
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.models.tensorboard_process import READY, STOPPED
-from mosaic.gui.panels.tensorboard_panel import TensorBoardTab, find_logdir
-from mosaic.gui.workbench import Workbench
+from mosaic.features.tracking.window_tensorboard import READY, STOPPED, TensorBoardTab, find_logdir
+from mosaic.trainer.client.trainer_client import RunFile
+from mosaic.window.workbench import Workbench
 
 SERVES = """
 import sys, time

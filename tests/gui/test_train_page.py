@@ -31,17 +31,15 @@ from tests.helpers.gui import click, find, press, pump, settle, type_text
 from tests.helpers.gui_runs import run_id, view
 from tests.helpers.probe_cleanrl import make_checkout
 
-from mosaic.client import TrainerClient
+from mosaic.base.user_presets import Preset, presets_path, read_presets, save_preset
 from mosaic.contracts.views import EnvironmentListing
-from mosaic.gui.app import Application
-from mosaic.gui.forms.form_columns import FormColumns
-from mosaic.gui.forms.form_rows import LabelledRow
-from mosaic.gui.models.draft import Draft
-from mosaic.gui.models.environment_choices import sort_environments
-from mosaic.gui.models.form_layout import forget_scripts
-from mosaic.gui.models.training import Training
-from mosaic.gui.panels.train_panel import PresetsMenu
-from mosaic.submission.user_presets import Preset, presets_path, read_presets, save_preset
+from mosaic.features.train.window import PresetsMenu
+from mosaic.features.train.window_model import Draft, Training, forget_scripts
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
+from mosaic.window.environments import sort_environments
+from mosaic.window.form import FormColumns
+from mosaic.window.form_rows import LabelledRow
 
 LISTED = [
     EnvironmentListing(id="CartPole-v1", family="classic_control", is_installed=True, extra="train"),

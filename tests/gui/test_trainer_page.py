@@ -10,12 +10,11 @@ from tests.helpers.daemons import running_daemon, scripted
 from tests.helpers.gpu_machine import install_driver, install_gpus
 from tests.helpers.gui import find, pump
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import GpuSample, HardwareSample, RunView, SlotHolder, SlotUsage
-from mosaic.gui.app import Application
-from mosaic.gui.models.resource_rows import BarPart, build_resource_rows
-from mosaic.gui.views.resource_table import ResourceTable, SegmentBar
+from mosaic.features.machines.window import BarPart, ResourceTable, SegmentBar, build_resource_rows
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.window.app import Application
 
 
 def shown_texts(table: ResourceTable) -> list[str]:

@@ -11,8 +11,8 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, running, show_active, st
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.views import RunView
-from mosaic.gui.app import Application
-from mosaic.gui.panels.trash_page import TrashPage
+from mosaic.features.disk.window import TrashPage
+from mosaic.window.app import Application
 
 FIRST, SECOND = run_id(1), run_id(2)
 
@@ -141,6 +141,6 @@ def test_the_age_of_deleted_runs_is_current_when_the_page_is_shown_again(
     program: Application, page: TrashPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program.window.show_page("train")
-    monkeypatch.setattr("mosaic.gui.panels.trash_page.format_ago", lambda at: "2 h ago")
+    monkeypatch.setattr("mosaic.features.disk.window.format_ago", lambda at: "2 h ago")
     program.window.show_page("trash")
     assert [row[4] for row in cells(page)] == ["2 h ago", "2 h ago"]

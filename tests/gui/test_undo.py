@@ -12,11 +12,11 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, vie
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.views import RunView
-from mosaic.gui.app import Application
-from mosaic.gui.models.undo import MAX_CHANGES, UndoStack
-from mosaic.gui.panels.analytics_panel import AnalyticsTab
-from mosaic.gui.panels.compare_panel import ComparePage
-from mosaic.gui.panels.runs_panel import RunsPanel
+from mosaic.features.experiments.window_compare import ComparePage
+from mosaic.features.runs.window_analytics import AnalyticsTab
+from mosaic.features.runs.window_list import RunsPanel
+from mosaic.window.app import Application
+from mosaic.window.workbench import MAX_CHANGES, UndoStack
 
 FIRST, SECOND, ALIVE, QUEUED, SCRIPT = (run_id(number) for number in range(1, 6))
 

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.wandb_routes import answering, listening
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.views import web
+from mosaic.window import web
 
 HELPER = Path(__file__).parents[1] / "helpers" / "wandb_window.py"
 

@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QPushButton, QWid
 from tests.helpers.gui import click, find, pump, question_button, settle, type_text
 from tests.helpers.gui_frames import StillTrainer, still_workbench, view_of
 
-from mosaic import secrets
+from mosaic.base import secret_store as secrets
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.forms.secret_field import SecretField
-from mosaic.gui.panels.wandb_settings import WandbSettingsForm
-from mosaic.gui.workbench import Workbench
+from mosaic.features.tracking.window import WandbSettingsForm
+from mosaic.window.fields import SecretField
+from mosaic.window.workbench import Workbench
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 PROBE = """

@@ -19,12 +19,13 @@ from tests.helpers.gui_frames import RUN, StillTrainer, changed, still_workbench
 from mosaic.contracts.events import Event
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView, WandbStatus
-from mosaic.gui.panels import RUN_TABS, wandb_panel
-from mosaic.gui.panels.run_page import RunPage
-from mosaic.gui.panels.wandb_panel import WandbTab
-from mosaic.gui.ui_specs import RunTab
-from mosaic.gui.views.web import AppProxy, parse_proxy
-from mosaic.gui.workbench import Workbench
+from mosaic.features.runs.window_page import RunPage
+from mosaic.features.tracking import window as wandb_panel
+from mosaic.features.tracking.window import WandbTab
+from mosaic.window.panels import RUN_TABS
+from mosaic.window.specs import RunTab
+from mosaic.window.web import AppProxy, parse_proxy
+from mosaic.window.workbench import Workbench
 
 Json = dict[str, Any]
 Make = Callable[..., WandbTab]

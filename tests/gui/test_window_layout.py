@@ -23,10 +23,10 @@ from PySide6.QtWidgets import (
 from tests.helpers.gui import click, find, press, pump, settle
 from tests.helpers.gui_runs import FakeTrainer, run_id, start_with, view
 
-from mosaic.gui import theme
-from mosaic.gui.app import Application
-from mosaic.gui.views.labels import ElidedLabel, elide_text
-from mosaic.gui.views.window_layout import NARROW_PANELS_WIDTH, fit_rect
+from mosaic.window import theme
+from mosaic.window.app import Application
+from mosaic.window.labels import ElidedLabel, elide_text
+from mosaic.window.main_window import NARROW_PANELS_WIDTH, fit_rect
 
 SCREEN = QRect(0, 0, 1366, 768)
 

@@ -14,10 +14,11 @@ from gymnasium.spaces import Box, Dict, Discrete
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
+from mosaic.base.journal import read_all
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import read_all
-from mosaic.run import Checkpoint, Run, last_good_checkpoint
-from mosaic.run.torchfile import save_state_dict
+from mosaic.worker.checkpoints import Checkpoint, last_good_checkpoint
+from mosaic.worker.run import Run
+from mosaic.worker.torch_files import save_state_dict
 
 
 class Corridor(gymnasium.Env[Any, Any]):

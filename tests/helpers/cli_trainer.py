@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mosaic.cli.cli_context import CliContext
+from mosaic.cli.context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.trainer_client import LogChunk, MetricsUpdate, RunFile, TrainerClient, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
 from mosaic.contracts.folder import PLAY_SUMMARY_NAME, RunFolder
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.play_results import PlaySummary
+from mosaic.contracts.play import PlaySummary
 from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView, Verdict, VerdictSummary, WandbStatus
+from mosaic.trainer.client.trainer_client import LogChunk, MetricsUpdate, RunFile, TrainerClient, WatchBatch
 from mosaic.trainer.handlers.files import find_files, read_parts
 
 Json = dict[str, Any]

@@ -198,11 +198,14 @@ class _Process:
 
 def main(process: _Process) -> None:
     import mosaic.cli
+    import mosaic.features
     from mosaic.cli.main import main as run_command
     from mosaic.trainer.__main__ import main as run_daemon
 
-    for module in pkgutil.iter_modules(mosaic.cli.__path__):
-        importlib.import_module(f"mosaic.cli.{module.name}")
+    found = [*pkgutil.iter_modules(mosaic.cli.__path__, "mosaic.cli.")]
+    found += (row for row in pkgutil.walk_packages(mosaic.features.__path__, "mosaic.features.") if ".cli" in row.name)
+    for module in found:
+        importlib.import_module(module.name)
     gc.freeze()  # memory that is not touched is shared
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         request = _serve(requests)

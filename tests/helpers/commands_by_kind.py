@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from mosaic.cli.main import COMMANDS, cli
-from mosaic.cli.train_commands import AlgorithmGroup
+from mosaic.features.train.cli import AlgorithmGroup
 
 CHANGING = {
     *(

@@ -15,9 +15,10 @@ from typing import Any
 from tests.helpers.command_server import DAEMON, ForkedProcess, can_fork, command_server
 
 import mosaic
-from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 SOURCE = Path(mosaic.__file__).parents[1]
 

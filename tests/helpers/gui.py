@@ -14,8 +14,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.bridge import CALL_THREADS, Bridge
+from mosaic.window.app import Application
+from mosaic.window.bridge import CALL_THREADS, Bridge
 
 Found = TypeVar("Found", bound=QObject)
 PATIENCE_S = 60.0

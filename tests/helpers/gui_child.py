@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import pump
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
+from mosaic.window.app import Application
 
 
 def main() -> int:

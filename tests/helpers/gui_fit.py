@@ -20,8 +20,7 @@ from PySide6.QtWidgets import (
 )
 from tests.helpers.gui import settle
 
-from mosaic.gui.views.elided_combo_box import ElidedComboBox
-from mosaic.gui.views.widgets import ElidedLabel
+from mosaic.window.widgets import ElidedComboBox, ElidedLabel
 
 SIZES = ((1024, 700), (1366, 768), (1920, 1080))
 FONT_SIZES_PT = (10.0, 14.0)

@@ -26,8 +26,8 @@ from shiboken6 import isValid
 from tests.helpers.gui import settle, workbench_program
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui import theme
-from mosaic.gui.app import Application
+from mosaic.window import theme
+from mosaic.window.app import Application
 
 HARMLESS = (
     "This plugin does not support",  # what the offscreen platform says about raise() and size hints

@@ -10,14 +10,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from mosaic.client import TrainerClient
-from mosaic.client.trainer_client import FrameUpdate, MetricsUpdate, RunFile, WatchBatch
+from mosaic.base.fastlane import FrameHud, LaneWriter, lanes_folder
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage
-from mosaic.fastlane import FrameHud, LaneWriter, lanes_folder
-from mosaic.gui.bridge import Bridge
-from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.workbench import Workbench
+from mosaic.trainer.client.trainer_client import FrameUpdate, MetricsUpdate, RunFile, TrainerClient, WatchBatch
+from mosaic.window.bridge import Bridge
+from mosaic.window.settings import GuiSettings
+from mosaic.window.workbench import Workbench
 
 Json = dict[str, Any]
 RUN = "01TESTRUN00000000000000001"

@@ -10,17 +10,17 @@ from typing import Any
 
 from tests.helpers.gui import pump
 
-from mosaic.client.trainer_client import LogChunk, LogMatch, LogMatches, MetricsUpdate, RunFile, WatchBatch
 from mosaic.contracts.disk_views import DiskKind, PruneItem, PrunePart, TrashedRun
 from mosaic.contracts.events import Event
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_settings import RunSettings
 from mosaic.contracts.states import HistoryEntry, Stage
 from mosaic.contracts.views import DaemonStatus, MetricsCursor, RunView, SlotUsage, WandbStatus
-from mosaic.gui.app import Application
+from mosaic.features.runs.daemon import describe_settings, find_algorithm, worker_options
+from mosaic.trainer.client.trainer_client import LogChunk, LogMatch, LogMatches, MetricsUpdate, RunFile, WatchBatch
 from mosaic.trainer.handlers.files import find_files, read_parts
 from mosaic.trainer.handlers.logs import Finder, find_error, search_lines, text_finder
-from mosaic.trainer.handlers.runs import describe_settings, find_algorithm, worker_options
+from mosaic.window.app import Application
 
 Json = dict[str, Any]
 

@@ -42,8 +42,8 @@ def _prepare(run_dir: str) -> None:
 
 
 def _held(update: Callable[[Any, int], None], held_at: int, inbox: Path) -> Callable[[Any, int], None]:
-    from mosaic.journal import read_all
-    from mosaic.run.handle import INBOX_S
+    from mosaic.base.journal import read_all
+    from mosaic.worker.run import INBOX_S
 
     orders = ["pause", "stop"]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mosaic.client import connect
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.names import RETURN_TAG
+from mosaic.trainer.client.connect import connect
 
 RECORD_TEXTS = ("reason", "problem", "run_name", "algo", "env_id", "worker_id", "agent_id", "submitted_by", "notes")
 """Of `record.json`, besides those in lists and the group."""

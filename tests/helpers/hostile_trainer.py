@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from mosaic import __version__
-from mosaic.common.auth_proof import NONCE_KEY, compute_proof
+from mosaic.base.handshake import NONCE_KEY, compute_proof
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import psutil
 
+from mosaic.base.journal import Journal, read_all
 from mosaic.contracts.events import EVENT_TYPES, Event
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Journal, read_all
 from mosaic.keeper.launch_spec import keeper_command
 
 TIMEOUT_S = 60.0

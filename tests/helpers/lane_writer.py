@@ -1,7 +1,7 @@
 """A process that publishes solid colors as fast as it can: `lane_writer.py FOLDER LANES SIDE [SECONDS [RATE_HZ]]`.
 
 Every byte of a frame is its number, modulo 251. It prints `ready` once its lanes exist, and at the end the number of
-frames. Needs nothing but `mosaic.fastlane` on its path.
+frames. Needs nothing but `mosaic.base.fastlane` on its path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from mosaic.fastlane import LaneWriter
+from mosaic.base.fastlane import LaneWriter
 
 COLORS = 251
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from tests.helpers.daemons import wait_for
 
-from mosaic.client import TrainerClient
+from mosaic.base.fastlane import Frame, LaneReader, lanes_folder
+from mosaic.base.journal import read_all
 from mosaic.contracts.folder import RunFolder
-from mosaic.fastlane import Frame, LaneReader, lanes_folder
-from mosaic.journal import read_all
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 MOSAIC_PREFIXES = ("MOSAIC_", "PYTHON")
 KEPT_VARIABLES = ("MOSAIC_TEST_SESSION", "MOSAIC_LANES")

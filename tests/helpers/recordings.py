@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mosaic.api.replays import REPLAY_COMMAND
-from mosaic.arena.play_envs import make_play_env
-from mosaic.arena.recording import ActorChange, RecordedEpisode, RecordingHeader, RecordingWriter
 from mosaic.contracts.replays import ReplayFailed, ReplayMessage, ReplayOpened, ReplayRequest, ReplayStep
+from mosaic.features.replay.api import REPLAY_COMMAND
+from mosaic.worker.play_envs import make_play_env
+from mosaic.worker.recording import ActorChange, RecordedEpisode, RecordingHeader, RecordingWriter
 
 
 def record_episodes(path: Path, env_id: str, seeds: Sequence[int], steps: int = 40, **kwargs: Any) -> None:

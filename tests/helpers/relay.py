@@ -8,7 +8,7 @@ import ssl
 import threading
 from pathlib import Path
 
-from mosaic.common.certificates import CERTIFICATE_NAME
+from mosaic.base.certificates import CERTIFICATE_NAME
 
 
 class Relay:

@@ -13,7 +13,8 @@ import time
 import numpy as np
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import Run, last_good_checkpoint
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.run import Run
 
 
 def print_line(text: object) -> None:

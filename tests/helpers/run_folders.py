@@ -1,4 +1,4 @@
-"""Creates and reads run folders in tests of `mosaic.run`."""
+"""Creates and reads run folders in tests of `mosaic.worker.run`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mosaic.common.checkpoint_files import MANIFEST, STATE, manifest_digest, manifest_text
+from mosaic.base.checkpoint_files import MANIFEST, STATE, manifest_digest, manifest_text
+from mosaic.base.journal import Journal, read_all
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
-from mosaic.journal import Journal, read_all
-from mosaic.run import Run
-from mosaic.run.checkpoints import Array
+from mosaic.contracts.names import LENGTH_TAG, RETURN_TAG
+from mosaic.worker.checkpoints import Array
+from mosaic.worker.run import Run
 
 Points = dict[str, list[tuple[int, float, float]]]
 

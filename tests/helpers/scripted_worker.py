@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def describe():  # type: ignore[no-untyped-def]
-    from mosaic.workers import WorkerDescription
+    from mosaic.base.worker_registry import WorkerDescription
 
     return WorkerDescription(
         id="scripted",
@@ -30,8 +30,8 @@ def describe():  # type: ignore[no-untyped-def]
 
 def main() -> int:
     sys.path.insert(0, os.environ["SCRIPTED_SOURCE"])
+    from mosaic.base.journal import Follower, Journal, Outbox
     from mosaic.contracts.folder import RunFolder
-    from mosaic.journal import Follower, Journal, Outbox
 
     config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text(encoding="utf-8"))["metadata"][
         "worker"

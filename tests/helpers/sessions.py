@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import ended, running_daemon, wait_for
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import SessionState
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 Start = Callable[..., str]
 """Starts a session and returns its run."""

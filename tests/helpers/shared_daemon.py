@@ -14,9 +14,10 @@ import pytest
 from tests.conftest import logged_problems
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon
 
-from mosaic.client import TrainerClient, connect
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 MAX_RUNS = 4
 

@@ -13,10 +13,10 @@ import pytest
 from tests.helpers.wandb_server import KEY
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.common.files import write_json
-from mosaic.common.processes import own_identity
+from mosaic.base.files import write_json
+from mosaic.base.journal import Journal
+from mosaic.base.processes import own_identity
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.journal import Journal
 
 RUN_ID = "01K0000000SIDECAR000000001"
 SETTINGS = {"track_wandb": True, "wandb_project_name": "a project", "checkpoint_every": 32}
@@ -69,7 +69,7 @@ def environment(url: str, home: Path, **more: str) -> dict[str, str]:
 
 
 def record(folder: RunFolder, env: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "mosaic.sidecar", "record", str(folder.path)]
+    command = [sys.executable, "-m", "mosaic.features.tracking.sidecar", "record", str(folder.path)]
     process = subprocess.run(
         command, env=env | {"WANDB_INIT_TIMEOUT": "60"}, capture_output=True, text=True, timeout=100
     )

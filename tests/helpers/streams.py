@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 
-from mosaic.client import TrainerClient, read_daemon_address
-from mosaic.client.trainer_client import WatchBatch
-from mosaic.common.auth_proof import TOKEN_KEY
+from mosaic.base.handshake import TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+from mosaic.trainer.client.connect import read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient, WatchBatch
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from pathlib import Path
 from PySide6.QtWidgets import QApplication
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.app import Application
-from mosaic.gui.panels.tensorboard_panel import TensorBoardTab
-from mosaic.gui.views import web
+from mosaic.features.tracking.window_tensorboard import TensorBoardTab
+from mosaic.window import web
+from mosaic.window.app import Application
 
 PATIENCE_S = 60.0
 READ = """

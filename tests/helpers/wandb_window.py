@@ -21,12 +21,12 @@ from PySide6.QtNetwork import QNetworkProxy
 from PySide6.QtWidgets import QApplication
 from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
 
-import mosaic.gui.app  # noqa: F401 - sets what WebEngine wants before there is an application
+import mosaic.window.app  # noqa: F401 - sets what WebEngine wants before there is an application
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import WandbStatus
-from mosaic.gui.panels.wandb_panel import WandbTab
-from mosaic.gui.views import web
+from mosaic.features.tracking.window import WandbTab
+from mosaic.window import web
 
 PATIENCE_S = 60.0
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from cleanrl_worker.shell.launcher import build_job
 from cleanrl_worker.shell.worker_config import parse_request
+from mosaic.base.journal import read_all
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, WORKSPACE_VARIABLE, RunFolder
-from mosaic.journal import read_all
 
 COMMAND = (sys.executable, "-m", "cleanrl_worker.cli")
 SMALL: dict[str, Any] = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 64, "seed": 3}

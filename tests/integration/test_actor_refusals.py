@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from mosaic.arena.actors import Seat, make_actor
-from mosaic.arena.play_envs import make_play_env
-from mosaic.arena.play_worker import EnvironmentQuestion, describe_environment, list_play_environments
-from mosaic.arena.recording import RecordingHeader
 from mosaic.contracts.errors import BadInput, MissingExtra
 from mosaic.contracts.play import ActorChoice
-from mosaic.envs import family
-from mosaic.workers import actor_registry
+from mosaic.features.play.worker import EnvironmentQuestion, describe_environment, list_play_environments
+from mosaic.worker import actor_registry
+from mosaic.worker.actors import Seat, make_actor
+from mosaic.worker.envs import family
+from mosaic.worker.play_envs import make_play_env
+from mosaic.worker.recording import RecordingHeader
 
 MODELS = Path(__file__).parents[1] / "data"
 

@@ -18,7 +18,7 @@ from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.replay.buffers import Replay
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import last_good_checkpoint
+from mosaic.worker.checkpoints import last_good_checkpoint
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 400, "checkpoint_every": 10**6, "buffer_size": 200, "batch_size": 4, "learning_starts": 60,

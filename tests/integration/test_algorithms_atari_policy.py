@@ -19,11 +19,11 @@ from cleanrl_worker.environments import atari as atari_envs
 from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
-from mosaic.arena import evaluate
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.envs import make
-from mosaic.envs.atari import AtariEnv
-from mosaic.run.torchfile import save_state_dict
+from mosaic.worker.envs import make
+from mosaic.worker.envs.atari import AtariEnv
+from mosaic.worker.evaluation import evaluate
+from mosaic.worker.torch_files import save_state_dict
 
 NAMES = ("ppo_atari", "ppo_atari_lstm")
 EACH = pytest.mark.parametrize("name", NAMES)

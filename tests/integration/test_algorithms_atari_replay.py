@@ -16,7 +16,7 @@ from cleanrl_worker.learners import torch_replay
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.envs.atari import AtariEnv
+from mosaic.worker.envs.atari import AtariEnv
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 240, "checkpoint_every": 64, "buffer_size": 120, "batch_size": 4, "learning_starts": 60,

@@ -29,7 +29,7 @@ from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.replay import buffers as replay
 from cleanrl_worker.replay.buffers import Replay
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.run.torchfile import save_state_dict
+from mosaic.worker.torch_files import save_state_dict
 
 MODULES: dict[str, Any] = {
     "sac_continuous_action": sac_continuous_action,

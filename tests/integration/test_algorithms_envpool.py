@@ -25,7 +25,7 @@ from cleanrl_worker.learners import ppo_kernels, value_kernels
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import MosaicError
-from mosaic.run.torchfile import save_state_dict
+from mosaic.worker.torch_files import save_state_dict
 
 NAMES = ("ppo_atari_envpool", "pqn_atari_envpool", "ppo_rnd_envpool")
 EACH = pytest.mark.parametrize("name", NAMES)

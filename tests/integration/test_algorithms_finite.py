@@ -17,7 +17,7 @@ from tests.helpers.algorithm_cases import NanRewardEnv, events, latest_checkpoin
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from mosaic.contracts.errors import MosaicError
-from mosaic.run import Checkpoint
+from mosaic.worker.checkpoints import Checkpoint
 
 EACH = pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.is_suggested])
 SMALL: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_at_its_step(
 ) -> None:
     """F40: every algorithm."""
     if ALGORITHMS[name].is_for_atari:
-        from mosaic.envs.atari import AtariEnv
+        from mosaic.worker.envs.atari import AtariEnv
 
         original, steps = AtariEnv.step, []
 

@@ -30,7 +30,7 @@ from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.ppo_network import PpoActor, PpoNetwork
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import load_checkpoint
+from mosaic.worker.checkpoints import load_checkpoint
 
 MODULES: dict[str, Any] = {
     "ppo": ppo,

@@ -31,8 +31,8 @@ from cleanrl_worker.replay.buffers import FrameReplay
 from cleanrl_worker.shell.checker import check_request
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.envs.atari import AtariEnv
-from mosaic.run import Checkpoint
+from mosaic.worker.checkpoints import Checkpoint
+from mosaic.worker.envs.atari import AtariEnv
 
 GAME = "BreakoutNoFrameskip-v4"
 SHORT_GAMES = {"max_num_frames_per_episode": 80}

@@ -18,12 +18,12 @@ from cleanrl_worker.evaluation.loading import load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.checker import check_request, format_summary
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic.arena.actors import Seat, Turn, make_actor
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.play import ActorChoice
-from mosaic.envs.spaces import flat_size
-from mosaic.run import last_good_checkpoint
+from mosaic.worker.actors import Seat, Turn, make_actor
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.envs.spaces import flat_size
 
 ENV_ID = "Shown-v0"
 SHOWN: dict[str, gymnasium.Space[Any]] = {

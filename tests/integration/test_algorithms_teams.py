@@ -22,11 +22,11 @@ from cleanrl_worker.environments.agent_rows import AgentRows
 from cleanrl_worker.evaluation.loading import load_acting_policy, load_for_evaluation
 from cleanrl_worker.shell.checker import check_request
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic.api.policy import Policy
-from mosaic.arena import evaluate
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import MODULES_VARIABLE
-from mosaic.envs.teams import AtariTeamFrames, TeamEnv, make_team_env
+from mosaic.worker.envs.teams import AtariTeamFrames, TeamEnv, make_team_env
+from mosaic.worker.evaluation import evaluate
+from mosaic.worker.policies import Policy
 
 pytest.importorskip("pettingzoo")
 RELAY = "tests.helpers.parallel_env:relay"

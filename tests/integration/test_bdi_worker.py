@@ -20,15 +20,15 @@ from bdi_worker import describe, launcher
 from bdi_worker.checker import check_request
 from bdi_worker.schema_generator import render_schema
 from bdi_worker.worker_config import parse_request
-from mosaic.api.policy import Policy, load_policy_file
-from mosaic.api.replays import replay_episodes
-from mosaic.arena.recording import Recording
-from mosaic.arena.video_recorder import video_name
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import build_eval_payload, build_train_payload
 from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import last_good_checkpoint
-from mosaic.submission.run_payloads import build_eval_payload, build_train_payload
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.policies import Policy, load_policy_file
+from mosaic.worker.recorders import video_name
+from mosaic.worker.recording import Recording
 
 GATED_LAKE = '''
 import pathlib, time

@@ -12,13 +12,13 @@ import pytest
 from tests.helpers.daemons import wait_for
 from tests.helpers.worker_runs import small
 
-from mosaic.common.processes import identify, is_alive
+from mosaic.base.processes import identify, is_alive
+from mosaic.base.worker_registry import WorkerDescription
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.trainer import checkers as module
 from mosaic.trainer.checkers import Checker, Checkers
-from mosaic.workers import WorkerDescription
 
 HANGING = """
 import os, sys, time

@@ -14,10 +14,10 @@ from tests.helpers.commands import MOSAIC, PATIENCE_S, mosaic
 from tests.helpers.daemons import ended, wait_for
 from tests.helpers.probe_scripts import start_script
 
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.models.config_text import to_command, to_python
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.features.runs.window_model import to_command, to_python
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 

@@ -12,12 +12,14 @@ import pytest
 from tests.helpers.daemons import ended, running_daemon, scripted
 from tests.helpers.recordings import record_episodes
 
-from mosaic.api.replays import fetch_recording, replay_episodes
-from mosaic.client import RemoteTrainer, TrainerClient, connect_remote, read_daemon_address
-from mosaic.client.file_transfer import CACHE_DAYS, pack_run
 from mosaic.contracts.errors import BadInput, NotAllowed, UnknownName
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
+from mosaic.features.replay.api import fetch_recording, replay_episodes
+from mosaic.trainer.client.connect import read_daemon_address
+from mosaic.trainer.client.file_transfer import CACHE_DAYS, pack_run
+from mosaic.trainer.client.remote_trainer import RemoteTrainer, connect_remote
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 @pytest.fixture

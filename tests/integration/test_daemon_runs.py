@@ -19,18 +19,19 @@ from tests.helpers.probe_scripts import start_script
 from tests.helpers.streams import telemetry
 from tests.helpers.worker_runs import run_worker, small
 
-from mosaic.client import TrainerClient, trainer_client
-from mosaic.common.user_folders import config_folder
+from mosaic.base.caller_environment import program_environment
+from mosaic.base.files import config_folder
+from mosaic.base.formatting import short_id
+from mosaic.base.journal import Journal, read_all
+from mosaic.base.run_payloads import build_eval_payload
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import MetricsCursor, RunView
-from mosaic.formatting import short_id
-from mosaic.journal import Journal, read_all
 from mosaic.keeper.worker import kill_with_descendants
-from mosaic.submission.caller_environment import program_environment
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.trainer.client import trainer_client
+from mosaic.trainer.client.trainer_client import TrainerClient
 from mosaic.trainer.executors.worker_environment import worker_environment
 
 
@@ -396,7 +397,7 @@ def test_only_ended_runs_can_be_deleted_and_delete_can_be_undone(trainer: Traine
 RECORDER = """
     import subprocess, sys
     from mosaic.contracts.folder import RunFolder
-    from mosaic.sidecar import sync_state
+    from mosaic.features.tracking.sidecar import sync_state
     service = "import os, sys\\nwhile True: os.makedirs(sys.argv[1], exist_ok=True)"
     folder = RunFolder(sys.argv[1])
     with sync_state.acquire_lock(folder, is_sidecar=True):

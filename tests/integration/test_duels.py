@@ -16,10 +16,10 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import running_daemon, wait_for
 
 import mosaic as api
-from mosaic.api.duels import parse_duel, read_duel_file
+from mosaic.base.curves import mean_with_interval
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import Workspace
-from mosaic.statistics.curves import mean_with_interval
+from mosaic.features.play.api import parse_duel, read_duel_file
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "duel.yaml"
 LEAN = "def act(observation, info):\n    return int(observation[2] + observation[3] > 0)\n"

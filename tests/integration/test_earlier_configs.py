@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.helpers.daemons import ended
 
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import apply_assignments, build_eval_payload
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.submission.run_payloads import apply_assignments, build_eval_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 OLD_CONFIG: dict[str, Any] = {
     "algo": "ppo",

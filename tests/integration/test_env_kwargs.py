@@ -9,16 +9,16 @@ import signal
 import pytest
 from tests.helpers.daemons import ended, wait_for
 
-from mosaic.api.play_payload import build_play_payload
-from mosaic.api.policy_lookup import evaluation_payload
-from mosaic.api.replays import replay_episodes
-from mosaic.arena.recording import Recording
-from mosaic.client import TrainerClient
-from mosaic.common.checkpoint_files import list_steps
+from mosaic.base.checkpoint_files import list_steps
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
-from mosaic.run import last_good_checkpoint
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.features.evaluate.api import evaluation_payload
+from mosaic.features.play.core import build_play_payload
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.recording import Recording
 
 ENV_KWARGS = {"is_slippery": False, "desc": ["SFFG"]}
 """On this map the goal is three steps to the right: a slippery one would need more on average."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.helpers.commands import mosaic
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 def test_environments_of_all_families_can_be_played(trainer: TrainerClient) -> None:

@@ -14,14 +14,14 @@ from tests.helpers.daemons import LiveDaemon, ended
 
 import mosaic as mosaic_api
 from cleanrl_worker.registry import load_algorithm
-from mosaic.api.play_payload import build_play_payload
-from mosaic.api.policy_lookup import evaluation_payload
-from mosaic.api.replays import replay_episodes
-from mosaic.arena.evaluation_batches import first_evaluation_seed
-from mosaic.client import TrainerClient
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.features.evaluate.api import evaluation_payload
+from mosaic.features.play.core import build_play_payload
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.evaluation_batches import first_evaluation_seed
 
 EVERY_STATE = ["frame-stack(stack_size=2)", "flatten", "normalize-observation", "normalize-reward"]
 OWN_WRAPPERS = """

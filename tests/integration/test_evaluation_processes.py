@@ -20,13 +20,12 @@ from tests.helpers.worker_runs import COMMAND, events, small, train_here
 from cleanrl_worker.environments.normalization import ObservationNormalizer
 from cleanrl_worker.evaluation.loading import load_for_evaluation
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic.arena import Episode, evaluate
-from mosaic.arena.evaluate import EpisodeSteps
-from mosaic.arena.evaluation_batches import process_count
+from mosaic.base.journal import Journal
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
-from mosaic.envs import make
-from mosaic.journal import Journal
-from mosaic.run import last_good_checkpoint
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.envs import make
+from mosaic.worker.evaluation import Episode, EpisodeSteps, evaluate
+from mosaic.worker.evaluation_batches import process_count
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="helpers are forked, which is only safe on Linux")
 SEEDS = range(100, 160)
@@ -35,7 +34,7 @@ SEEDS = range(100, 160)
 @pytest.fixture(autouse=True)
 def _start_helpers_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use helpers from the first step on, however little work there is."""
-    module = sys.modules["mosaic.arena.evaluate"]
+    module = sys.modules["mosaic.worker.evaluation"]
     monkeypatch.setattr(module, "PROBE_S", 0.0)
     monkeypatch.setattr(module, "MIN_PARALLEL_WORK_S", 0.0)
 

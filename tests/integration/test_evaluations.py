@@ -11,12 +11,12 @@ import pytest
 from tests.helpers.daemons import ended, running_daemon, scripted
 from tests.helpers.worker_runs import small
 
-from mosaic.client import TrainerClient
-from mosaic.common.workspace_trust import mark_own
+from mosaic.base.run_payloads import build_eval_payload
+from mosaic.base.workspace_trust import mark_own
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import EvaluationBatch, RunView, TrainedRun
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 def summary(policy_path: str, **facts: Any) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, wait_for
 
 import mosaic as api
-from mosaic.api.experiments import follow_runs, read_experiment, submit_missing
-from mosaic.client import TrainerClient, connect
 from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
-from mosaic.submission.experiment_plan import plan_experiment
+from mosaic.features.experiments.api import follow_runs, read_experiment, submit_missing
+from mosaic.features.experiments.core import plan_experiment
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "experiment.yaml"
 SMALL = """
@@ -117,7 +118,7 @@ def test_a_key_that_is_submitted_twice_at_the_same_time_is_one_run(
 
 SUBMIT_SOME = """
 import os, signal, sys
-from mosaic.client.trainer_client import TrainerClient
+from mosaic.trainer.client.trainer_client import TrainerClient
 from mosaic.cli.main import main
 submit, left = TrainerClient.submit, int(sys.argv[1])
 def submit_and_die(self, *args, **kwargs):

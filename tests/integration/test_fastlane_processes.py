@@ -15,14 +15,14 @@ from tests.helpers.daemons import wait_for
 from tests.helpers.fault_table import count_kills
 from tests.helpers.lane_writer import COLORS
 
-from mosaic.fastlane import LaneReader, lane_indices, lanes_folder, reap, reap_all
-from mosaic.fastlane.lane_files import lanes_root
+from mosaic.base.fastlane import LaneReader, lane_indices, lanes_folder, reap, reap_all
+from mosaic.base.fastlane.lane_files import lanes_root
 
 WRITER = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
 READS = 300_000
 READER = """
 import sys
-from mosaic.fastlane import LaneReader
+from mosaic.base.fastlane import LaneReader
 reader = LaneReader(sys.argv[1])
 while True:
     if reader.read_newest() is not None:
@@ -102,7 +102,7 @@ def test_each_process_writes_the_lane_of_its_environment(folder: str) -> None:
     """As with AsyncVectorEnv, each environment lives in its own process."""
     code = """
 import sys, numpy, time
-from mosaic.fastlane import LaneWriter
+from mosaic.base.fastlane import LaneWriter
 lane = LaneWriter(sys.argv[1], int(sys.argv[2]), lane_count=3)
 while True:
     if lane.is_due():
@@ -126,7 +126,7 @@ while True:
 def test_a_forked_child_neither_writes_nor_removes_its_parents_lane(folder: str) -> None:
     code = """
 import os, sys
-from mosaic.fastlane import LaneReader, LaneWriter
+from mosaic.base.fastlane import LaneReader, LaneWriter
 lane = LaneWriter(sys.argv[1], 0)
 LaneReader(sys.argv[1]).read_newest()
 child = os.fork()

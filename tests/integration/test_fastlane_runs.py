@@ -20,12 +20,13 @@ from PIL import Image
 from tests.helpers.daemons import LiveDaemon, ended, wait_for
 from tests.helpers.worker_runs import events, run_worker, small, train_here
 
-from mosaic.client import TrainerClient, connect
+from mosaic.base.fastlane import Frame, FrameRequest, LaneView, as_rgb, lane_indices, lanes_folder
+from mosaic.base.fastlane.lane_files import LANES_VARIABLE
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Imports
-from mosaic.envs.user_modules import allow_imports
-from mosaic.fastlane import Frame, FrameRequest, LaneView, as_rgb, lane_indices, lanes_folder
-from mosaic.fastlane.lane_files import LANES_VARIABLE
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.envs.user_modules import allow_imports
 
 HALF_CHEETAH: dict[str, Any] = {"algo": "ppo_continuous_action", "env_id": "HalfCheetah-v5"}
 LONG = 100_000_000

@@ -13,11 +13,11 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.commands_by_kind import ALL, EXTRA
 from tests.helpers.daemons import LiveDaemon, ended, environment, running_daemon, scripted, wait_for
 
-from mosaic.api.play_payload import build_play_payload
-from mosaic.cli.cli_context import CREATING_COMMANDS
-from mosaic.client import TrainerClient
+from mosaic.cli.context import CREATING_COMMANDS
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
+from mosaic.features.play.core import build_play_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 WITHOUT_A_WORKSPACE = (
     *("gui", "algorithms", "presets", "actors", "llm", "sweep init", "wandb login", "wandb logout", "wandb probe"),
@@ -113,7 +113,7 @@ def test_a_module_that_a_file_or_a_remote_client_names_is_not_imported(
 
 
 def trainer_of(daemon: LiveDaemon) -> TrainerClient:
-    from mosaic.client import connect
+    from mosaic.trainer.client.connect import connect
 
     return connect(daemon.workspace, may_start=False)
 

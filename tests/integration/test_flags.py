@@ -18,19 +18,19 @@ from tests.helpers.commands import CommandResult
 from tests.helpers.daemons import LiveDaemon, ended
 
 import mosaic
-from mosaic.cli.cli_context import CliContext
-from mosaic.cli.evaluate_command import evaluate
+from mosaic.base.algorithm_schema import load_algorithms
+from mosaic.base.run_payloads import build_train_payload
+from mosaic.cli.context import CliContext
 from mosaic.cli.main import main
 from mosaic.cli.parameters import SettingType
-from mosaic.cli.play_commands import play
-from mosaic.cli.script_command import run as run_script
-from mosaic.cli.train_commands import AlgorithmCommand
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import WORKSPACE_VARIABLE
 from mosaic.contracts.options import CONFIG_PATH
-from mosaic.submission.algorithm_schema import load_algorithms
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.features.evaluate.cli import evaluate
+from mosaic.features.play.cli import play
+from mosaic.features.train.cli import AlgorithmCommand
+from mosaic.features.train.cli import run as run_script
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 pytestmark = pytest.mark.timeout(600)
@@ -119,7 +119,7 @@ def test_the_flags_of_an_algorithm_are_named(
     """Those that ppo has, too, are tried with that."""
     command = AlgorithmCommand(load_algorithms()[algo], lambda *_: None, is_check=True)
     flags = [pair for pair in spellings(command) if algo == "ppo" or pair[0].name not in SHARED]
-    monkeypatch.setattr("mosaic.cli.train_commands.parse_own_cleanrl", lambda _: {})
+    monkeypatch.setattr("mosaic.features.train.cli.parse_own_cleanrl", lambda _: {})
     if not flags or call(trainer, "check", algo).code:
         pytest.skip("it has no flags of its own, or needs what is not here")
     found = [problem for param, flag in flags for problem in problems(trainer, param, flag, "check", algo)]

@@ -13,9 +13,9 @@ from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, w
 from tests.helpers.gpu_machine import install_driver, install_gpus
 from tests.helpers.probe_scripts import start_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 Machine = Callable[..., Any]
 

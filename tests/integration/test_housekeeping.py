@@ -11,13 +11,13 @@ import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
 
-from mosaic.client import TrainerClient
-from mosaic.common.checkpoint_files import is_intact, list_steps
+from mosaic.base.checkpoint_files import is_intact, list_steps
+from mosaic.base.run_payloads import build_eval_payload
 from mosaic.contracts.disk_views import DiskKind, PruneItem
 from mosaic.contracts.errors import BadInput, NoDaemon, NotAllowed
 from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder, Workspace
 from mosaic.contracts.views import RunView
-from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 STEPS = 600
 
@@ -121,7 +121,7 @@ def test_what_an_evaluation_refers_to_is_kept(workspace: Workspace, plugins: Pat
 DIES = """
 import os, signal
 from mosaic.trainer import __main__
-from mosaic.trainer.handlers import disk
+from mosaic.features.disk import daemon as disk
 sync = disk.fsync_path
 def die(*paths, **_):
     if "{name}" == "fsync_path" and paths[0].name != "checkpoints":

@@ -14,15 +14,14 @@ from tests.helpers.daemons import wait_for
 from tests.helpers.hub_server import TOKEN, Hub, running_hub
 from tests.helpers.worker_runs import small, train_here
 
+from mosaic.base.journal import read_all
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.hub.description import PushRequest, PushResult, PushState, requested_repo
-from mosaic.hub.hub_session import OnProgress
-from mosaic.hub.pull import pull
-from mosaic.hub.push import push as push_policy
-from mosaic.hub.push import push_after_training
-from mosaic.journal import read_all
+from mosaic.features.hub.core import PushRequest, PushResult, PushState, requested_repo
+from mosaic.features.hub.core_pull import pull
+from mosaic.features.hub.core_push import OnProgress, push_after_training
+from mosaic.features.hub.core_push import push as push_policy
 
 SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
 CLEANRL_CARD = """---

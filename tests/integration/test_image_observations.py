@@ -21,8 +21,8 @@ from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.learners.torch_backend import TorchContext
 from cleanrl_worker.learners.torch_image import ImageFeatures
 from cleanrl_worker.registry import load_algorithm
-from mosaic import envs
 from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.worker import envs
 
 ROLLOUT: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2}
 REPLAY: dict[str, Any] = {"learning_starts": 20, "buffer_size": 100, "batch_size": 4}

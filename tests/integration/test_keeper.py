@@ -23,7 +23,7 @@ from tests.helpers.keeper_runs import (
     until,
 )
 
-from mosaic.common.processes import is_alive
+from mosaic.base.processes import is_alive
 from mosaic.keeper.launch_spec import keeper_command
 
 SHORT = {"stop": 0.2, "term": 0.2}

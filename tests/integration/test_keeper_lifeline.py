@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.helpers.keeper_runs import KeeperRun, python, until
 
-from mosaic.common.processes import identify, is_alive
+from mosaic.base.processes import identify, is_alive
 from mosaic.keeper.launch_spec import detached_keeper_command
 
 SLEEPER = """

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tests.helpers.keeper_runs import SLEEPER, KeeperRun, python, until
 
-from mosaic.common.processes import is_alive
+from mosaic.base.processes import is_alive
 
 WAITS = "announce('sidecar_ready'); signal.pause()"
 

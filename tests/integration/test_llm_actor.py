@@ -24,23 +24,21 @@ from tests.helpers.llm_server import (
     stream,
 )
 
-from mosaic.arena import llm_actor, llm_client
-from mosaic.arena.actors import ActorFailed, Seat, Turn, make_actor
-from mosaic.arena.human import action_names
-from mosaic.arena.llm_actor import LlmActor
-from mosaic.arena.llm_client import ChatClient, ModelFailure, Reply, SamplingSettings
-from mosaic.arena.llm_prompts import list_actions, parse_action
-from mosaic.arena.play_envs import PlayEnv, make_play_env
-from mosaic.arena.recording import RecordingHeader
-from mosaic.arena.state_text import describe_state, name_actions
+from mosaic.base.journal import read_all
 from mosaic.contracts.errors import BadInput, MissingExtra, NotTrusted, UnknownName
 from mosaic.contracts.events import EVENT_TYPES, LlmTurn
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.play import ANY_AGENT, ActorChoice
-from mosaic.envs.factory import find_family
-from mosaic.journal import read_all
+from mosaic.features.play import worker_llm as llm_actor
+from mosaic.features.play import worker_llm_client as llm_client
+from mosaic.features.play.worker_llm import LlmActor, list_actions, parse_action
+from mosaic.features.play.worker_llm_client import ChatClient, ModelFailure, Reply, SamplingSettings
 from mosaic.trainer.admission import require_trust
+from mosaic.worker.actors import ActorFailed, Seat, Turn, make_actor
+from mosaic.worker.envs.factory import find_family
+from mosaic.worker.play_envs import PlayEnv, action_names, describe_state, make_play_env, name_actions
+from mosaic.worker.recording import RecordingHeader
 
 KEY = "sk-canary-0123456789abcdef"
 LAKE = "FrozenLake-v1"

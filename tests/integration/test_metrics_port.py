@@ -13,9 +13,9 @@ from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, running_daemon, scripted, wait_for
 from tests.helpers.free_ports import free_ports
 
-from mosaic.client.daemon_channel import ProofRefused, identify
-from mosaic.common.certificates import CERTIFICATE_NAME
+from mosaic.base.certificates import CERTIFICATE_NAME
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.daemon_channel import ProofRefused, identify
 
 
 def test_a_daemon_serves_metrics_on_request(workspace: Workspace, plugins: Path) -> None:

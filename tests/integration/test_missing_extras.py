@@ -17,10 +17,10 @@ from tests.helpers.run_folders import tensorboard_points
 from tests.helpers.uninstalled import uninstalled
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.client import connect
+from mosaic.base.caller_environment import caller_environment
 from mosaic.contracts.errors import FieldProblem, MissingExtra
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.submission.caller_environment import caller_environment
+from mosaic.trainer.client.connect import connect
 
 GONE = ("wandb", "tensorboard", "trackio", "huggingface_hub", "keyring")
 SMALL = ("--env-id", "CartPole-v1", "--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32")
@@ -106,9 +106,9 @@ def test_tracking_and_uploads_that_lack_their_package_are_refused_before_a_run_i
 def test_without_tensorboard_the_window_names_the_extra() -> None:
     pytest.importorskip("PySide6")
     python(
-        "import mosaic.gui.app, mosaic.gui.panels\n"
-        "from mosaic.gui.models import tensorboard_process\n"
-        "assert not tensorboard_process.is_installed()"
+        "import mosaic.window.app, mosaic.window.panels\n"
+        "from mosaic.features.tracking.window_tensorboard import is_installed\n"
+        "assert not is_installed()"
     )
 
 

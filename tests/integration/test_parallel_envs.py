@@ -34,12 +34,11 @@ from cleanrl_worker.environments.parallel import ParallelEnvs, choose_processes
 from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.shell.launcher import build_job
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic import envs
+from mosaic.base.fastlane import LaneView, LaneWriter, lane_indices, lanes_folder
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.fastlane import LaneView, LaneWriter, lane_indices, lanes_folder
-from mosaic.run import live_frames
-from mosaic.run.live_frames import LiveFrames
+from mosaic.worker import envs, live_frames
+from mosaic.worker.live_frames import LiveFrames
 
 CASES = ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"]
 

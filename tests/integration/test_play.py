@@ -14,15 +14,14 @@ from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended, wait_for
 from tests.helpers.sessions import Start, cancel_sessions, recording_of, trainer, wait_for_state
 
-from mosaic.api.play_payload import build_play_payload
-from mosaic.api.replays import replay_episodes
-from mosaic.arena.recording import Recording
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.play_commands import Act, HandBack, Keys, Reset, Step, TakeOver
-from mosaic.contracts.play_results import PlaySummary
+from mosaic.contracts.play import Act, HandBack, Keys, PlaySummary, Reset, Step, TakeOver
+from mosaic.features.play.core import build_play_payload
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
 from mosaic.trainer.scheduler import PLAY_SLOTS
+from mosaic.worker.recording import Recording
 
 __all__ = ["trainer"]
 SAFE_PATH = ("Down", "Down", "Right", "Right", "Down", "Right")

@@ -13,15 +13,15 @@ import pytest
 from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.sessions import Start, cancel_sessions, recording_of, trainer, wait_for_state
 
-from mosaic.api.play_payload import build_play_payload
-from mosaic.api.replays import replay_episodes
-from mosaic.arena.recording import Recording
-from mosaic.cli.play_commands import print_reports
-from mosaic.client import TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.play_commands import Act, Keys, Reset, SetRate, Step, TakeOver
+from mosaic.contracts.play import Act, Keys, Reset, SetRate, Step, TakeOver
+from mosaic.features.play.cli import print_reports
+from mosaic.features.play.core import build_play_payload
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.recording import Recording
 
 __all__ = ["trainer"]
 FLOOD = 10_000
@@ -47,7 +47,7 @@ def worker_pid(trainer: TrainerClient, run_id: str) -> int:
     wanted = f"MOSAIC_RUN_DIR={trainer.get_run(run_id).run_dir}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            is_session = b"mosaic.arena.play_worker" in (folder / "cmdline").read_bytes()
+            is_session = b"mosaic.features.play.worker" in (folder / "cmdline").read_bytes()
             if is_session and wanted in (folder / "environ").read_bytes():
                 return int(folder.name)
         except OSError:

@@ -12,10 +12,10 @@ from tests.helpers.daemons import ended
 from tests.helpers.probe_cleanrl import make_checkout
 from tests.helpers.probe_scripts import caller_environment, episodes, events, write_script
 
-from mosaic.api.workspace_client import connect
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import ConfigRefused, MissingExtra
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.features.runs.api import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 
 @pytest.fixture

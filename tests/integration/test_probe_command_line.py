@@ -11,9 +11,9 @@ from tests.helpers import shared_daemon
 from tests.helpers.commands import mosaic
 from tests.helpers.probe_scripts import write_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 pytestmark = pytest.mark.usefixtures("trainer")

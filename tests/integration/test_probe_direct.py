@@ -19,9 +19,9 @@ from tests.helpers.probe_scripts import (
     write_script,
 )
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 WALK = """

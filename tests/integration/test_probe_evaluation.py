@@ -11,8 +11,8 @@ from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import SKIP, episodes, points, start_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 BASELINES = os.environ.get("MOSAIC_TEST_VENV_SB3", "")

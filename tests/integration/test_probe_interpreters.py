@@ -19,10 +19,10 @@ from tests.helpers.probe_scripts import (
     write_script,
 )
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import ProbeParts
 from mosaic.probe.script_env import script_environment
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")
 BASELINES = os.environ.get("MOSAIC_TEST_VENV_SB3", "")

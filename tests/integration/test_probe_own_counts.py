@@ -13,8 +13,8 @@ from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended, wait_for
 from tests.helpers.probe_scripts import events, points, start_script, write_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 

@@ -24,10 +24,10 @@ from tests.helpers.probe_scripts import (
     write_script,
 )
 
-from mosaic.client import TrainerClient
+from mosaic.base.fastlane import LaneReader, lanes_folder
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.fastlane import LaneReader, lanes_folder
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 ENVPOOL = """

@@ -9,9 +9,9 @@ from tests.helpers import shared_daemon
 from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import SKIP, episodes, events, points, start_script, write_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 PLAY = (

@@ -9,9 +9,9 @@ from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import CARTPOLE, events, start_script, write_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 OLD_INFOS = """
     import sys

@@ -18,9 +18,9 @@ from tests.helpers.commands import mosaic as command
 from tests.helpers.daemons import LiveDaemon, scripted, wait_for
 
 import mosaic
-from mosaic.client import read_daemon_address
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
-from mosaic.contracts.play_results import PlaySummary
+from mosaic.contracts.play import PlaySummary
+from mosaic.trainer.client.connect import read_daemon_address
 
 
 @pytest.fixture

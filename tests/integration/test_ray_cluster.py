@@ -19,13 +19,14 @@ from tests.helpers.ray_cluster import HEAD, RayCluster, running_cluster
 from tests.helpers.wandb_server import KEY, WandbServer, files_with
 from tests.helpers.worker_runs import events, small
 
-from mosaic.client import TrainerClient, connect
+from mosaic.base.fastlane import LaneView, lanes_folder
+from mosaic.base.fastlane.lane_files import LANES_VARIABLE
+from mosaic.base.journal import read_all
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
-from mosaic.fastlane import LaneView, lanes_folder
-from mosaic.fastlane.lane_files import LANES_VARIABLE
-from mosaic.journal import read_all
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 from mosaic.trainer.executors.ray_cluster import STREAM_VARIABLE
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: extra 'ray'.")

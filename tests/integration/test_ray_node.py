@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import wait_for
 
-from mosaic.common.processes import is_alive
+from mosaic.base.journal import read_all
+from mosaic.base.processes import is_alive
+from mosaic.base.worker_registry import WorkerDescription
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import read_all
 from mosaic.trainer.executors.ray_cluster import node_actor
 from mosaic.trainer.executors.ray_cluster.messages import ClusterUnavailable, decode_from_bridge
 from mosaic.trainer.executors.ray_cluster.node_actor import NodeActor, NodeLaunch
-from mosaic.workers import WorkerDescription
 
 SLEEPER = "import time; time.sleep(600)"
 LAUNCH = NodeLaunch(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.helpers.commands import mosaic
 
-from mosaic.client import connect
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.connect import connect
 
 FIXTURES = sorted((Path(__file__).parents[1] / "data").glob("workspace-*"))
 

@@ -26,19 +26,18 @@ from tests.helpers.relay import Relay
 from tests.helpers.wandb_server import KEY, WandbServer, files_with
 
 from mosaic import connect as connect_api
-from mosaic.client import RemoteTrainer, TrainerClient, connect_remote
-from mosaic.client.connect import ReconnectingClient
-from mosaic.client.remote_trainer import fetch_trainer_certificate
-from mosaic.client.trainer_client import submit_once
-from mosaic.common.certificates import compute_fingerprint
-from mosaic.common.user_folders import config_folder
+from mosaic.base.certificates import compute_fingerprint
+from mosaic.base.files import config_folder
+from mosaic.base.handshake import REMOTE_RETRY_S
+from mosaic.base.trainer_profiles import profiles_path
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.daemon_port import REMOTE_RETRY_S
 from mosaic.contracts.errors import BadInput, IdentityFailed, VersionMismatch
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+from mosaic.trainer.client.connect import ReconnectingClient
+from mosaic.trainer.client.remote_trainer import RemoteTrainer, connect_remote, fetch_trainer_certificate
+from mosaic.trainer.client.trainer_client import TrainerClient, submit_once
 from mosaic.trainer.tls_identity import load_or_create_identity
-from mosaic.trainer_profiles import profiles_path
 
 pytest.importorskip("cryptography", reason="makes the certificate: pip install 'mosaic-rl[remote]'")
 
@@ -339,7 +338,7 @@ def test_a_run_knows_who_submitted_it_and_from_which_machine(far: Far, monkeypat
     assert (near.submitted_by, distant.submitted_by) == (user, f"{user}@{socket.gethostname()}")
     for view in (near, distant):
         ended(far.trainer, view.run_id)
-    monkeypatch.setattr("mosaic.client.trainer_client.submitter", lambda is_local: "two words")
+    monkeypatch.setattr("mosaic.trainer.client.trainer_client.submitter", lambda is_local: "two words")
     with pytest.raises(BadInput, match="submitted_by: 'two words' is not valid; expected a login name"):
         far.trainer.submit(scripted(steps=2))
     assert len(far.trainer.runs()) == 2

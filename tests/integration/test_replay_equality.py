@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mosaic.api.replays import replay_episodes
-from mosaic.arena.play_envs import PlayEnv, make_play_env
-from mosaic.arena.recorders import EpisodeRecorder
-from mosaic.arena.recording import Ending, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
-from mosaic.arena.simulation import Simulation
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.replays import ReplayDifference, ReplayReport
-from mosaic.envs.reproducible import hash_observation, random_state
+from mosaic.features.replay.api import replay_episodes
+from mosaic.worker.envs.reproducible import hash_observation, random_state
+from mosaic.worker.play_envs import PlayEnv, make_play_env
+from mosaic.worker.recorders import EpisodeRecorder
+from mosaic.worker.recording import Ending, RecordedEpisode, Recording, RecordingHeader, RecordingWriter
+from mosaic.worker.simulation import Simulation
 
 SEEDS = (1, 2, 3)
 STEPS = 60

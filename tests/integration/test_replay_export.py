@@ -14,18 +14,18 @@ import pytest
 from PIL import Image
 from tests.helpers.recordings import record_episodes
 
-from mosaic.api.replays import export_recording, replay_episodes
-from mosaic.arena import replay_export
-from mosaic.arena.play_envs import make_play_env
-from mosaic.arena.recorders import choose_replay_without_frames, choose_session_replay, explain_irreproducible
-from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
-from mosaic.arena.replay_export import export_episodes
-from mosaic.arena.replay_source import ReplaySource
-from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import PlayConfig
 from mosaic.contracts.replays import ReplayReport
 from mosaic.contracts.views import RunView
+from mosaic.features.replay import worker as replay_export
+from mosaic.features.replay.api import export_recording, replay_episodes
+from mosaic.features.replay.worker import export_episodes
+from mosaic.features.replay.worker_player import ReplaySource
+from mosaic.trainer.client.exports import ExportCancelled, ExportTask
+from mosaic.worker.play_envs import make_play_env
+from mosaic.worker.recorders import choose_replay_without_frames, choose_session_replay, explain_irreproducible
+from mosaic.worker.recording import RecordedEpisode, RecordingHeader, RecordingWriter
 
 
 @pytest.fixture(scope="module")

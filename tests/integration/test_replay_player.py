@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.helpers.recordings import player_process, record_episodes
 
-from mosaic.arena.recording import RecordedEpisode, RecordingHeader, RecordingWriter
-from mosaic.arena.replay_worker import ShownStep, StepCache, reward_strip, shrink
 from mosaic.contracts.replays import ReplayFailed, ReplayOpened
 from mosaic.contracts.views import SessionState
+from mosaic.features.replay.worker import ShownStep, StepCache, reward_strip, shrink
+from mosaic.worker.recording import RecordedEpisode, RecordingHeader, RecordingWriter
 
 
 @pytest.fixture(scope="module")

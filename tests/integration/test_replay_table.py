@@ -16,12 +16,12 @@ import pytest
 from tests.helpers.daemons import ended
 from tests.helpers.sessions import recording_of, trainer
 
-from mosaic.api.play_payload import build_play_payload
-from mosaic.api.replays import replay_episodes
-from mosaic.arena.recording import Recording
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
-from mosaic.envs.reproducible import hash_observation
+from mosaic.features.play.core import build_play_payload
+from mosaic.features.replay.api import replay_episodes
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.envs.reproducible import hash_observation
+from mosaic.worker.recording import Recording
 
 __all__ = ["trainer"]
 IS_FULL = bool(os.environ.get("MOSAIC_FULL_SWEEP"))

@@ -11,9 +11,9 @@ from tests.helpers.commands import mosaic
 from tests.helpers.daemons import ended
 from tests.helpers.probe_scripts import start_script
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 plugins, workspace, live, trainer = shared_daemon.FIXTURES
 

@@ -90,6 +90,6 @@ def test_a_full_disk_does_not_stop_the_run_or_lose_points(tmp_path: Path) -> Non
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     heavy = ("pydantic", "torch", "gymnasium", "grpc", "tensorboard", "safetensors", "google_crc32c")
-    program = f"import sys, mosaic.run; print([name for name in {heavy} if name in sys.modules])"
+    program = f"import sys, mosaic.worker.run; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import mosaic
 
-from mosaic.api.policy import load_policy_file
-from mosaic.arena.evaluation_batches import first_evaluation_seed
-from mosaic.arena.sb3_policy import Sb3Policy, read_statistics
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
+from mosaic.worker.evaluation_batches import first_evaluation_seed
+from mosaic.worker.policies import load_policy_file
+from mosaic.worker.sb3_policy import Sb3Policy, read_statistics
 
 OBSERVATIONS = 50
 DATA = Path(__file__).parents[1] / "data" / "sb3"

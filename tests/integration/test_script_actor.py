@@ -9,12 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from mosaic.arena.actors import Actor, Seat, Turn, make_actor
-from mosaic.arena.script_actor import EXAMPLES
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.play import ActorChoice
-from mosaic.envs import make
-from mosaic.workers.actor_registry import discover_actors
+from mosaic.features.play.worker_actors import EXAMPLES
+from mosaic.worker.actor_registry import discover_actors
+from mosaic.worker.actors import Actor, Seat, Turn, make_actor
+from mosaic.worker.envs import make
 
 NAMES = ("left", "down", "right", "up")
 DISCRETE = gymnasium.spaces.Discrete(4)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic import secrets
+from mosaic.base import secret_store as secrets
 
 pytest.importorskip("keyring", reason="the keyring extra is not installed")
 

@@ -17,8 +17,8 @@ from tests.helpers import slow_cart
 from tests.helpers.commands import MOSAIC, PATIENCE_S
 from tests.helpers.daemons import wait_for
 
+from mosaic.base.fastlane.lane_files import LANES_VARIABLE
 from mosaic.contracts.folder import Workspace
-from mosaic.fastlane.lane_files import LANES_VARIABLE
 
 UIDS = (61_234, 61_235)
 """Users that no machine has."""

@@ -11,11 +11,11 @@ from tests.helpers.sidecar_runs import environment
 from tests.helpers.wandb_server import KEY, WandbServer, files_with
 from tests.helpers.worker_runs import small
 
-from mosaic.client import TrainerClient
-from mosaic.common.processes import is_alive
+from mosaic.base.journal import read_all
+from mosaic.base.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.journal import read_all
-from mosaic.sidecar import sync_state
+from mosaic.features.tracking.sidecar import sync_state
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 TRACKS_ITSELF = """
     import gymnasium as gym

@@ -19,9 +19,9 @@ from tests.helpers.wandb_server import KEY, WandbServer, files_with
 
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder
-from mosaic.sidecar import sync_state
-from mosaic.sidecar.sync_state import SyncState
-from mosaic.sidecar.wandb_sync import sync_run
+from mosaic.features.tracking.sidecar import sync_state
+from mosaic.features.tracking.sidecar.sync_state import SyncState
+from mosaic.features.tracking.sidecar.wandb_sync import sync_run
 
 Numbers = dict[str, list[tuple[int, float]]]
 
@@ -159,7 +159,7 @@ def test_a_run_that_cannot_be_uploaded_is_refused(folder: RunFolder, tmp_path: P
 
 
 def test_without_wandb_a_sync_names_the_extra(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mosaic.sidecar.wandb_sync.is_wandb_installed", lambda: False)
+    monkeypatch.setattr("mosaic.features.tracking.sidecar.wandb_sync.is_wandb_installed", lambda: False)
     state = sync_run(folder, {})
     assert "pip install 'mosaic-rl[wandb]'" in str(state.error)
     assert state.pending_folders
@@ -172,7 +172,15 @@ def test_trackio_receives_the_same_points(recorded: RunFolder, tmp_path: Path) -
     for name in ("journal.jsonl", "keeper.jsonl"):
         shutil.copy(recorded.path / name, folder.path / name)
     resumed = folder.journal.read_bytes().index(b'"kind":"hello"', 500)
-    command = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path), "--journal-from", str(resumed - 100)]
+    command = [
+        sys.executable,
+        "-m",
+        "mosaic.features.tracking.sidecar",
+        "go",
+        str(folder.path),
+        "--journal-from",
+        str(resumed - 100),
+    ]
     subprocess.run(command, env=environment("http://127.0.0.1:1", tmp_path / "home"), timeout=100, check=True)
     assert [line["kind"] for line in read_events(folder)] == ["tracking_started", "tracking_ended"]
     rows = read_events(folder)[-1]["rows"]

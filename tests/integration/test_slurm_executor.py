@@ -22,11 +22,12 @@ from tests.helpers.uninstalled import uninstalled
 from tests.helpers.wandb_server import KEY, WandbServer, files_with
 from tests.helpers.worker_runs import events, small
 
-from mosaic.client import TrainerClient, connect
+from mosaic.base.journal import read_all
 from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
-from mosaic.journal import read_all
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None, reason="submitit is not installed: extra 'slurm'."

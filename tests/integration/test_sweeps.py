@@ -17,10 +17,11 @@ from tests.helpers.daemons import running_daemon, wait_for
 from tests.helpers.uninstalled import uninstalled
 
 import mosaic as mosaic_api
-from mosaic.client import TrainerClient, connect, read_daemon_address
+from mosaic.base.user_presets import read_presets
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.models.draft import draft_from_preset
-from mosaic.submission.user_presets import read_presets
+from mosaic.features.train.window_model import draft_from_preset
+from mosaic.trainer.client.connect import connect, read_daemon_address
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"
 SMALL = """
@@ -202,14 +203,14 @@ def test_nothing_starts_if_a_setting_or_its_bounds_do_not_fit(
 
 def test_nothing_but_the_study_imports_optuna() -> None:
     code = (
-        "import sys, mosaic.api.sweeps.sweep_loop, mosaic.api.sweeps.sweep_figure, mosaic.cli.sweep_commands, "
-        "mosaic.cli.sweep_output, mosaic.submission.user_presets; print('optuna' in sys.modules)"
+        "import sys, mosaic.features.sweeps.core_loop, mosaic.features.sweeps.core_figure, mosaic.features.sweeps.cli, "
+        "mosaic.features.sweeps.cli, mosaic.base.user_presets; print('optuna' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_a_missing_optuna_is_named_with_the_command_that_installs_it() -> None:
-    code = "import sys; sys.modules['optuna'] = None; import mosaic.api.sweeps.study"
+    code = "import sys; sys.modules['optuna'] = None; import mosaic.features.sweeps.core_study"
     refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Sweeps need Optuna: pip install 'mosaic-rl[sweep]'" in refused.stderr
 

@@ -20,7 +20,7 @@ from tests.helpers.worker_runs import small, train_here
 
 from mosaic.contracts.folder import RunFolder
 
-tensorboard = pytest.importorskip("mosaic.gui.models.tensorboard_process")
+tensorboard = pytest.importorskip("mosaic.features.tracking.window_tensorboard")
 
 
 def asked(url: str, body: Any = None, **headers: str) -> Any:

@@ -22,12 +22,12 @@ from tests.helpers.worker_runs import events as folder_events
 from tests.helpers.worker_runs import small, train_here
 
 from cleanrl_worker.registry import load_algorithm
-from mosaic import formatting
-from mosaic.client import TrainerClient
+from mosaic.base import formatting
+from mosaic.base.run_payloads import build_train_payload
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.run import Checkpoint, load_checkpoint
-from mosaic.submission.run_payloads import build_train_payload
+from mosaic.trainer.client.trainer_client import TrainerClient
+from mosaic.worker.checkpoints import Checkpoint, load_checkpoint
 
 Curves = dict[str, list[tuple[int, float]]]
 _REPLAY = {"buffer_size": 300, "batch_size": 16, "learning_starts": 60}

@@ -18,8 +18,8 @@ from tests.helpers.commands import MOSAIC, PATIENCE_S, CommandResult
 from tests.helpers.daemons import environment, wait_for
 from tests.helpers.network import TRAINER_HOST, TwoMachines, two_machines, why_impossible
 
+from mosaic.base.fastlane.lane_files import LANES_VARIABLE
 from mosaic.contracts.folder import Workspace
-from mosaic.fastlane.lane_files import LANES_VARIABLE
 
 pytest.importorskip("cryptography", reason="makes the certificate: pip install 'mosaic-rl[remote]'")
 REASON = why_impossible()
@@ -179,9 +179,7 @@ def test_a_cable_that_is_cut_is_noticed_and_everything_continues_where_it_was(pa
         for path in (followed, logged):
             wait_for(lambda path=path: "Connected again." in path.read_text(), f"{path.name} to continue")  # type: ignore[misc]
         wait_for(lambda: last_viewed_at() > joined_at, "frames to be asked for again")
-        left = re.search(
-            r"Detached; run (\w+) continues\. Attach again: mosaic show -f (\w+)", trained.read_text()
-        )
+        left = re.search(r"Detached; run (\w+) continues\. Attach again: mosaic show -f (\w+)", trained.read_text())
         assert left is not None, trained.read_text()
         assert pair.run("show", left[1], "--json").json["stage"] == "running"
         assert watch.wait(timeout=PATIENCE_S) == 0, watched.read_text()

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.helpers.wandb_routes import Talk, answering, listening, refused_port, silent
 
-from mosaic.secrets import put_secret
-from mosaic.sidecar import wandb_connection
+from mosaic.base.secret_store import put_secret
+from mosaic.features.tracking.sidecar import wandb_connection
 
 KEY = "canary0123456789"
 VIEWER = json.dumps({"data": {"viewer": {"username": "ada", "entity": "ada"}}})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 
-from mosaic.common.files import write_json
+from mosaic.base.files import write_json
 from mosaic.contracts.folder import Workspace
-from mosaic.sidecar import sync_state
+from mosaic.features.tracking.sidecar import sync_state
 
 
 def test_a_run_that_cannot_be_uploaded_is_reported_and_the_next_one_is_tried(workspace: Workspace) -> None:

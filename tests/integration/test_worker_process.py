@@ -16,13 +16,13 @@ import pytest
 from tests.helpers.worker_runs import COMMAND, events, run_worker, small
 
 from cleanrl_worker.shell.registration import schedule_registration
-from mosaic.common.auth_proof import TOKEN_KEY, compute_proof
+from mosaic.base.handshake import TOKEN_KEY, compute_proof
+from mosaic.base.worker_registry import WorkerDescription
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import TOKEN_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 from mosaic.trainer import checkers
-from mosaic.workers import WorkerDescription
 
 CARTPOLE = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
 
@@ -246,7 +246,8 @@ def test_the_checker_answers_on_a_clean_stdout_until_its_stdin_ends(place: Path)
 
 def test_importing_the_catalogue_imports_no_environment_library() -> None:
     script = (
-        "import sys, mosaic.envs, cleanrl_worker; print(sorted({'gymnasium', 'numpy', 'torch'} & set(sys.modules)))"
+        "import sys, mosaic.worker.envs, cleanrl_worker; "
+        "print(sorted({'gymnasium', 'numpy', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.stdout == "[]\n", done.stderr
@@ -256,7 +257,8 @@ def test_a_render_check_of_a_broken_driver_names_the_variable_to_set() -> None:
     """F24: before a run starts."""
     pytest.importorskip("mujoco")
     script = (
-        "from mosaic.envs.render_check import check_rendering as check; import json; print(json.dumps(check('mujoco')))"
+        "import json; from mosaic.worker.envs.render_check import check_rendering; "
+        "print(json.dumps(check_rendering('mujoco')))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

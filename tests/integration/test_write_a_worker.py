@@ -15,9 +15,10 @@ import pytest
 from tests.helpers.daemons import ended, wait_for
 from tests.helpers.documents import Block, commands, read_blocks
 
-from mosaic.client import TrainerClient, connect
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+from mosaic.trainer.client.connect import connect
+from mosaic.trainer.client.trainer_client import TrainerClient
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 

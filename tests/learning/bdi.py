@@ -16,7 +16,7 @@ from bdi_worker.asl_source import read_source
 from bdi_worker.percepts import find_perception
 from bdi_worker.plan_values import build_learner, end_episode
 from bdi_worker.worker_config import BdiSettings
-from mosaic.envs import make
+from mosaic.worker.envs import make
 
 EPISODES = 200
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.helpers.worker_runs import train_here  # noqa: E402
 
 from mosaic.contracts.folder import RunFolder  # noqa: E402
-from mosaic.run import last_good_checkpoint  # noqa: E402
+from mosaic.worker.checkpoints import last_good_checkpoint  # noqa: E402
 
 EPISODES = 100
 TOLERANCE = 0.1

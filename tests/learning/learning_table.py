@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tests.bench.contenders import WINDOWS, Result, Training
 from tests.learning.learning_cases import LEARNING_CASES, LearningCase
 
-from mosaic.statistics.curves import mean_with_interval
+from mosaic.base.curves import mean_with_interval
 
 Floats = npt.NDArray[np.float64]
 Key = tuple[str, str, str, int, int]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.arena.actors import Seat, make_actor
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.play import ActorChoice
-from mosaic.envs import families
-from mosaic.workers.actor_registry import discover_actors
+from mosaic.worker.actor_registry import discover_actors
+from mosaic.worker.actors import Seat, make_actor
+from mosaic.worker.envs import families
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     (tmp_path / "third_broken.py").write_text("import no_such_package\n")
     (tmp_path / "third_actors.py").write_text(
-        "from mosaic.workers.actor_registry import ActorDescription\n"
+        "from mosaic.worker.actor_registry import ActorDescription\n"
         "def wrong(): return 5\n"
-        "def describe(): return ActorDescription('third', 'Third', 'Acts.', '', 'mosaic.arena.actors:RandomActor')\n"
+        "def describe(): return ActorDescription('third', 'Third', 'Acts.', '', 'mosaic.worker.actors:RandomActor')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()

@@ -7,15 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mosaic.api.reference_scores import read_reference_scores, select_ranges
+from mosaic.base.scores import ScoreRange, aggregate_groups, iqm_curve, min_max_range, performance_profile
 from mosaic.contracts.errors import BadInput
-from mosaic.statistics.aggregates import (
-    ScoreRange,
-    aggregate_groups,
-    iqm_curve,
-    min_max_range,
-    performance_profile,
-)
+from mosaic.features.experiments.core import read_reference_scores, select_ranges
 
 A = np.array([0.0, 50.0, 100.0, 100.0])
 B = np.array([-1.0, -1.0, 1.0, 3.0])

@@ -59,13 +59,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_alone_imports_no_libraries() -> None:
-    code = "import mosaic, sys; print(*{'grpc', 'numpy', 'pydantic', 'rich', 'mosaic.api'} & set(sys.modules))"
+    code = "import mosaic, sys; print(*{'grpc', 'numpy', 'pydantic', 'rich', 'mosaic.features'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
 
 
 def test_the_api_loads_neither_torch_nor_gymnasium_nor_qt() -> None:
     code = (
         "import mosaic, sys; [getattr(mosaic, name) for name in mosaic.__all__];"
-        "print(*{'torch', 'gymnasium', 'PySide6', 'pandas', 'mosaic.arena', 'mosaic.run'} & set(sys.modules))"
+        "print(*{'torch', 'gymnasium', 'PySide6', 'pandas', 'mosaic.worker.run'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

@@ -14,7 +14,7 @@ pytest.importorskip("ale_py")
 from cleanrl_worker.environments.atari import AtariEnvs, check_atari_env, make_evaluation_env
 from cleanrl_worker.environments.vector import EpisodeEnd
 from mosaic.contracts.errors import BadInput
-from mosaic.envs import make
+from mosaic.worker.envs import make
 
 BREAKOUT = "BreakoutNoFrameskip-v4"
 StepRecord = tuple[list[float], list[tuple[Any, ...]], bytes]

@@ -20,10 +20,10 @@ from bdi_worker.engine import Mind
 from bdi_worker.percepts import find_perception
 from bdi_worker.plan_values import PlanValues, build_learner, check_labels, end_episode
 from bdi_worker.worker_config import BdiSettings
-from mosaic.arena.actors import Seat, Turn, make_actor
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.play import ActorChoice
-from mosaic.envs import make
+from mosaic.worker.actors import Seat, Turn, make_actor
+from mosaic.worker.envs import make
 
 
 def lake_mind(text: str, **options: Any) -> Mind:
@@ -95,7 +95,7 @@ def test_decisions_do_not_depend_on_the_order_of_hashes(tmp_path: Path) -> None:
     script = tmp_path / "order.py"
     script.write_text(
         "from bdi_worker.asl_source import AslSource\nfrom bdi_worker.engine import Mind\n"
-        "from bdi_worker.percepts import find_perception\nfrom mosaic.envs import make\n"
+        "from bdi_worker.percepts import find_perception\nfrom mosaic.worker.envs import make\n"
         "text = ' '.join(f'can({name}).' for name in ('up', 'right', 'left', 'down')) + ' +!act : can(X) <- move(X).'\n"
         "mind = Mind(AslSource('a.asl', text), find_perception(make('FrozenLake-v1')))\n"
         "mind.start_episode()\nprint(mind.decide(0).action)\n"

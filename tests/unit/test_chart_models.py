@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.contracts.events import Sample
-from mosaic.contracts.metric_tags import RETURN_TAG
-from mosaic.gui.models.curve_model import ChartCurve, CurveFeed, finite_range, round_range, round_step, to_log_scale
-from mosaic.gui.models.series import Floats, GrowingPoints, points_of_sample
-from mosaic.statistics import comparison
-from mosaic.statistics.comparison import (
+from mosaic.base import comparison
+from mosaic.base.comparison import (
     NO_GROUPING,
     ComparedRun,
     compare,
@@ -24,7 +20,20 @@ from mosaic.statistics.comparison import (
     strip_common_parts,
     suggest_grouping_key,
 )
-from mosaic.statistics.curves import mean_with_band, smooth
+from mosaic.base.curves import mean_with_band, smooth
+from mosaic.contracts.events import Sample
+from mosaic.contracts.names import RETURN_TAG
+from mosaic.window.curves import (
+    ChartCurve,
+    CurveFeed,
+    Floats,
+    GrowingPoints,
+    finite_range,
+    points_of_sample,
+    round_range,
+    round_step,
+    to_log_scale,
+)
 
 RANDOM = np.random.default_rng(3)
 

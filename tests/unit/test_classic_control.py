@@ -17,7 +17,7 @@ from cleanrl_worker.environments import classic_control
 from cleanrl_worker.environments import vector as vector_envs
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from cleanrl_worker.registry import load_algorithm
-from mosaic.envs.reproducible import random_state
+from mosaic.worker.envs.reproducible import random_state
 
 Array = np.ndarray[Any, Any]
 ENV_IDS = ("CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1")

@@ -10,7 +10,7 @@ import sys
 import pytest
 from tests.helpers.cli_trainer import call
 
-from mosaic import secrets
+from mosaic.base import secret_store as secrets
 
 KEY = "sk-canary0123456789"
 
@@ -35,8 +35,8 @@ def test_one_actor_is_explained_with_its_options() -> None:
 
 def test_actors_are_listed_without_importing_what_they_use() -> None:
     code = (
-        "import sys; from mosaic.workers.actor_registry import discover_actors; discover_actors(); "
-        "print([name for name in ('gymnasium', 'numpy', 'torch', 'httpx', 'agentspeak', 'mosaic.arena') "
+        "import sys; from mosaic.worker.actor_registry import discover_actors; discover_actors(); "
+        "print([name for name in ('gymnasium', 'numpy', 'torch', 'httpx', 'agentspeak', 'mosaic.worker.actors') "
         "if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -15,12 +15,12 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 from tests.helpers.commands_by_kind import ALL
 
 from mosaic import __version__
+from mosaic.base.formatting import short_state
 from mosaic.cli.main import COMMANDS
-from mosaic.client.trainer_client import Json
 from mosaic.contracts.errors import ConfigRefused, MissingExtra, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.views import MetricSeries, RunView, Verdict
-from mosaic.formatting import short_state
+from mosaic.trainer.client.trainer_client import Json
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
 
@@ -344,8 +344,8 @@ def test_a_number_of_steps_is_written_the_same_way_everywhere() -> None:
 
 
 def test_last_of_watch_is_a_run_that_has_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mosaic.cli.watch_command._frame_source_factory", lambda *_: lambda envs: None)
-    monkeypatch.setattr("mosaic.cli.watch_command._save_video", lambda *_: None)
+    monkeypatch.setattr("mosaic.features.watch.cli._frame_source_factory", lambda *_: lambda envs: None)
+    monkeypatch.setattr("mosaic.features.watch.cli._save_video", lambda *_: None)
     old, running, newest = (f"{RUN[:-1]}{number}" for number in (1, 2, 3))
     trainer = FakeTrainer(view(newest, stage="queued", wait_reason="2 of 2 slots busy, place 1"), view(running))
     result = call(trainer, "watch", "last", "--save", "x.mp4")

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.cli_trainer import CommandResult, FakeTrainer, call, view
 from tests.helpers.commands_by_kind import ALL
 
-from mosaic.cli.cli_context import CliContext
+from mosaic.cli.context import CliContext
 from mosaic.cli.main import _name_flags
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, MosaicError, RunEnded, UnknownName
 

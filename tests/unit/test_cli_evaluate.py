@@ -13,14 +13,14 @@ import pytest
 from tests.helpers.cli_trainer import FakeContext, FakeTrainer, call, finished, record, view
 from tests.helpers.evaluations import evaluation
 
-from mosaic.api.policy_lookup import is_policy_path
-from mosaic.arena import Episode, summarize
-from mosaic.cli.evaluate_command import MAX_BINS, format_bar, histogram_rows, summary_rows
-from mosaic.cli.watch_command import FrameSource, RunPoller, status_lines
+from mosaic.base.fastlane import FrameHud
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import CheckpointInfo, Evaluation, EvaluationSummary, RunView, TrainedRun
-from mosaic.fastlane import FrameHud
+from mosaic.features.evaluate.api import is_policy_path
+from mosaic.features.evaluate.cli import MAX_BINS, format_bar, histogram_rows, summary_rows
+from mosaic.features.watch.cli import FrameSource, RunPoller, status_lines
+from mosaic.worker.evaluation import Episode, summarize
 
 Json = dict[str, Any]
 FOUND = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}

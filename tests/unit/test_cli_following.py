@@ -15,15 +15,16 @@ import grpc
 import pytest
 from tests.helpers.cli_trainer import FakeContext, FakeTrainer, call, finished, record, view
 
-from mosaic.cli import outage, run_follower
-from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_log_line
-from mosaic.client.daemon_channel import DaemonChannel
-from mosaic.client.trainer_client import MetricsUpdate, SubmissionUncertain, TrainerClient
+from mosaic.cli import context as outage
+from mosaic.cli import following as run_follower
+from mosaic.cli.following import DownsampledCurve, LiveRunState, format_log_line
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import MosaicError, NoDaemon
 from mosaic.contracts.events import Event, ProgressReported, Sample
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import MetricsCursor, MetricSeries
+from mosaic.trainer.client.daemon_channel import DaemonChannel
+from mosaic.trainer.client.trainer_client import MetricsUpdate, SubmissionUncertain, TrainerClient
 
 RUN = "01NEW000000000000000000000"
 STEPS = ProgressReported(seq=1, at=1.0, kind="progress", global_step=500, sps=100.0)

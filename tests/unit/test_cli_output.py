@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
-from mosaic import formatting
+from mosaic.base import formatting
+from mosaic.base.files import atomic_write
 from mosaic.cli import output
-from mosaic.cli.control_commands import normalize_tag_arguments
-from mosaic.cli.doctor import required_distributions, split_extras
-from mosaic.cli.export import running_mean
-from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
-from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput, StorageFailed
+from mosaic.features.machines.cli_doctor import required_distributions, split_extras
+from mosaic.features.runs.cli_control import normalize_tag_arguments
+from mosaic.features.runs.cli_files import MAX_LINE_CHARS, last_lines, running_mean, sanitize_for_terminal
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,9 @@ def test_an_extra_is_not_incomplete_for_what_another_one_or_another_package_requ
 
 
 def test_curves_of_a_group_leave_out_runs_without_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mosaic.cli.export.save_curve", lambda trainer, run, path, task: path.write_bytes(b"curve"))
+    monkeypatch.setattr(
+        "mosaic.features.runs.cli_files.save_curve", lambda trainer, run, path, task: path.write_bytes(b"curve")
+    )
     new, old = (f"01M7F4D1G10M14WJPB063GKCS{number}" for number in (1, 2))
     trainer = FakeTrainer(view(new, group="g"), view(old, group="g", episodes=3))
     result = call(trainer, "export", "g", "--png", str(tmp_path / "g.png"))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call
 
-from mosaic.cli.train_commands import normalize_bool_flags
 from mosaic.contracts.arguments import parse_wrapper
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
+from mosaic.features.train.cli import normalize_bool_flags
 
 FLAGS = ("anneal-lr", "cuda")
 

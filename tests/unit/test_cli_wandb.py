@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, view
 
-from mosaic import secrets
+from mosaic.base import secret_store as secrets
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import WandbStatus
-from mosaic.sidecar.wandb_connection import CHECK_NAMES, Finding
+from mosaic.features.tracking.sidecar.wandb_connection import CHECK_NAMES, Finding
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 OFFLINE, SYNCED, NOTHING = "01RUN00000OFFLINE", "01RUN000000SYNCED", "01RUN00000NOTHING"
@@ -140,7 +140,7 @@ def fake_uploads(monkeypatch: pytest.MonkeyPatch, *states: Json) -> list[list[Pa
         for message in states:
             on_message(message)
 
-    monkeypatch.setattr("mosaic.sidecar.wandb_sync.sync_runs", sync_runs)
+    monkeypatch.setattr("mosaic.features.tracking.sidecar.wandb_sync.sync_runs", sync_runs)
     return requests
 
 
@@ -192,7 +192,7 @@ def fake_probe(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[Json
         requests.append(wandb)
         yield from findings
 
-    monkeypatch.setattr("mosaic.sidecar.wandb_connection.run_diagnostics", run_diagnostics)
+    monkeypatch.setattr("mosaic.features.tracking.sidecar.wandb_connection.run_diagnostics", run_diagnostics)
     return requests
 
 

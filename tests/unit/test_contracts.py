@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mosaic
-from mosaic.contracts import events, semconv
+from mosaic.contracts import events
+from mosaic.contracts import names as semconv
 from mosaic.contracts.errors import ConfigRefused, MosaicError, NotAllowed, error_class, unknown_name_error
 from mosaic.contracts.events import EVENT_TYPES, Deleted, Event, HubPushed
 from mosaic.contracts.folder import RunFolder, Workspace, to_file_name
@@ -132,9 +133,9 @@ def test_names_of_events_are_stated_once() -> None:
         "fastlane.queue_depth", "runbus.policy_eval_started", "ui.error",
     ]  # fmt: skip
     for path in source.rglob("*.py"):
-        if path.name not in ("semconv.py", "trainer_pb2.py"):
+        if path.name not in ("names.py", "trainer_pb2.py"):
             repeated = {name for name in names if f'"{name}"' in path.read_text()}
-            assert not repeated, f"{path} writes {repeated} out: use contracts/semconv.py"
+            assert not repeated, f"{path} writes {repeated} out: use contracts/names.py"
     files = [path for folder in (source, source.parent / "cleanrl_worker") for path in folder.rglob("*.py")]
     pattern = re.compile(r'\b(?:event|write_event|add_daemon_event)\(\s*(?:[\w.]+,\s*)?"(\w+)"')
     written = {kind for path in files for kind in pattern.findall(path.read_text())}

@@ -13,8 +13,8 @@ from tests.helpers.run_folders import WEIGHTS, make_run_folder
 
 from mosaic.contracts.disk_views import DiskKind
 from mosaic.contracts.folder import RunFolder
-from mosaic.run.checkpoints import update_link, write
 from mosaic.trainer.disk_usage import classify_file, measure_folder, measure_run
+from mosaic.worker.checkpoints import update_link, write
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from cleanrl_worker.shell.checker import check_request
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.setting_field import SettingField
-from mosaic.envs import make
-from mosaic.envs.factory import find_family
-from mosaic.envs.symbols import frozen_lake
+from mosaic.worker.envs import make
+from mosaic.worker.envs.factory import find_family
+from mosaic.worker.envs.symbols import frozen_lake
 
 
 @pytest.mark.parametrize(

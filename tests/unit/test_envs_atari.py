@@ -11,7 +11,7 @@ from mosaic.contracts.errors import BadInput
 
 pytest.importorskip("ale_py")
 
-from mosaic.envs.atari import AtariEnv
+from mosaic.worker.envs.atari import AtariEnv
 
 BREAKOUT = "BreakoutNoFrameskip-v4"
 

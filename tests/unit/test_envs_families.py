@@ -14,12 +14,12 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from cleanrl_worker.registry import load_algorithm
+from mosaic.base.fastlane.tap import FrameRenderer
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 from mosaic.contracts.folder import MODULES_VARIABLE
-from mosaic.envs import FAMILIES, family, list_environments, make
-from mosaic.envs.factory import family_of, find_family
-from mosaic.envs.render_check import check_rendering
-from mosaic.fastlane.tap import FrameRenderer
+from mosaic.worker.envs import FAMILIES, family, list_environments, make
+from mosaic.worker.envs.factory import family_of, find_family
+from mosaic.worker.envs.render_check import check_rendering
 
 needs_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="the mujoco extra is not installed")
 

@@ -22,8 +22,8 @@ from gymnasium.spaces import (
 )
 
 from mosaic.contracts.errors import BadInput
-from mosaic.envs import spaces
-from mosaic.envs.spaces import describe_space, flat_size, make_flattener, unsupported_parts
+from mosaic.worker.envs import spaces
+from mosaic.worker.envs.spaces import describe_space, flat_size, make_flattener, unsupported_parts
 
 PLAIN: list[gymnasium.Space[Any]] = [
     Box(-1, 1, (3,), np.float32),

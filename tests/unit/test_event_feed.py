@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+from mosaic.base.store import Index
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import RunRecord
-from mosaic.store import Index
 from mosaic.trainer.event_feed import WATCHERS_PER_TURN, EventFeed
 from mosaic.trainer.records import Records
 from mosaic.trainer.server import CallThreads

@@ -7,16 +7,22 @@ from typing import Any
 
 import pytest
 
-from mosaic.api.experiment_state import choose_submissions, format_counts, match_runs, split_superseded
-from mosaic.api.experiments import read_experiment, repeat_member
+from mosaic.base.formatting import format_ranges
+from mosaic.base.run_payloads import apply_assignments
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.experiment_member import ExperimentMember
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import RunView
-from mosaic.formatting import format_ranges
-from mosaic.submission.experiment_plan import ExperimentPlan, plan_experiment
-from mosaic.submission.run_payloads import apply_assignments
+from mosaic.features.experiments.api import read_experiment, repeat_member
+from mosaic.features.experiments.core import (
+    ExperimentPlan,
+    choose_submissions,
+    format_counts,
+    match_runs,
+    plan_experiment,
+)
+from mosaic.trainer.client.run_lookup import split_superseded
 
 BASE: dict[str, Any] = {
     "name": "study",

@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mosaic.fastlane import BGRX32, RGB24, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
-from mosaic.fastlane.requests import RATE_BOUNDS_HZ, FrameRequest, decode_request, divide_request, encode_request
-from mosaic.fastlane.writer import RenderPacer
+from mosaic.base.fastlane import (
+    BGRX32,
+    RGB24,
+    as_rgb,
+    compose_grid,
+    fit_size,
+    grid_shape,
+    scale_image,
+    scale_image_smoothly,
+)
+from mosaic.base.fastlane.requests import RATE_BOUNDS_HZ, FrameRequest, decode_request, divide_request, encode_request
+from mosaic.base.fastlane.writer import RenderPacer
 
 
 @pytest.mark.parametrize(

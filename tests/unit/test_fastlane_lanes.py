@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mosaic.fastlane import (
+from mosaic.base.fastlane import (
     BGRX32,
     RGB24,
     FrameRequest,
@@ -28,9 +28,9 @@ from mosaic.fastlane import (
     reap,
     reap_all,
 )
-from mosaic.fastlane import reader as reading
-from mosaic.fastlane import writer as writing
-from mosaic.fastlane.lane_files import heartbeat_path, lane_path, lanes_root
+from mosaic.base.fastlane import reader as reading
+from mosaic.base.fastlane import writer as writing
+from mosaic.base.fastlane.lane_files import heartbeat_path, lane_path, lanes_root
 
 
 class Clock:

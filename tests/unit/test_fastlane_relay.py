@@ -15,9 +15,12 @@ import pytest
 from PIL import Image
 from structlog.testing import capture_logs
 
+from mosaic.base.fastlane import NO_REQUEST, FrameHud, LaneWriter, lanes_folder, limit_size
 from mosaic.cli import terminal
-from mosaic.cli.cli_context import CliContext
-from mosaic.cli.watch_command import (
+from mosaic.cli.context import CliContext
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.views import RunView
+from mosaic.features.watch.cli import (
     MAX_VIDEO_SIDE_PX,
     FrameSource,
     LocalFrameSource,
@@ -25,10 +28,7 @@ from mosaic.cli.watch_command import (
     select_envs,
     status_lines,
 )
-from mosaic.client.frame_sources import FrameRateMeter
-from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.views import RunView
-from mosaic.fastlane import NO_REQUEST, FrameHud, LaneWriter, lanes_folder, limit_size
+from mosaic.trainer.client.frame_sources import FrameRateMeter
 from mosaic.trainer.handlers.frames import MAX_IN_FLIGHT, QUEUE_REPORT_S, TICK_S, Throttle, relay_frames
 
 

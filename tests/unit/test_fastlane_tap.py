@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mosaic import envs
-from mosaic.fastlane import BGRX32, FrameTap, LaneReader, LaneWriter, as_rgb, lanes_folder
-from mosaic.fastlane.tap import FrameRenderer, RenderUnavailable
+from mosaic.base.fastlane import BGRX32, FrameTap, LaneReader, LaneWriter, as_rgb, lanes_folder
+from mosaic.base.fastlane.tap import FrameRenderer, RenderUnavailable
+from mosaic.worker import envs
 
 FAMILIES = (
     *("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "FrozenLake-v1", "Taxi-v4", "Blackjack-v1"),

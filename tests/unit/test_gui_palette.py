@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import RunView
-from mosaic.gui.models.runs_model import sort_queue
-from mosaic.gui.models.search import rank, score
+from mosaic.window.palette import rank, score
+from mosaic.window.runs import sort_queue
 
 
 def found(query: str, *titles: str) -> list[str]:

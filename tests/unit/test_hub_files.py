@@ -12,16 +12,15 @@ from pydantic import ValidationError
 from tests.helpers.cli_trainer import call
 from tests.helpers.worker_runs import small, train_here
 
+from mosaic.base.journal import read_all
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, UnknownName
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import EvaluationSummary
-from mosaic.hub.description import HashedFile, PolicyDescription, PullResult, PushRequest, PushState
-from mosaic.hub.hub_session import explain_hub_error
-from mosaic.hub.pull import check_loadable, create_run_folder, describe_cleanrl_repo, pull
-from mosaic.hub.push import HubBundle, build_bundle, model_card
-from mosaic.journal import read_all
+from mosaic.features.hub.core import HashedFile, PolicyDescription, PullResult, PushRequest, PushState
+from mosaic.features.hub.core_pull import check_loadable, create_run_folder, describe_cleanrl_repo, pull
+from mosaic.features.hub.core_push import HubBundle, build_bundle, explain_hub_error, model_card
 
 SUMMARY: dict[str, Any] = {
     "algo": "ppo", "env_id": "CartPole-v1", "checkpoint_step": 64, "deterministic": True, "episodes": 3,

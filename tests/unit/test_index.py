@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from ulid import ULID
 
+from mosaic.base.journal import Journal
+from mosaic.base.store import Index, find_damage
+from mosaic.base.store.index_schema import MAX_CHECKED_BYTES
+from mosaic.base.store.ingest import JOURNAL, ingest
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import MetricsCursor
-from mosaic.journal import Journal
-from mosaic.store import Index, find_damage
-from mosaic.store.index_schema import MAX_CHECKED_BYTES
-from mosaic.store.ingest import JOURNAL, ingest
 from mosaic.trainer.records import Records
 
 

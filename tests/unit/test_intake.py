@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from mosaic.base.journal import Journal
+from mosaic.base.store import Index
+from mosaic.base.store.ingest import ingest
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import RunRecord
-from mosaic.journal import Journal
-from mosaic.store import Index
-from mosaic.store.ingest import ingest
 from mosaic.trainer import intake
 from mosaic.trainer.records import Records
 

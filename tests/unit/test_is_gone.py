@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mosaic.common import processes
-from mosaic.common.processes import identify, is_gone, own_identity
+from mosaic.base import processes
+from mosaic.base.processes import identify, is_gone, own_identity
 
 
 def test_a_process_is_gone_when_it_has_ended_or_its_number_belongs_to_another() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mosaic.journal import Follower, Journal, read_all
+from mosaic.base.journal import Follower, Journal, read_all
 
 
 def test_seq_continues_when_a_journal_is_opened_again(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from mosaic.journal import Journal
+from mosaic.base.journal import Journal
 from mosaic.keeper.keeper_loop import ReportQueue
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mosaic.base.journal import Journal
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Journal
 from mosaic.keeper import console
 from mosaic.keeper.console import is_importing, missing_records_warning
 from mosaic.probe.inside.hooks import IMPORT_MARK

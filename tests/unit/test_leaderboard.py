@@ -10,7 +10,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call
 from tests.helpers.evaluations import batch, evaluation
 
 from mosaic.contracts.views import Evaluation
-from mosaic.statistics.ranking import rank_policies
+from mosaic.features.evaluate.core import rank_policies
 
 STEADY = [200.0, 202.0, 198.0, 200.0] * 5
 WILD = [10.0, 500.0, 400.0, 20.0] * 5

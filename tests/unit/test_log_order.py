@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.common.log_order import LogMark, LogOrder, append_mark
+from mosaic.base.log_order import LogMark, LogOrder, append_mark
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.keeper.console import LogMarks

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from mosaic.base.algorithm_schema import supported_options
+from mosaic.base.run_payloads import build_payload
 from mosaic.cli.parameters import build_flag
 from mosaic.contracts.errors import BadInput, refuse_key
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, Option, set_option
 from mosaic.contracts.payload import Payload
-from mosaic.gui.models.form import FieldTexts, Refusals
-from mosaic.submission.algorithm_schema import supported_options
-from mosaic.submission.run_payloads import build_payload
+from mosaic.window.form_model import FieldTexts, Refusals
 
 DIFFERENT_DEFAULTS = {"save_model", "eval_batch_size", "tags", "seed", "kind"}
 """Unset means something of its own in the payload, or the type is another."""
@@ -78,7 +78,7 @@ def test_a_refusal_marks_the_field_whose_path_it_names() -> None:
 
 def test_the_table_and_the_flags_need_no_pydantic() -> None:
     code = (
-        "import sys, mosaic.contracts.options, mosaic.contracts.extras, mosaic.cli.train_commands;"
+        "import sys, mosaic.contracts.options, mosaic.contracts.extras, mosaic.features.train.cli;"
         "sys.exit('pydantic' in sys.modules or 'grpc' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from mosaic.cli.cli_context import CliContext
-from mosaic.cli.outage import Outage
-from mosaic.client.connect import ReconnectingClient
-from mosaic.client.remote_trainer import RemoteTrainer
+from mosaic.cli.context import CliContext, Outage
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
+from mosaic.trainer.client.connect import ReconnectingClient
+from mosaic.trainer.client.remote_trainer import RemoteTrainer
 
 
 class Clock:
@@ -65,7 +64,7 @@ class FakeClient:
 
 
 def test_a_trainer_elsewhere_is_tried_again_only_after_it_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["mosaic.client.connect"], "RECONNECT_PAUSE_S", 0.0)
+    monkeypatch.setattr(sys.modules["mosaic.trainer.client.connect"], "RECONNECT_PAUSE_S", 0.0)
     failures = [NoDaemon("first")]
     opened = 0
 

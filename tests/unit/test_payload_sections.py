@@ -10,16 +10,16 @@ import pytest
 from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic.arena.evaluation_batches import batch_size
+from mosaic.base.worker_registry import get_worker, name_worker
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.extras import REFUSED_KEYS, RESERVED_EXTRAS, flatten_sections, translate_extras
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload, WandbArtifacts
-from mosaic.run.worker_run import tensorboard_folder
-from mosaic.sidecar.wandb_environment import wandb_environment
+from mosaic.features.tracking.sidecar.wandb_environment import wandb_environment
 from mosaic.trainer.records import summary_fields
-from mosaic.workers import get_worker, name_worker
+from mosaic.worker.evaluation_batches import batch_size
+from mosaic.worker.worker_run import tensorboard_folder
 
 EXAMPLES: dict[str, Any] = {
     "mode": "policy_eval",

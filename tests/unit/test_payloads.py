@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mosaic.contracts.errors import BadInput, ConfigRefused
-from mosaic.contracts.folder import Workspace
-from mosaic.contracts.options import OPTIONS
-from mosaic.contracts.payload import Payload
-from mosaic.submission.run_payloads import (
+from mosaic.base.run_payloads import (
     apply_assignments,
     build_eval_payload,
     build_train_payload,
@@ -26,6 +22,10 @@ from mosaic.submission.run_payloads import (
     verdict_rows,
     with_seed,
 )
+from mosaic.contracts.errors import BadInput, ConfigRefused
+from mosaic.contracts.folder import Workspace
+from mosaic.contracts.options import OPTIONS
+from mosaic.contracts.payload import Payload
 from mosaic.trainer.checkers import Checkers
 
 DEFAULTS = {"env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1, "learning_rate": 0.00025}

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.cli_trainer import CommandResult, call
 from tests.helpers.compared_runs import FinishedGroups
 
-from mosaic.api.figures import COLORS, LINE_STYLES, parse_width
+from mosaic.features.experiments.core_figures import COLORS, LINE_STYLES, parse_width
 
 KINDS = ("curves", "efficiency", "aggregates")
 

@@ -14,13 +14,13 @@ from rich.text import Text
 from tests.helpers.cli_trainer import FakeTrainer, call, view
 from tests.helpers.compared_runs import FinishedGroups
 
-from mosaic.api.metric_arrays import Episodes, html_table
 from mosaic.cli import output
 from mosaic.cli.terminal import TerminalScreen
-from mosaic.client.exports import write_csv
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.printable import csv_text, make_printable
 from mosaic.contracts.views import MetricSeries
+from mosaic.features.runs.api_run import Episodes, html_table
+from mosaic.trainer.client.exports import write_csv
 
 
 @pytest.mark.parametrize(

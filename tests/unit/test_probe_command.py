@@ -9,10 +9,9 @@ import pytest
 from tests.helpers.probe_cleanrl import make_checkout
 from tests.helpers.probe_scripts import write_script
 
-from mosaic.cli.script_command import run
-from mosaic.cli.train_commands import parse_own_cleanrl, train
+from mosaic.base.run_payloads import flag_value, script_config, script_name
 from mosaic.contracts.errors import BadInput, UnknownName
-from mosaic.submission.script_payloads import flag_value, script_config, script_name
+from mosaic.features.train.cli import parse_own_cleanrl, run, train
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.common.console_parser import MAX_LINE_LENGTH, ConsoleParser, ConsoleReading
+from mosaic.base.console_parser import MAX_LINE_LENGTH, ConsoleParser, ConsoleReading
 from mosaic.contracts.folder import RunFolder
 from mosaic.keeper.console import ConsoleMetrics
 from mosaic.probe.build import build_probe

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.helpers.probe_scripts import episodes, events, points
 
-from mosaic.common.console_parser import ConsoleParser
+from mosaic.base.console_parser import ConsoleParser
+from mosaic.base.journal import Journal, Outbox
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Journal, Outbox
 from mosaic.probe.inside import core
 from mosaic.probe.inside.core import CONSOLE, WANDB, WRITER, Probe
 

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 from tests.helpers.run_folders import WEIGHTS, make_run_folder
 
-from mosaic.common.checkpoint_files import STATE, is_intact, list_steps
+from mosaic.base.checkpoint_files import STATE, is_intact, list_steps
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.disk_views import DiskKind
 from mosaic.contracts.folder import PENDING_PARTS_DIR, RunFolder
-from mosaic.run import last_good_checkpoint, load_checkpoint
-from mosaic.run.checkpoints import CheckpointPart, update_link, write
-from mosaic.trainer.handlers.disk import (
+from mosaic.features.disk.daemon import (
     copy_without_replay,
     exchange_folders,
     newest_intact,
     plan_removals,
     removable_checkpoints,
 )
+from mosaic.worker.checkpoints import CheckpointPart, last_good_checkpoint, load_checkpoint, update_link, write
 
 BUFFER = np.arange(40_000, dtype=np.float64)
 FACTS: dict[str, Any] = {"replay": {"is_saved": True, "size_bytes": BUFFER.nbytes, "limit_mb": 100.0}}

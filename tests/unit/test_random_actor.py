@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gymnasium.spaces import Discrete
 
-from mosaic.arena.actors import RandomActor, Seat, Turn
 from mosaic.contracts.play import ActorChoice
+from mosaic.worker.actors import RandomActor, Seat, Turn
 
 
 def draw(agent: str, seed: int) -> list[int]:

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mosaic.arena.play_envs import make_play_env
-from mosaic.arena.recorders import EpisodeRecorder
-from mosaic.arena.recording import (
+from mosaic.contracts.errors import BadInput
+from mosaic.worker.envs.reproducible import random_state
+from mosaic.worker.play_envs import make_play_env
+from mosaic.worker.recorders import EpisodeRecorder
+from mosaic.worker.recording import (
     PREFIX,
     ActorChange,
     RecordedEpisode,
@@ -26,8 +28,6 @@ from mosaic.arena.recording import (
     RecordingWriter,
     pack_block,
 )
-from mosaic.contracts.errors import BadInput
-from mosaic.envs.reproducible import random_state
 
 HEADER = RecordingHeader(env_id="CartPole-v1")
 MAX_BYTES_PER_STEP = 4.0
@@ -287,7 +287,7 @@ def test_a_session_is_recorded_whenever_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_s: float
 ) -> None:
     """Its short episodes share blocks, so a step takes less than four bytes."""
-    monkeypatch.setattr("mosaic.arena.recorders.FLUSH_S", flush_s)
+    monkeypatch.setattr("mosaic.worker.recorders.FLUSH_S", flush_s)
     recorder = EpisodeRecorder(tmp_path / "r", HEADER, lambda *_: None, make_play_env(HEADER))
     steps = play_cartpole(recorder, 40)
     recorder.close()

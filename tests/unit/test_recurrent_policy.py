@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cleanrl_worker.learners.conv_network import ConvNetworkSizes
-from mosaic.arena import evaluate
-from mosaic.envs import make
-from mosaic.run import Checkpoint
+from mosaic.worker.checkpoints import Checkpoint
+from mosaic.worker.envs import make
+from mosaic.worker.evaluation import evaluate
 
 
 class RecordingPolicy:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mosaic
-from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE
+from mosaic.cli.context import INTERRUPTED_EXIT_CODE
 from mosaic.trainer import lifecycle
 
 ROOT = Path(__file__).parents[2]

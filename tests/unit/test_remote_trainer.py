@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.client.remote_trainer import find_remote_trainer, older_side, read_token
-from mosaic.common.auth_proof import compute_proof
-from mosaic.common.certificates import compute_fingerprint, join_address, split_address
-from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
-from mosaic.contracts.folder import TOKEN_VARIABLE, Workspace
-from mosaic.secrets import put_secret
-from mosaic.trainer.auth import Credentials
-from mosaic.trainer.listeners import parse_listen_address
-from mosaic.trainer.tls_identity import load_or_create_identity
-from mosaic.trainer_profiles import (
+from mosaic.base.certificates import compute_fingerprint, join_address, split_address
+from mosaic.base.handshake import compute_proof
+from mosaic.base.secret_store import put_secret
+from mosaic.base.trainer_profiles import (
     TrainerProfile,
     profiles_path,
     read_profiles,
@@ -26,6 +20,12 @@ from mosaic.trainer_profiles import (
     save_profile,
     set_default,
 )
+from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
+from mosaic.contracts.folder import TOKEN_VARIABLE, Workspace
+from mosaic.trainer.auth import Credentials
+from mosaic.trainer.client.remote_trainer import find_remote_trainer, older_side, read_token
+from mosaic.trainer.listeners import parse_listen_address
+from mosaic.trainer.tls_identity import load_or_create_identity
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,10 @@ from cleanrl_worker.replay import blocks as replay_blocks
 from cleanrl_worker.replay import ring as replay_ring
 from cleanrl_worker.replay.buffers import FrameReplay, Replay
 from cleanrl_worker.replay.prioritized import PrioritizedReplay
-from mosaic.common.checkpoint_files import is_intact
+from mosaic.base.checkpoint_files import is_intact
 from mosaic.contracts.folder import PENDING_PARTS_DIR, RunFolder
-from mosaic.run import Checkpoint, checkpoints, last_good_checkpoint, load_checkpoint
+from mosaic.worker import checkpoints
+from mosaic.worker.checkpoints import Checkpoint, last_good_checkpoint, load_checkpoint
 
 SHAPE = (2, 2)
 KINDS = ("rows", "frames", "priorities")

@@ -14,11 +14,12 @@ import pytest
 from tests.helpers.run_folders import ARRAYS, FACTS, forge_state, make_run_folder
 from tests.helpers.run_folders import WEIGHTS as SAVED_WEIGHTS
 
-from mosaic.common.checkpoint_files import MANIFEST, STATE, WEIGHTS, list_steps
+from mosaic.base.checkpoint_files import MANIFEST, STATE, WEIGHTS, list_steps
 from mosaic.contracts.errors import CheckpointDamaged
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import last_good_checkpoint, load_checkpoint
-from mosaic.run.checkpoints import (
+from mosaic.worker.checkpoints import (
+    last_good_checkpoint,
+    load_checkpoint,
     move_aside,
     prune,
     recover_interrupted_writes,

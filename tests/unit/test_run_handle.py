@@ -21,11 +21,13 @@ from tests.helpers.run_folders import (
     tensorboard_points,
 )
 
-from mosaic.common.checkpoint_files import STATE
+from mosaic.base.checkpoint_files import STATE
+from mosaic.base.journal import Journal, Outbox, read_all
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
-from mosaic.journal import Journal, Outbox, read_all
-from mosaic.run import Run, handle, last_good_checkpoint
+from mosaic.worker import run as handle
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.run import Run
 
 
 @pytest.fixture
@@ -202,7 +204,7 @@ def test_a_paused_run_waits_for_a_command(folder: RunFolder, monkeypatch: pytest
                 else:
                     send_command(folder, end)
 
-        monkeypatch.setattr("mosaic.run.handle.time.sleep", sleep)
+        monkeypatch.setattr("mosaic.worker.run.time.sleep", sleep)
         send_command(folder, "pause", by_signal=False)
         tick(run)
         assert len(sleeps) == 3
@@ -364,7 +366,7 @@ def test_the_latest_state_is_saved_by_the_clock_and_before_a_pause(
         for clock[0], count in ((1199.0, 2), (1200.0, 3)):
             tick(run)
             assert len(saved) == count
-        monkeypatch.setattr("mosaic.run.handle.time.sleep", lambda _: send_command(folder, "resume"))
+        monkeypatch.setattr("mosaic.worker.run.time.sleep", lambda _: send_command(folder, "resume"))
         send_command(folder, "pause")
         tick(run)
         assert len(saved) == 4
@@ -512,7 +514,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_the_previous_one_stay
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as broken:
-            broken.setattr("mosaic.run.checkpoints._write_arrays", full)
+            broken.setattr("mosaic.worker.checkpoints._write_arrays", full)
             assert save(run, 20) is None
         assert not run.checkpoint_due(21)
     assert [event["code"] for event in events(folder, "warning")] == ["checkpoint_failed"]
@@ -525,11 +527,13 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_the_previous_one_stay
 def test_lines_that_cannot_be_written_wait_in_order_and_the_oldest_points_are_dropped(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mosaic.journal.outbox.MAX_BUFFERED_POINTS", 5)
+    monkeypatch.setattr("mosaic.base.journal.MAX_BUFFERED_POINTS", 5)
     folder.path.mkdir(parents=True)
     outbox = Outbox(Journal(folder.journal))
     with monkeypatch.context() as broken:
-        broken.setattr("mosaic.journal.Journal.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+        broken.setattr(
+            "mosaic.base.journal.Journal.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full"))
+        )
         for number in range(4):
             outbox.put("metrics", {"n": number, "at": 5.0}, points=2)
             outbox.put("warning", {"text": str(number)})

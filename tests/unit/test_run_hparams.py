@@ -16,10 +16,10 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tests.helpers.run_folders import load_event_file, make_run_folder, open_run, save, tensorboard_points
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.arena.video_recorder import EpisodeVideo
+from mosaic.base.media import MAX_FRAMES, MAX_WIDTH_PX, encode_gif
 from mosaic.contracts.folder import RunFolder
-from mosaic.media.gif import MAX_FRAMES, MAX_WIDTH_PX, encode_gif
-from mosaic.run.tensorboard_writer import EventWriter
+from mosaic.worker.recorders import EpisodeVideo
+from mosaic.worker.run_log import EventWriter
 
 
 def session_groups(logdir: Path) -> list[Any]:

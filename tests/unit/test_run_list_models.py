@@ -7,13 +7,11 @@ from tests.helpers.gui_runs import run_id, running, view
 
 from mosaic.contracts.states import id_time_ms
 from mosaic.contracts.views import RunView
-from mosaic.gui.models.groups import list_groups
-from mosaic.gui.models.run_columns import COLUMNS, run_label
-from mosaic.gui.models.run_order import RunOrder
-from mosaic.gui.models.run_values import sort_value
-from mosaic.gui.models.search import parse_query, with_chips
-from mosaic.gui.models.ticks import short_labels
-from mosaic.gui.run_colors import RunColors
+from mosaic.features.experiments.window_model import list_groups
+from mosaic.features.runs.window_order import COLUMNS, RunOrder, run_label, sort_value
+from mosaic.window.palette import parse_query, with_chips
+from mosaic.window.runs import short_labels
+from mosaic.window.theme import RunColors
 
 
 def test_runs_submitted_one_after_the_other_have_different_colors() -> None:

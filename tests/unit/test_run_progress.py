@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from tests.helpers.gui_runs import running, view
 
-from mosaic.statistics.comparison import ComparedRun, RunProgress, compare, shorten_titles, suggest_grouping_key
-from mosaic.statistics.run_progress import (
+from mosaic.base.comparison import (
+    ComparedRun,
+    RunProgress,
+    compare,
     cut_at_common_step,
     describe_progress,
     describe_tails,
     find_common_steps,
     run_progress,
+    shorten_titles,
+    suggest_grouping_key,
 )
 
 

@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from mosaic.common.packages import installed_packages
+from mosaic.base.algorithm_schema import get_algorithm
+from mosaic.base.formatting import surroundings_rows
+from mosaic.base.packages import installed_packages
 from mosaic.contracts.events import decode_event
 from mosaic.contracts.run_settings import RunSettings, SettingValue
-from mosaic.formatting import surroundings_rows
+from mosaic.features.runs.daemon import describe_settings, find_algorithm, worker_options
 from mosaic.keeper.surroundings import describe_machine, find_repository, read_commit
-from mosaic.submission.algorithm_schema import get_algorithm
-from mosaic.trainer.handlers.runs import describe_settings, find_algorithm, worker_options
 
 
 def train_payload(**config: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mosaic.journal.speed import SpeedMeter
+from mosaic.base.journal import SpeedMeter
 
 
 def test_speed_is_measured_over_the_last_seconds() -> None:

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tests.helpers.run_folders import load_event_file, tensorboard_points
 
-from mosaic.run.tensorboard_writer import EventWriter
+from mosaic.worker.run_log import EventWriter
 
 
 def records(path: Path) -> list[Event]:

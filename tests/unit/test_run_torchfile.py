@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mosaic.run.torchfile import State, save_state_dict
+from mosaic.worker.torch_files import State, save_state_dict
 
 
 def test_torch_loads_the_same_as_from_its_own_file(tmp_path: Path) -> None:

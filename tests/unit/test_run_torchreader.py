@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from mosaic.arena.sb3_policy import Sb3Policy
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
-from mosaic.run import torchfile
-from mosaic.run.torchfile import save_state_dict
-from mosaic.run.torchreader import read_weights
+from mosaic.worker import torch_files as torchfile
+from mosaic.worker.sb3_policy import Sb3Policy
+from mosaic.worker.torch_files import read_weights, save_state_dict
 
 
 def make_module() -> torch.nn.Module:

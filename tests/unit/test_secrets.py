@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mosaic import secrets
+from mosaic.base import secret_store as secrets
 from mosaic.contracts.errors import BadInput
 
 

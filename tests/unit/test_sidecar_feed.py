@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.helpers.run_folders import make_run_folder
 
+from mosaic.base.journal import Journal
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
-from mosaic.journal import Journal
-from mosaic.sidecar.recorder import (
+from mosaic.contracts.names import LENGTH_TAG, RETURN_TAG
+from mosaic.features.tracking.sidecar.recorder import (
     HardwareItem,
     ScalarsItem,
     SettingsItem,

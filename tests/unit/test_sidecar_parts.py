@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from tests.helpers.run_folders import make_run_folder
 
-from mosaic.common.processes import own_identity
+from mosaic.base.journal import Journal
+from mosaic.base.processes import own_identity
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Attempt
-from mosaic.journal import Journal
-from mosaic.sidecar import recorder, run_monitor, wandb_connection, wandb_environment
-from mosaic.sidecar.recorder import Recorder, logs_videos, wandb_run_fields
-from mosaic.sidecar.run_monitor import RunMonitor
-from mosaic.sidecar.sidecar_spec import build_sidecar_spec
-from mosaic.sidecar.wandb_sync import client_environment, is_user_program
+from mosaic.features.tracking.sidecar import recorder, run_monitor, wandb_connection, wandb_environment
+from mosaic.features.tracking.sidecar.recorder import Recorder, logs_videos, wandb_run_fields
+from mosaic.features.tracking.sidecar.run_monitor import RunMonitor
+from mosaic.features.tracking.sidecar.sidecar_spec import build_sidecar_spec
+from mosaic.features.tracking.sidecar.wandb_sync import client_environment, is_user_program
 
 ATTEMPT = Attempt(number=1, slot=1, started_at=0.0, journal_from=7)
 GONE = {"pid": 2**22 + 1, "start": "1", "boot_id": own_identity()["boot_id"]}

@@ -11,10 +11,10 @@ from tests.helpers.run_folders import make_run_folder
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import RunFolder
-from mosaic.sidecar import sync_state
-from mosaic.sidecar.sync_state import SyncEntry, SyncState
-from mosaic.sidecar.wandb_connection import WandbProblem
-from mosaic.sidecar.wandb_sync import offline_warning
+from mosaic.features.tracking.sidecar import sync_state
+from mosaic.features.tracking.sidecar.sync_state import SyncEntry, SyncState
+from mosaic.features.tracking.sidecar.wandb_connection import WandbProblem
+from mosaic.features.tracking.sidecar.wandb_sync import offline_warning
 
 
 @pytest.fixture
@@ -119,7 +119,8 @@ def test_a_sidecar_that_waited_until_its_run_was_deleted_is_not_admitted(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "mosaic.sidecar.sync_state.fcntl.flock", lambda *_: folder.path.rename(folder.path.with_name("trash"))
+        "mosaic.features.tracking.sidecar.sync_state.fcntl.flock",
+        lambda *_: folder.path.rename(folder.path.with_name("trash")),
     )
     with pytest.raises(FileNotFoundError), sync_state.acquire_lock(folder):
         pytest.fail("it would record into the trash")

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.statistics.aggregates import ScoreRange, aggregate_groups
-from mosaic.statistics.comparison import ComparedRun, compare
-from mosaic.statistics.curves import (
+from mosaic.base.comparison import ComparedRun, compare
+from mosaic.base.curves import (
     Floats,
     Smoother,
     mean_with_band,
@@ -19,7 +18,9 @@ from mosaic.statistics.curves import (
     smooth,
     t_975,
 )
-from mosaic.statistics.scores import (
+from mosaic.base.scores import (
+    ScoreRange,
+    aggregate_groups,
     bootstrap_strata,
     final_performance,
     iqm,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer
 
-from mosaic.client.connect import ReconnectingClient
-from mosaic.client.trainer_client import SubmissionUncertain, submit_once
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
+from mosaic.trainer.client.connect import ReconnectingClient
+from mosaic.trainer.client.trainer_client import SubmissionUncertain, submit_once
 
 PAYLOAD: dict[str, Any] = {"metadata": {"worker": {"id": "cleanrl", "config": {}}}}
 
@@ -37,7 +37,7 @@ def connection(*answers: FakeTrainer | NoDaemon, retry_s: float = 60.0) -> Recon
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["mosaic.client.connect"]  # a function of its package has the same name
+    module = sys.modules["mosaic.trainer.client.connect"]  # a function of its package has the same name
     monkeypatch.setattr(module, "RECONNECT_PAUSE_S", 0.0)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.common.processes import own_identity
+from mosaic.base.processes import own_identity
+from mosaic.base.store import Index
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import RunRecord
-from mosaic.store import Index
 from mosaic.trainer import supervisor
 from mosaic.trainer.executors import StartRequest
 from mosaic.trainer.executors.local import LocalExecutor

@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
-from mosaic.api.sweeps.search_space import build_search_space, default_entries
-from mosaic.api.sweeps.sweep_config import changed_keys, parse_sweep, read_sweep
-from mosaic.api.sweeps.sweep_plan import plan_sweep
-from mosaic.api.sweeps.trial_row import TrialRow, TrialStatus
-from mosaic.cli.sweep_output import format_initial_file, print_best_trials
+from mosaic.base.algorithm_schema import get_algorithm, load_algorithms
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.setting_field import SettingField
-from mosaic.submission.algorithm_schema import get_algorithm, load_algorithms
+from mosaic.features.sweeps.cli import format_initial_file, print_best_trials
+from mosaic.features.sweeps.core import (
+    TrialRow,
+    TrialStatus,
+    build_search_space,
+    changed_keys,
+    default_entries,
+    parse_sweep,
+    plan_sweep,
+    read_sweep,
+)
 
 CONFIG: dict[str, Any] = {
     "name": "study",

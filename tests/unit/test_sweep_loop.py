@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import view
 
-from mosaic.api.sweeps.study import Study
-from mosaic.api.sweeps.sweep_loop import SweepLoop, check_sweep, end_running_sweep, open_study, read_study
-from mosaic.api.sweeps.sweep_result import best_trial
-from mosaic.api.sweeps.trial_row import TrialStatus
-from mosaic.client.trainer_client import MetricsUpdate
 from mosaic.contracts.errors import ConfigRefused, NotAllowed, RunEnded
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.names import RETURN_TAG
 from mosaic.contracts.views import MetricsCursor, MetricSeries, RunView, Verdict
+from mosaic.features.sweeps.api import best_trial
+from mosaic.features.sweeps.core import TrialStatus
+from mosaic.features.sweeps.core_loop import SweepLoop, check_sweep, end_running_sweep, open_study, read_study
+from mosaic.features.sweeps.core_study import Study
+from mosaic.trainer.client.trainer_client import MetricsUpdate
 
 CONFIG: dict[str, Any] = {
     "name": "study",

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from mosaic.api.sweeps.study import Study
-from mosaic.api.sweeps.sweep_config import parse_sweep
-from mosaic.api.sweeps.sweep_folder import SweepFolder
-from mosaic.api.sweeps.sweep_plan import plan_sweep
-from mosaic.api.sweeps.trial_row import TrialStatus
 from mosaic.contracts.errors import NotAllowed
+from mosaic.features.sweeps.core import TrialStatus, parse_sweep, plan_sweep
+from mosaic.features.sweeps.core_folder import SweepFolder
+from mosaic.features.sweeps.core_study import Study
 
 CONFIG: dict[str, Any] = {
     "name": "study",
@@ -61,13 +59,13 @@ def test_looking_whether_a_sweep_runs_does_not_keep_it_from_starting(
 ) -> None:
     with folder.hold():
         assert folder.holder_pid() == os.getpid()
-        monkeypatch.setattr("mosaic.api.sweeps.sweep_folder.time.sleep", lambda _: None)
+        monkeypatch.setattr("mosaic.features.sweeps.core_folder.time.sleep", lambda _: None)
         with pytest.raises(NotAllowed, match=str(os.getpid())), folder.hold():
             pass
     assert folder.holder_pid() is None
     with open(folder.lock, encoding="utf-8") as file:  # as `is_held` does it, for a moment
         fcntl.flock(file, fcntl.LOCK_SH)
-        monkeypatch.setattr("mosaic.api.sweeps.sweep_folder.time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        monkeypatch.setattr("mosaic.features.sweeps.core_folder.time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
         with folder.hold():
             assert folder.holder_pid() == os.getpid()
 

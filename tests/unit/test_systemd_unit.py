@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call
 
-from mosaic.cli import service_commands
-from mosaic.cli.systemd_unit import quote_argument
+from mosaic.features.machines import cli as service_commands
+from mosaic.features.machines.cli import quote_argument
 
 PLACE = 'it\'s 50% of a "place" for $HOME'
 

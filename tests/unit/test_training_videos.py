@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tests.helpers.worker_runs import events, small, train_here
 
-from mosaic.arena.video_recorder import is_cubic
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import last_good_checkpoint
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.recorders import is_cubic
 
 
 def test_episodes_are_recorded_on_the_schedule_of_cleanrl() -> None:

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from mosaic.api.sweeps.sweep_config import parse_sweep
-from mosaic.api.sweeps.trial_scores import last_fifth, seed_scores, trial_score
-from mosaic.statistics.scores import curve_area as area
+from mosaic.base.scores import curve_area as area
+from mosaic.features.sweeps.core import last_fifth, parse_sweep, seed_scores, trial_score
 
 BASE = {
     "name": "study",

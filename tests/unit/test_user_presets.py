@@ -10,16 +10,9 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call
 
+from mosaic.base.user_presets import Preset, delete_preset, find_preset, presets_path, read_presets, save_preset
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
-from mosaic.submission.user_presets import (
-    Preset,
-    delete_preset,
-    find_preset,
-    presets_path,
-    read_presets,
-    save_preset,
-)
 
 FAST = Preset("cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 4096, "learning_rate": 0.01})
 DAMAGED = {

@@ -13,7 +13,7 @@ from tests.helpers.algorithm_cases import Corridor, register_env
 from cleanrl_worker.environments import action_record
 from cleanrl_worker.environments.time_limits import strip_wrappers
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
-from mosaic.envs.reproducible import random_state_to_json
+from mosaic.worker.envs.reproducible import random_state_to_json
 
 
 def maker(env_id: str, **settings: Any) -> Callable[[], gymnasium.Env[Any, Any]]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from mosaic.base.secret_store import put_secret
 from mosaic.contracts.payload import WandbArtifacts
-from mosaic.secrets import put_secret
-from mosaic.sidecar.wandb_environment import (
+from mosaic.features.tracking.sidecar.wandb_environment import (
     load_workspace_dotenv,
     normalize_address,
     resolve_proxies,

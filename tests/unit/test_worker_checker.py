@@ -25,10 +25,10 @@ from cleanrl_worker.shell.checker import REQUEST_HANDLERS
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
-from mosaic.envs import family
-from mosaic.run import load_checkpoint
-from mosaic.run.torchfile import save_state_dict
-from mosaic.workers.checker_loop import answer_line
+from mosaic.worker.checker_loop import answer_line
+from mosaic.worker.checkpoints import load_checkpoint
+from mosaic.worker.envs import family
+from mosaic.worker.torch_files import save_state_dict
 
 
 def ask(**question: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pytest
 
 from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.shell.worker_config import WorkerRequest, algorithm_config, parse_request
-from mosaic.arena.evaluation_batches import batch_size
 from mosaic.contracts.errors import ConfigRefused, UnknownName
 from mosaic.contracts.folder import is_run_id
+from mosaic.worker.evaluation_batches import batch_size
 
 BARE: dict[str, Any] = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048}
 

@@ -22,18 +22,19 @@ from cleanrl_worker.learners.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.launcher import ConsoleRun
 from cleanrl_worker.shell.worker_config import parse_request
-from mosaic.api.replays import replay_episodes
-from mosaic.arena import Episode, evaluate, evaluation_batches, pool_summaries, summarize
-from mosaic.arena.evaluation_batches import first_evaluation_seed
-from mosaic.arena.recording import RecordedEpisode, Recording, RecordingWriter
-from mosaic.common.files import write_json
+from mosaic.base.curves import mean_with_band
+from mosaic.base.files import write_json
+from mosaic.base.scores import iqm
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.events import Steps
 from mosaic.contracts.folder import RunFolder
-from mosaic.envs import make
-from mosaic.run import checkpoints, last_good_checkpoint
-from mosaic.statistics.curves import mean_with_band
-from mosaic.statistics.scores import iqm
+from mosaic.features.replay.api import replay_episodes
+from mosaic.worker import checkpoints, evaluation_batches
+from mosaic.worker.checkpoints import last_good_checkpoint
+from mosaic.worker.envs import make
+from mosaic.worker.evaluation import Episode, evaluate, pool_summaries, summarize
+from mosaic.worker.evaluation_batches import first_evaluation_seed
+from mosaic.worker.recording import RecordedEpisode, Recording, RecordingWriter
 
 
 class PushingPolicy:
@@ -176,7 +177,7 @@ def test_an_evaluation_writes_its_summary_its_events_and_its_scalars(trained: Ru
 def test_an_episode_that_would_never_end_is_truncated_with_one_warning(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("mosaic.arena.evaluate", "mosaic.arena.evaluation_batches"):
+    for module in ("mosaic.worker.evaluation", "mosaic.worker.evaluation_batches"):
         monkeypatch.setattr(sys.modules[module], "MAX_EPISODE_STEPS", 5)
     folder = train_here(RunFolder(tmp_path / "evaluation"), evaluation(trained.path))
     assert json.loads(folder.eval_summary.read_text())["batches"][0]["lengths"] == [5, 5, 5]

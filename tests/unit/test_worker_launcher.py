@@ -15,7 +15,7 @@ from cleanrl_worker.shell import launcher
 from cleanrl_worker.shell.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder
-from mosaic.run.worker_run import tensorboard_folder, write_rejection
+from mosaic.worker.worker_run import tensorboard_folder, write_rejection
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import RolloutConfig
 from cleanrl_worker.learners.devices import choose_backend
 from cleanrl_worker.registry import ALGORITHMS, AlgorithmSpec
-from mosaic.submission.algorithm_schema import get_algorithm
+from mosaic.base.algorithm_schema import get_algorithm
 
 VECTOR = Box(-1, 1, (4,), np.float32)
 IMAGE = Box(0, 255, (84, 84, 3), np.uint8)

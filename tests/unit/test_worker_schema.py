@@ -9,9 +9,9 @@ from tests.helpers.cli_trainer import call
 from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.schema_generator import build_schema, render_schema
+from mosaic.base.algorithm_schema import load_algorithms
 from mosaic.contracts.extras import RESERVED_EXTRAS
 from mosaic.contracts.options import OPTIONS
-from mosaic.submission.algorithm_schema import load_algorithms
 
 
 def test_the_committed_schema_is_up_to_date() -> None:

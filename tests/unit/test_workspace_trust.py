@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.common.workspace_trust import Origin, decide_origin, find_origin, has_mark, mark_own, sign_place, unmark
+from mosaic.base.workspace_trust import Origin, decide_origin, find_origin, has_mark, mark_own, sign_place, unmark
 from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
 
 

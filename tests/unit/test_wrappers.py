@@ -14,9 +14,9 @@ from mosaic.contracts.arguments import parse_wrapper
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Imports
 from mosaic.contracts.setting_field import SettingField
-from mosaic.envs import make
-from mosaic.envs.user_modules import allow_imports
-from mosaic.envs.wrappers import NAMED_WRAPPERS, WrappedEnv, try_wrapped
+from mosaic.worker.envs import make
+from mosaic.worker.envs.user_modules import allow_imports
+from mosaic.worker.envs.wrappers import NAMED_WRAPPERS, WrappedEnv, try_wrapped
 
 FIELD = SettingField("wrappers", "wrappers", is_optional=True)
 

@@ -47,7 +47,8 @@ from cleanrl_worker.loops.on_policy import (
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 __all__ = ["Agent", "Config", "check", "load_policy", "loss", "state_dict_of", "train"]
 Array = npt.NDArray[Any]

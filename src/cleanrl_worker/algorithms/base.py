@@ -18,18 +18,18 @@ from cleanrl_worker.learners.devices import missing_torch_error
 from cleanrl_worker.learners.flat_network import FlatNetwork, select_by_prefix
 from cleanrl_worker.learners.protocols import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
-from mosaic.common.checkpoint_files import list_steps
-from mosaic.common.packages import has_torch
+from mosaic.base.checkpoint_files import list_steps
+from mosaic.base.packages import has_torch
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
-from mosaic.envs.atari import FRAME_STACK
-from mosaic.envs.factory import family_of
-from mosaic.envs.spaces import describe_space, flat_size
+from mosaic.worker.envs.atari import FRAME_STACK
+from mosaic.worker.envs.factory import family_of
+from mosaic.worker.envs.spaces import describe_space, flat_size
 
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint, Run
-    from mosaic.run.checkpoints import CheckpointPart
+    from mosaic.worker.checkpoints import Checkpoint, CheckpointPart
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 MAX_OBSERVATION_SIZE = 1_000_000

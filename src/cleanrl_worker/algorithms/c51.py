@@ -29,7 +29,8 @@ from cleanrl_worker.loops import value_vectors
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "c51"

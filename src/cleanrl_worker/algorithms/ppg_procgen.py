@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from cleanrl_worker.learners.torch_backend import TorchContext
     from cleanrl_worker.learners.torch_conv import Weights
     from cleanrl_worker.learners.torch_ppg import PpgLearner
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppg_procgen"

@@ -34,12 +34,13 @@ from cleanrl_worker.learners.ppo_kernels import (
 from cleanrl_worker.learners.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.learners.protocols import PpoLearner, PpoSettings
 from cleanrl_worker.loops.on_policy import PpoTraining, choose_training, make_ppo_learner, open_environments
-from mosaic.envs.spaces import find_choices
+from mosaic.worker.envs.spaces import find_choices
 
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo"

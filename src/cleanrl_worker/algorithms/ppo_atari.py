@@ -39,14 +39,15 @@ from cleanrl_worker.learners.conv_network import (
 from cleanrl_worker.learners.ppo_kernels import PpoLosses
 from cleanrl_worker.learners.protocols import FramePpoSettings, PpoRolloutSettings
 from cleanrl_worker.loops.on_policy_frames import FramePpoTraining, describe_run
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from cleanrl_worker.learners.torch_backend import TorchContext
     from cleanrl_worker.learners.torch_conv import PpoImageLearner, Weights
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_atari"

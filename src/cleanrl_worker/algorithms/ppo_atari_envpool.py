@@ -24,7 +24,8 @@ from cleanrl_worker.environments.envpool_games import check_envpool_env, make_en
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, describe_run
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 __all__ = ["Agent", "Config", "check", "load_policy", "loss", "make_env", "make_learner", "state_dict_of", "train"]
 NAME = "ppo_atari_envpool"

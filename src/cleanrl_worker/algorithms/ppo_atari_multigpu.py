@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from cleanrl_worker.learners.torch_backend import TorchContext
     from cleanrl_worker.learners.torch_ranks import Ranks
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 __all__ = ["Agent", "Config", "check", "load_policy", "loss", "state_dict_of", "train", "train_rank"]
 Array = npt.NDArray[Any]

@@ -38,7 +38,8 @@ from cleanrl_worker.loops.on_policy import PpoTraining, make_ppo_learner, open_e
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_continuous_action"

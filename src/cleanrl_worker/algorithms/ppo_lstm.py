@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from cleanrl_worker.evaluation.policies import Outputs
     from cleanrl_worker.learners.torch_recurrent import RecurrentModule, RecurrentVectorLearner
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_lstm"

@@ -36,10 +36,11 @@ from cleanrl_worker.learners.ppo_network import FrozenPpoActor
 from cleanrl_worker.loops.on_policy import OnPolicyTraining
 from mosaic.contracts.errors import BadInput, FieldProblem
 from mosaic.contracts.payload import EnvId
-from mosaic.envs.teams import TeamEnv, make_team_env
+from mosaic.worker.envs.teams import TeamEnv, make_team_env
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 __all__ = ["Agent", "Config", "check", "load_policy", "make_env", "state_dict_of", "train"]
 Array = npt.NDArray[Any]

@@ -26,10 +26,11 @@ from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.loops.on_policy_frames import describe_run
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import EnvId
-from mosaic.envs.teams import PETTINGZOO_PREFIX, TeamEnv, make_team_env
+from mosaic.worker.envs.teams import PETTINGZOO_PREFIX, TeamEnv, make_team_env
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 __all__ = ["Agent", "Config", "check", "load_policy", "loss", "make_env", "make_learner", "state_dict_of", "train"]
 Array = npt.NDArray[Any]

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cleanrl_worker.learners.torch_conv import Weights
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_procgen"

@@ -50,7 +50,7 @@ from cleanrl_worker.learners.conv_network import (
 from cleanrl_worker.learners.protocols import FramePpoSettings, PpoRolloutSettings
 from cleanrl_worker.loops.on_policy_frames import AverageReturn, Columns, FramePpoTraining, describe_run
 from mosaic.contracts.payload import EnvId
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from cleanrl_worker.learners.torch_backend import TorchContext
     from cleanrl_worker.learners.torch_conv import Weights
     from cleanrl_worker.learners.torch_rnd import RndLearner
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_rnd_envpool"

@@ -33,16 +33,17 @@ from cleanrl_worker.learners import devices
 from cleanrl_worker.learners.architecture import MIN_IMAGE_SIDE_PX, Architecture, find_sides
 from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.loops.on_policy import MemoryTraining, choose_training, open_environments
-from mosaic import envs
 from mosaic.contracts.errors import refuse_key
 from mosaic.contracts.payload import EnvId
+from mosaic.worker import envs
 
 if TYPE_CHECKING:
     import torch
 
     from cleanrl_worker.evaluation.policies import Outputs
     from cleanrl_worker.learners.torch_transformer import TransformerLearner, TransformerLosses, TransformerModule
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_trxl"

@@ -33,7 +33,8 @@ from cleanrl_worker.loops.on_policy import OnPolicyTraining, open_environments
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "pqn"

@@ -41,7 +41,7 @@ from cleanrl_worker.loops.teacher_phases import COMPARED_EPISODES, Phase, Phased
 from cleanrl_worker.loops.value_frames import FrameValueLearner
 from cleanrl_worker.replay.buffers import FrameReplay
 from mosaic.contracts.errors import refuse_key
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from cleanrl_worker.learners.torch_backend import NonFiniteReport
     from cleanrl_worker.learners.torch_conv import ImageInferenceStep
     from cleanrl_worker.learners.torch_replay import TargetNetworkLearner
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "qdagger_dqn_atari_impalacnn"

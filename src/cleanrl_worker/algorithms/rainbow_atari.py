@@ -39,7 +39,7 @@ from cleanrl_worker.loops import value_frames
 from cleanrl_worker.loops.replay_world import atari_world
 from cleanrl_worker.loops.value_frames import FrameValueLearner
 from cleanrl_worker.replay.prioritized import PrioritizedReplay
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from cleanrl_worker.learners.torch_conv import ImageInferenceStep
     from cleanrl_worker.learners.torch_replay import PrioritizedLearner
     from cleanrl_worker.learners.torch_value_heads import FactorizedNoise
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "rainbow_atari"

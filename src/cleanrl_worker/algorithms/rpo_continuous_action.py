@@ -32,7 +32,8 @@ from cleanrl_worker.learners.ppo_kernels import RolloutBatch
 from cleanrl_worker.loops.on_policy import open_environments
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 __all__ = ["Agent", "Config", "check", "load_policy", "loss", "make_learner", "state_dict_of", "train"]
 NAME = "rpo_continuous_action"

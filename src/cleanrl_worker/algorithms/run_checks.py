@@ -22,8 +22,8 @@ from cleanrl_worker.algorithms.base import (
 )
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.learners.architecture import Architecture
-from mosaic.envs.factory import family_of
-from mosaic.envs.spaces import find_choices, unsupported_parts
+from mosaic.worker.envs.factory import family_of
+from mosaic.worker.envs.spaces import find_choices, unsupported_parts
 
 MIN_LOST_SHARE = 0.02
 """The share of the requested steps that may be left out without a warning."""

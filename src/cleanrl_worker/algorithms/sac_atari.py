@@ -38,14 +38,15 @@ from cleanrl_worker.loops import value_frames
 from cleanrl_worker.loops.replay_world import atari_world
 from cleanrl_worker.loops.value_frames import FrameValueLearner
 from cleanrl_worker.replay.buffers import FrameReplay
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from cleanrl_worker.learners.torch_conv import ImageInferenceStep
     from cleanrl_worker.learners.torch_discrete_sac import DiscreteSacLearner
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "sac_atari"

@@ -29,7 +29,8 @@ from cleanrl_worker.replay.buffers import Replay
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 NAME = "td3_continuous_action"

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from mosaic.contracts.errors import BadInput, FieldProblem
-from mosaic.envs.teams import TeamEnv
-from mosaic.run.live_frames import LiveFrames
+from mosaic.worker.envs.teams import TeamEnv
+from mosaic.worker.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
 

@@ -19,10 +19,10 @@ from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import EpisodeEnd, ObservationLayout, VectorEnvs
 from cleanrl_worker.learners.flat_network import select_by_prefix
 from mosaic.contracts.errors import BadInput
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK, AtariEnv
-from mosaic.envs.factory import family_of
-from mosaic.envs.reproducible import random_state, restore_random_state
-from mosaic.run.live_frames import LiveFrames
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK, AtariEnv
+from mosaic.worker.envs.factory import family_of
+from mosaic.worker.envs.reproducible import random_state, restore_random_state
+from mosaic.worker.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
 ATARI_FAMILY = "atari"

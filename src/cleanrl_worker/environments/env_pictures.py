@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from mosaic.run.live_frames import LiveFrames
+from mosaic.worker.live_frames import LiveFrames
 
 CHECK_INTERVAL_S = {False: 0.02, True: 0.002}
 """The approximate interval between checks whether a frame is due, without (False) and with (True) a viewer."""

@@ -21,11 +21,11 @@ from cleanrl_worker.environments.atari import ATARI_FAMILY
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from cleanrl_worker.learners import devices
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
-from mosaic.envs import make
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
-from mosaic.envs.factory import family_of
-from mosaic.envs.families import DISTRIBUTION, FAMILIES
-from mosaic.run.live_frames import LiveFrames
+from mosaic.worker.envs import make
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.factory import family_of
+from mosaic.worker.envs.families import DISTRIBUTION, FAMILIES
+from mosaic.worker.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
 ENVPOOL_EXTRA = "envpool"

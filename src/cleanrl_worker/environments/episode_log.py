@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.envs.reproducible import hash_observation
+from mosaic.worker.envs.reproducible import hash_observation
 
 Array = npt.NDArray[Any]
 

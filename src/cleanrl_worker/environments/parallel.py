@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.environments.env_process import EnvProcess, Outbox, Reply, StepMemory
 from cleanrl_worker.environments.vector import EpisodeEnd, GymEnv, VectorEnvs
-from mosaic.run.live_frames import LiveFrames
+from mosaic.worker.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
 MEASURED_STEPS = 50

@@ -20,8 +20,8 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.environments.envpool_games import EnvpoolEnvs, EnvpoolGame, import_envpool, make_pool
 from cleanrl_worker.environments.vector import EpisodeEnd
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
-from mosaic.envs import make
-from mosaic.envs.families import DISTRIBUTION
+from mosaic.worker.envs import make
+from mosaic.worker.envs.families import DISTRIBUTION
 
 Array = npt.NDArray[Any]
 PROCGEN_EXTRA = "procgen"

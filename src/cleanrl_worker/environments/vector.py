@@ -20,10 +20,10 @@ from cleanrl_worker.environments.classic_control import CompiledStep, find_compi
 from cleanrl_worker.environments.env_pictures import EnvPictures, EpisodeProgress
 from cleanrl_worker.environments.episode_log import EndedEpisode, EpisodeLog
 from cleanrl_worker.environments.time_limits import strip_wrappers
-from mosaic.envs.reproducible import random_state, restore_random_state
-from mosaic.envs.spaces import flat_size, make_flattener
-from mosaic.envs.wrappers import WrappedEnv
-from mosaic.run.live_frames import LiveFrames
+from mosaic.worker.envs.reproducible import random_state, restore_random_state
+from mosaic.worker.envs.spaces import flat_size, make_flattener
+from mosaic.worker.envs.wrappers import WrappedEnv
+from mosaic.worker.live_frames import LiveFrames
 
 Array = npt.NDArray[Any]
 GymEnv = gymnasium.Env[Any, Any]

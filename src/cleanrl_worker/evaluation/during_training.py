@@ -14,11 +14,11 @@ import numpy as np
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
 from cleanrl_worker.evaluation.loading import policy_env_maker
 from cleanrl_worker.registry import load_algorithm
-from mosaic.arena import evaluate, summarize
-from mosaic.arena.evaluate import MAX_EPISODE_STEPS
-from mosaic.arena.evaluation_batches import SUMMARY_METRICS, first_evaluation_seed, warn_of_truncation
-from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG
-from mosaic.run import Checkpoint, Run
+from mosaic.contracts.names import EVAL_LENGTH_TAG, EVAL_RETURN_TAG
+from mosaic.worker.checkpoints import Checkpoint
+from mosaic.worker.evaluation import MAX_EPISODE_STEPS, evaluate, summarize
+from mosaic.worker.evaluation_batches import SUMMARY_METRICS, first_evaluation_seed, warn_of_truncation
+from mosaic.worker.run import Run
 
 
 def evaluate_training(name: str, config: AlgorithmConfig, run: Run, checkpoint: Checkpoint) -> float | None:

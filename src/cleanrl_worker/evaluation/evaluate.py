@@ -7,12 +7,12 @@ from dataclasses import replace
 from cleanrl_worker.evaluation.loading import LoadedPolicy, load_for_evaluation
 from cleanrl_worker.shell.launcher import ConsoleRun
 from cleanrl_worker.shell.worker_config import WORKER_NAME, WorkerRequest
-from mosaic.arena.evaluation_batches import EvaluationBatches, play_batches
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
-from mosaic.run import Run
-from mosaic.run.worker_run import open_evaluation
+from mosaic.worker.evaluation_batches import EvaluationBatches, play_batches
+from mosaic.worker.run import Run
+from mosaic.worker.worker_run import open_evaluation
 
 EPISODES_AFTER_TRAINING = 10
 

@@ -14,19 +14,24 @@ from cleanrl_worker.evaluation.saved_policies import SavedPolicy, find_policy, f
 from cleanrl_worker.learners.devices import names_missing_torch
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm, module_name
 from cleanrl_worker.shell.worker_config import DEFAULT_SEED, WorkerRequest
-from mosaic.arena import EvaluablePolicy
-from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipper, make_array_converter
-from mosaic.arena.evaluation_batches import EvaluatedPolicy, batch_size, first_evaluation_seed
-from mosaic.arena.recording import Preprocessing, RecordingHeader
-from mosaic.arena.sb3_policy import SB3, SB3_SUFFIX, Sb3Policy
-from mosaic.arena.simulation import library_versions
+from mosaic.base.worker_registry import ActingPolicy
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of, refuse_key
-from mosaic.envs import make
-from mosaic.envs.factory import describe_env, find_family
-from mosaic.envs.spaces import find_choices, make_flattener
-from mosaic.envs.wrappers import WrappedEnv
-from mosaic.run import Checkpoint
-from mosaic.workers import ActingPolicy
+from mosaic.worker.checkpoints import Checkpoint
+from mosaic.worker.envs import make
+from mosaic.worker.envs.factory import describe_env, find_family
+from mosaic.worker.envs.spaces import find_choices, make_flattener
+from mosaic.worker.envs.wrappers import WrappedEnv
+from mosaic.worker.evaluation import (
+    BATCH_SIZE,
+    EvaluablePolicy,
+    RecurrentPolicy,
+    make_action_clipper,
+    make_array_converter,
+)
+from mosaic.worker.evaluation_batches import EvaluatedPolicy, batch_size, first_evaluation_seed
+from mosaic.worker.recording import Preprocessing, RecordingHeader
+from mosaic.worker.sb3_policy import SB3, SB3_SUFFIX, Sb3Policy
+from mosaic.worker.simulation import library_versions
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.learners import devices
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mosaic.run import Checkpoint
+    from mosaic.worker.checkpoints import Checkpoint
 
 Array = npt.NDArray[Any]
 Outputs = Callable[[Array], Array]

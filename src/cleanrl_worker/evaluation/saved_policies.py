@@ -14,13 +14,13 @@ import numpy as np
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.user_cleanrl import USER_CLEANRL_PREFIX
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WORKER_NAME
-from mosaic.arena.sb3_policy import SB3, SB3_SUFFIX
-from mosaic.common.checkpoint_files import list_steps
-from mosaic.common.limited_json import MAX_BYTES, decode_limited
+from mosaic.base.checkpoint_files import list_steps
+from mosaic.base.limited_json import MAX_BYTES, decode_limited
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused, MosaicError, WrongWorker
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
-from mosaic.run.torchreader import read_metadata, read_weights
+from mosaic.worker.checkpoints import Checkpoint, last_good_checkpoint, load_checkpoint
+from mosaic.worker.sb3_policy import SB3, SB3_SUFFIX
+from mosaic.worker.torch_files import read_metadata, read_weights
 
 MODEL_SUFFIX = ".cleanrl_model"
 _CLEANRL_RUN_NAME = re.compile(r"(?P<env_id>.+)__(?P<algo>.+)__(?P<seed>\d+)__\d+")

@@ -22,12 +22,13 @@ from cleanrl_worker.learners.flat_network import select_by_prefix
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import BadInput, problems_of, refuse_key
 from mosaic.contracts.folder import Workspace
-from mosaic.envs.factory import ensure_registered
+from mosaic.worker.envs.factory import ensure_registered
 
 if TYPE_CHECKING:
     import torch
 
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 PREFIX = "teacher."
@@ -118,8 +119,8 @@ def measure_teacher(config: Any, run: Run, teacher: Teacher) -> float | None:
     import torch
 
     from cleanrl_worker.evaluation.during_training import preserve_random_states
-    from mosaic.arena import evaluate
-    from mosaic.arena.evaluation_batches import first_evaluation_seed
+    from mosaic.worker.evaluation import evaluate
+    from mosaic.worker.evaluation_batches import first_evaluation_seed
 
     def should_continue(_: int) -> bool:
         run.update(run.global_step)

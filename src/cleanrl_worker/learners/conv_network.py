@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import check_shapes, orthogonal_matrix
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 Array = npt.NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]

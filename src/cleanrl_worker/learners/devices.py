@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from cleanrl_worker.learners.architecture import Architecture
-from mosaic.common.packages import TORCH_COMMAND, has_torch
+from mosaic.base.packages import TORCH_COMMAND, has_torch
 from mosaic.contracts.errors import MissingExtra, problems_of
 
 Backend = Literal["numpy", "torch"]

@@ -13,7 +13,7 @@ from torch.nn import functional
 from cleanrl_worker.learners.architecture import Architecture
 from cleanrl_worker.learners.flat_network import check_shapes, select_by_prefix
 from mosaic.contracts.errors import refuse_key
-from mosaic.envs.user_modules import import_object
+from mosaic.worker.envs.user_modules import import_object
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], type[nn.Module]]] = {
     "tanh": (torch.tanh, nn.Tanh),

@@ -25,12 +25,13 @@ from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from cleanrl_worker.loops.replay_world import check_vectors, vector_world
 from cleanrl_worker.replay.buffers import Replay
 from cleanrl_worker.replay.hindsight import HindsightReplay, find_goals
-from mosaic import envs
 from mosaic.contracts.errors import problems_of
-from mosaic.envs.reproducible import random_state_to_json
+from mosaic.worker import envs
+from mosaic.worker.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 REPORT_EVERY = 100

@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.algorithms.settings import AlgorithmConfig
-from mosaic.run import Checkpoint
-from mosaic.run.handle import RECENT_EPISODES
+from mosaic.worker.checkpoints import Checkpoint
+from mosaic.worker.run import RECENT_EPISODES
 
 if TYPE_CHECKING:
-    from mosaic.run import Run
-    from mosaic.run.checkpoints import CheckpointPart
-    from mosaic.run.handle import LogMark
+    from mosaic.worker.checkpoints import CheckpointPart
+    from mosaic.worker.run import LogMark, Run
 
 Array = npt.NDArray[Any]
 KEPT_SHARE = 1 / 400

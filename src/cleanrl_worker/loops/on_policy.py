@@ -25,13 +25,14 @@ from cleanrl_worker.learners import ppo_kernels
 from cleanrl_worker.learners.ppo_kernels import PpoKernel, RolloutBatch, explained_variance
 from cleanrl_worker.learners.protocols import ActorForward, AdamState, PpoLearner
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
-from mosaic import envs
-from mosaic.envs.reproducible import random_state_to_json
+from mosaic.worker import envs
+from mosaic.worker.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from cleanrl_worker.learners.autograd_learners import PpoLoss
     from cleanrl_worker.learners.ppo_network import PpoNetwork
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 AnyEnvs = TypeVar("AnyEnvs", bound=VectorEnvs)

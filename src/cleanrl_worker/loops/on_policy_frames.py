@@ -24,15 +24,16 @@ from cleanrl_worker.learners import devices, ppo_kernels
 from cleanrl_worker.learners.conv_network import ConvAgent, initialize_bodies, parameter_count
 from cleanrl_worker.learners.ppo_kernels import categorical_log_probs, explained_variance
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
-from mosaic.envs.reproducible import random_state_to_json
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
     from cleanrl_worker.environments.atari import AtariEnvs
     from cleanrl_worker.environments.envpool_games import EnvpoolEnvs
     from cleanrl_worker.learners.torch_backend import TorchContext
     from cleanrl_worker.learners.torch_conv import RolloutLearner
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 MakeLearner = Callable[[dict[str, Array], tuple[int, ...], Any, "TorchContext"], "RolloutLearner"]

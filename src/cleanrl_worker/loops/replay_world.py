@@ -17,11 +17,12 @@ from cleanrl_worker.environments.parallel import ParallelEnvs
 from cleanrl_worker.environments.vector import EpisodeEnd, VectorEnvs
 from cleanrl_worker.learners import devices
 from cleanrl_worker.replay.buffers import FrameReplay, Replay, check_memory, restore_replay
-from mosaic import envs
-from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
+from mosaic.worker import envs
+from mosaic.worker.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 FRAME_SHAPE = (FRAME_SIZE_PX, FRAME_SIZE_PX)

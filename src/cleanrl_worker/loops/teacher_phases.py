@@ -17,7 +17,8 @@ from cleanrl_worker.loops.replay_world import ReplayWorld
 from cleanrl_worker.loops.value_replay import EpsilonGreedy
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 Phase = Literal["teacher", "offline", "online"]

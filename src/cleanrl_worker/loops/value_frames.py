@@ -16,7 +16,8 @@ from cleanrl_worker.loops.replay_world import ReplayWorld, check_atari
 from cleanrl_worker.replay.buffers import FrameReplay
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 MakeAgent = Callable[[Any, int], ConvAgent]

@@ -17,10 +17,11 @@ from cleanrl_worker.algorithms import base
 from cleanrl_worker.learners.protocols import NonFiniteDetector
 from cleanrl_worker.loops.milestones import Milestones, TrainingState
 from cleanrl_worker.loops.replay_world import ReplayWorld
-from mosaic.envs.reproducible import random_state_to_json
+from mosaic.worker.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 REPORT_EVERY = 100

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.common.checkpoint_files import hard_link
+from mosaic.base.checkpoint_files import hard_link
 from mosaic.contracts.folder import PENDING_PARTS_DIR, REPLAY_PREFIX
-from mosaic.run.checkpoints import CheckpointPart
+from mosaic.worker.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
 BLOCK_BYTES = 16 << 20

@@ -24,7 +24,8 @@ from cleanrl_worker.replay.ring import ReplayRing, TransitionBatch
 from mosaic.contracts.errors import BadInput
 
 if TYPE_CHECKING:
-    from mosaic.run import Checkpoint, Run
+    from mosaic.worker.checkpoints import Checkpoint
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 

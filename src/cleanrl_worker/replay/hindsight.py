@@ -18,10 +18,10 @@ import numpy.typing as npt
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.replay.buffers import PackedBatch, Replay
 from mosaic.contracts.errors import BadInput
-from mosaic.envs.spaces import describe_space, flat_size
+from mosaic.worker.envs.spaces import describe_space, flat_size
 
 if TYPE_CHECKING:
-    from mosaic.run.checkpoints import CheckpointPart
+    from mosaic.worker.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
 

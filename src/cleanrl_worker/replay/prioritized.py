@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.replay.buffers import FrameBatch, FrameReplay
 from cleanrl_worker.replay.ring import Integers
-from mosaic.run.checkpoints import CheckpointPart
+from mosaic.worker.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
 BRANCHING_FACTOR = 128

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from cleanrl_worker.environments.vector import EpisodeEnd
 from cleanrl_worker.replay.blocks import ReplayBlocks, read_blocks
 from mosaic.contracts.folder import REPLAY_PREFIX
-from mosaic.envs.reproducible import random_state_to_json
+from mosaic.worker.envs.reproducible import random_state_to_json
 
 if TYPE_CHECKING:
-    from mosaic.run import Run
-    from mosaic.run.checkpoints import CheckpointPart
+    from mosaic.worker.checkpoints import CheckpointPart
+    from mosaic.worker.run import Run
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.intp]

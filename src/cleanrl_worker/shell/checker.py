@@ -13,16 +13,16 @@ from cleanrl_worker.registry import ALGORITHMS, module_name
 from cleanrl_worker.shell import launcher
 from cleanrl_worker.shell.user_cleanrl import script_algorithms
 from cleanrl_worker.shell.worker_config import DEFAULT_SEED, WorkerRequest, parse_request
-from mosaic.common.files import write_error
+from mosaic.base.files import write_error
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.views import VerdictSummary
-from mosaic.envs import list_environments
-from mosaic.envs.factory import describe_env
-from mosaic.envs.render_check import require_rendering
-from mosaic.run import load_checkpoint
-from mosaic.run.worker_run import run_folder, tensorboard_folder
-from mosaic.workers import checker_loop
-from mosaic.workers.checker_loop import CheckerRequest, Reply
+from mosaic.worker import checker_loop
+from mosaic.worker.checker_loop import CheckerRequest, Reply
+from mosaic.worker.checkpoints import load_checkpoint
+from mosaic.worker.envs import list_environments
+from mosaic.worker.envs.factory import describe_env
+from mosaic.worker.envs.render_check import require_rendering
+from mosaic.worker.worker_run import run_folder, tensorboard_folder
 
 
 def check_request(request: WorkerRequest, config_path: str = "<config>") -> VerdictSummary:

@@ -14,15 +14,16 @@ from typing import Any, SupportsFloat
 from cleanrl_worker.learners import devices
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WORKER_NAME, WorkerRequest, algorithm_config
-from mosaic.common.files import write_json
+from mosaic.base.files import write_json
+from mosaic.base.secret_store import redact_secrets
 from mosaic.contracts.arguments import parse_wrapper
 from mosaic.contracts.errors import problems_of, refuse_key
 from mosaic.contracts.folder import TENSORBOARD_VARIABLE, RunFolder, to_file_name
-from mosaic.envs import make
-from mosaic.envs.wrappers import WrappedEnv, try_wrapped
-from mosaic.run import Checkpoint, Run, last_good_checkpoint
-from mosaic.run.worker_run import open_training, require_checkpoint
-from mosaic.secrets import redact_secrets
+from mosaic.worker.checkpoints import Checkpoint, last_good_checkpoint
+from mosaic.worker.envs import make
+from mosaic.worker.envs.wrappers import WrappedEnv, try_wrapped
+from mosaic.worker.run import Run
+from mosaic.worker.worker_run import open_training, require_checkpoint
 
 CONSOLE_INTERVAL_S = 1.0
 
@@ -88,10 +89,10 @@ def _record_training(request: WorkerRequest, run: Run, config: Any, resumed: Che
     if not request.artifacts.video.capture and not request.artifacts.record_episodes:
         yield
         return
-    from mosaic.arena.recorders import record_training
-    from mosaic.arena.recording import RecordingHeader
-    from mosaic.arena.simulation import library_versions
-    from mosaic.envs.factory import find_family
+    from mosaic.worker.envs.factory import find_family
+    from mosaic.worker.recorders import record_training
+    from mosaic.worker.recording import RecordingHeader
+    from mosaic.worker.simulation import library_versions
 
     entry = ALGORITHMS[request.algo]
     header = RecordingHeader(
@@ -229,7 +230,7 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
 
 def write_model(checkpoint: Checkpoint, path: Path) -> Path:
     from cleanrl_worker.evaluation.saved_policies import format_metadata
-    from mosaic.run.torchfile import save_state_dict
+    from mosaic.worker.torch_files import save_state_dict
 
     algo = checkpoint.facts["algorithm"]
     with devices.names_missing_torch(f"The model of {algo}"):

@@ -21,7 +21,7 @@ from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import Imports
-from mosaic.envs.user_modules import allow_imports, allowed_imports
+from mosaic.worker.envs.user_modules import allow_imports, allowed_imports
 
 END_PATIENCE_S = 10.0
 """For the other processes to end by themselves, and for the first to notice that one has ended."""
@@ -117,7 +117,7 @@ def main() -> None:
     module = load_algorithm(order.algorithm)
     checkpoint = None
     if order.checkpoint is not None:
-        from mosaic.run import load_checkpoint
+        from mosaic.worker.checkpoints import load_checkpoint
 
         checkpoint = load_checkpoint(order.checkpoint)
     config = module.Config.model_validate(order.config)

@@ -9,7 +9,7 @@ import threading
 
 from mosaic import __version__
 from mosaic.contracts.folder import TOKEN_VARIABLE
-from mosaic.contracts.semconv import CONTRACT_VERSION
+from mosaic.contracts.names import CONTRACT_VERSION
 
 REGISTRATION_DELAY_S = 5.0
 """Importing grpc costs a tenth of a second of training and 20 MB; a shorter run never pays for it."""
@@ -35,7 +35,7 @@ def _try_to_register(target: str, run_id: str, capabilities: tuple[str, ...]) ->
 def _register(target: str, token: str, run_id: str, capabilities: tuple[str, ...]) -> None:
     import grpc
 
-    from mosaic.common.auth_proof import TOKEN_KEY, compute_proof, constant_time_equals, identify_metadata
+    from mosaic.base.handshake import TOKEN_KEY, compute_proof, constant_time_equals, identify_metadata
     from mosaic.contracts import trainer_pb2 as pb
     from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 

@@ -14,7 +14,7 @@ from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.shell.worker_config import WORKER_NAME, WorkerConfig
 from mosaic.contracts.options import OPTIONS
-from mosaic.workers.schema_fields import describe_fields, print_or_write, render_json
+from mosaic.worker.schema_fields import describe_fields, print_or_write, render_json
 
 _PACKAGE = Path(__file__).parent.parent
 

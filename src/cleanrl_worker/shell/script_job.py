@@ -25,7 +25,7 @@ from cleanrl_worker.shell.user_cleanrl import (
     script_fields,
 )
 from cleanrl_worker.shell.worker_config import CORE_SETTINGS, WorkerRequest, add_core_settings
-from mosaic.common.processes import SAFE_PATH_VARIABLE
+from mosaic.base.processes import SAFE_PATH_VARIABLE
 from mosaic.contracts.errors import MissingExtra, refuse_key
 from mosaic.contracts.folder import CALLER_VARIABLE, KEEPER_VARIABLE, TOKEN_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.options import OPTIONS, value_at

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from cleanrl_worker.registry import load_algorithm, module_name
 from cleanrl_worker.shell.user_cleanrl import USER_CLEANRL_PREFIX
+from mosaic.base.worker_registry import name_worker
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.extras import (
     RESERVED_EXTRAS,
@@ -33,8 +34,7 @@ from mosaic.contracts.payload import (
     Seed,
 )
 from mosaic.contracts.setting_field import validate_safe_name
-from mosaic.envs.user_modules import allow_imports
-from mosaic.workers import name_worker
+from mosaic.worker.envs.user_modules import allow_imports
 
 WORKER_NAME = "cleanrl"
 _SUBJECT = "The worker config was"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from mosaic.base.secret_store import SECRET_VARIABLES, put_secret, secret_location, secrets_path
 from mosaic.cli import output
-from mosaic.cli.cli_context import CliContext
+from mosaic.cli.context import CliContext
 from mosaic.contracts.errors import BadInput
-from mosaic.secrets import SECRET_VARIABLES, put_secret, secret_location, secrets_path
 
 KEY_LOCATIONS = {
     "environment": "set in the environment ({variable})",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.context import CliContext, command, pass_context
 from mosaic.contracts.errors import BadInput, MissingExtra
 from mosaic.contracts.folder import Workspace
 
@@ -27,7 +27,7 @@ def gui(context: CliContext, run: str | None) -> int:
         raise MissingExtra(f"The workbench needs PySide6, which is not installed: {INSTALL_HINT}")
     require_display()
     try:
-        from mosaic.gui.app import main
+        from mosaic.window.app import main
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "mosaic":
             raise

@@ -21,9 +21,10 @@ from typing import Any
 import click
 
 from mosaic import __version__
+from mosaic.base.features import PACKAGE, Command, features
+from mosaic.base.files import DISK_ERRORS
 from mosaic.cli import output
-from mosaic.cli.cli_context import INTERRUPTED_EXIT_CODE, CliContext, common_options
-from mosaic.common.files import DISK_ERRORS
+from mosaic.cli.context import INTERRUPTED_EXIT_CODE, CliContext, common_options
 from mosaic.contracts.errors import (
     BadInput,
     ConfigRefused,
@@ -32,8 +33,8 @@ from mosaic.contracts.errors import (
     similar_names,
     unknown_name_error,
 )
+from mosaic.contracts.names import CLI_COMMAND, CLI_ERROR
 from mosaic.contracts.options import CONFIG_PATH
-from mosaic.contracts.semconv import CLI_COMMAND, CLI_ERROR
 
 PROGRAM_NAME = "mosaic"
 STARTING_COMMANDS = ("train", "run", "submit", "eval", "play", "resubmit", "duel", "demo", "experiment")
@@ -42,80 +43,31 @@ STARTING_COMMANDS = ("train", "run", "submit", "eval", "play", "resubmit", "duel
 OUTPUT_ERRORS = (errno.EPIPE, *DISK_ERRORS)
 """Of a write to stdout; an error of another file has its name."""
 
-COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Start here": {
-        "gui": ("gui_command:gui", "Open the workbench: train, watch and compare runs in a window."),
-        "demo": ("demo:demo", "Train an agent on CartPole, watch it learn, evaluate it."),
-        "doctor": ("doctor:doctor", "Check this machine and show how to fix each problem."),
-        "algorithms": ("catalogue_commands:algorithms", "List the algorithms, or explain one and its settings."),
-        "presets": ("catalogue_commands:presets", "List tuned settings, as measured, and your own presets."),
-        "envs": ("catalogue_commands:envs", "List the environments, or explain one: settings, actions, keys."),
-    },
-    "Train": {
-        "train": ("train_commands:train", "Train an agent and watch it."),
-        "run": ("script_command:run", "Run any script of yours, unedited, with curves and live frames."),
-        "check": ("train_commands:check", "Dry run: validate the config and show what would run."),
-        "submit": ("train_commands:submit", "Submit a whole config from a JSON file."),
-        "experiment": ("experiment_commands:experiment", "Run algorithms × environments × seeds from a YAML file."),
-        "sweep": ("sweep_commands:sweep", "Search for the best settings of an algorithm, from a YAML file."),
-        "eval": ("evaluate_command:evaluate", "Evaluate a run's policy on fresh seeds."),
-    },
-    "Play": {
-        "play": ("play_commands:play", "Let a policy, a script or chance act in an environment."),
-        "duel": ("duel_command:duel", "Compare actors in an environment under the same seeds."),
-        "actors": ("actors_command:actors", "List who can act: kinds of actors, and what each needs."),
-        "llm": ("llm_commands:llm", "Language models as actors: store the API key."),
-        "replay": ("play_commands:replay", "Simulate recorded episodes again and compare every reward."),
-    },
-    "Inspect": {
-        "runs": ("runs_commands:runs", "List runs, newest first."),
-        "experiments": ("experiment_commands:experiments", "List groups of runs, with their numbers by status."),
-        "sweeps": ("sweep_commands:sweeps", "List the sweeps of this workspace."),
-        "show": ("show:show", "Show everything about a run."),
-        "watch": ("watch_command:watch", "Watch a run's environments, live."),
-        "logs": ("logs_commands:logs", "Print what a run wrote to its console."),
-        "metrics": ("logs_commands:metrics", "Print the metrics of a run."),
-        "config": ("runs_commands:config", "Print the config that made a run."),
-        "diff": ("runs_commands:diff", "Show which settings of two runs differ."),
-        "compare": (
-            "compare_commands:compare",
-            "Compare runs or groups: scores, confidence intervals and settings that differ.",
-        ),
-        "plot": ("plot_command:plot", "Draw learning curves or aggregates of runs and groups for a paper."),
-        "leaderboard": ("compare_commands:leaderboard", "Rank all evaluated policies, for each environment."),
-    },
-    "Control": {
-        "cancel": ("control_commands:cancel", "Stop runs, each with a checkpoint."),
-        "pause": ("control_commands:pause", "Pause running runs."),
-        "resume": ("control_commands:resume", "Resume paused, stopped, failed or lost runs."),
-        "resubmit": ("control_commands:resubmit", "Start new runs from the configs of others, with changes."),
-    },
-    "Organize": {
-        "tag": ("control_commands:tag", "Add tags to a run or remove them."),
-        "note": ("control_commands:note", "Write or read a run's note."),
-        "rename": ("control_commands:rename", "Give a run another name."),
-        "archive": ("control_commands:archive", "Hide runs from the list without deleting them."),
-        "delete": ("control_commands:delete", "Move finished runs to the trash."),
-        "restore": ("restore_command:restore", "Restore deleted runs, or list the trash."),
-        "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
-        "import": ("export:import_", "Import a run that was exported as a zip."),
-        "push": ("hub_commands:push", "Upload a run's policy to the Hugging Face Hub."),
-        "pull": ("hub_commands:pull", "Download a policy from the Hugging Face Hub."),
-        "wandb": (
-            "wandb_commands:wandb",
-            "Weights & Biases: store the API key, sync runs, diagnose the connection.",
-        ),
-    },
-    "MOSAIC itself": {
-        "disk": ("disk_commands:disk", "Show what the workspace holds, by kind and by run."),
-        "prune": ("disk_commands:prune", "Remove old checkpoints, replay buffers, videos and the trash."),
-        "daemon": ("daemon_commands:daemon", "Start, stop or inspect the daemon that manages the runs."),
-        "workspace": ("workspace_commands:workspace", "Show whose the workspace is, or trust one of somebody else's."),
-        "trainer": ("trainer_commands:trainer", "Add and choose trainers on other machines."),
-        "completion": ("parameters:completion", "Print the script that completes commands in your shell."),
-    },
-}
-COMMANDS = {name: row for section in COMMAND_SECTIONS.values() for name, row in section.items()}
+SECTIONS = ("Start here", "Train", "Play", "Inspect", "Control", "Organize", "MOSAIC itself")
+"""The headings of `mosaic --help`, in their order."""
+_COMMANDS = (
+    Command(
+        "gui", "Start here", 1, "gui_command:gui", "Open the workbench: train, watch and compare runs in a window."
+    ),
+    Command(
+        "completion",
+        "MOSAIC itself",
+        6,
+        "parameters:completion",
+        "Print the script that completes commands in your shell.",
+    ),
+)
+
+
+def _read_commands() -> dict[str, tuple[Command, str]]:
+    """By name each command, with the module that has it."""
+    rows = [(command, "mosaic.cli") for command in _COMMANDS]
+    rows += [(command, f"{PACKAGE}.{name}") for name, feature in features().items() for command in feature.commands]
+    rows.sort(key=lambda row: (SECTIONS.index(row[0].section), row[0].position))
+    return {command.name: (command, package) for command, package in rows}
+
+
+COMMANDS = _read_commands()
 
 
 class LazyGroup(click.Group):
@@ -129,8 +81,9 @@ class LazyGroup(click.Group):
             return None
         if (context := ctx.find_object(CliContext)) is not None:
             context.command_name = cmd_name
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(f"mosaic.cli.{module}"), attribute)
+        row, package = COMMANDS[cmd_name]
+        module, _, attribute = row.function.partition(":")
+        command = getattr(importlib.import_module(f"{package}.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -143,9 +96,11 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
-        for title, commands in COMMAND_SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), sentence) for name, (_, sentence) in commands.items()])
+        for title in SECTIONS:
+            rows = [(name.ljust(width), row.summary) for name, (row, _) in COMMANDS.items() if row.section == title]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 @click.group(

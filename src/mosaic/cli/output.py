@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mosaic import formatting
+from mosaic.base import formatting
+from mosaic.cli import output
 from mosaic.contracts.printable import make_printable
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from mosaic.contracts.setting_field import SettingField
     from mosaic.contracts.views import RunView
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -218,3 +220,12 @@ def sparkline(values: Sequence[float | None], width: int = 24, bounds: tuple[flo
     if high == low:
         return _BLOCKS[3] * parts
     return "".join(_BLOCKS[max(0, min(7, int((mean - low) / (high - low) * 8)))] for mean in means)
+
+
+def print_settings(title: str, settings: Sequence[SettingField]) -> None:
+    """Print settings with their defaults, what they accept and what they do."""
+    table = output.create_table(title, "DEFAULT", "VALUES", "WHAT IT DOES", wrap=("VALUES", "WHAT IT DOES"))
+    for field in settings:
+        default = formatting.PLACEHOLDER if field.default is None else json.dumps(field.default)
+        table.add_row(field.name, default, field.expected_values, field.help)
+    output.console().print(table)

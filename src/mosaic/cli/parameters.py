@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mosaic import formatting
-from mosaic.api.run_lookup import LAST, Fits, resolve_run, resolve_runs
+from mosaic.base import formatting
 from mosaic.cli import output
-from mosaic.cli.cli_context import CliContext, command
+from mosaic.cli.context import CliContext, command
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.setting_field import SettingField
+from mosaic.trainer.client.run_lookup import LAST, Fits, resolve_run, resolve_runs
 
 if TYPE_CHECKING:
-    from mosaic.client import TrainerClient
     from mosaic.contracts.views import RunView
+    from mosaic.trainer.client.trainer_client import TrainerClient
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 COMPLETE_VARIABLE = "_MOSAIC_COMPLETE"
@@ -38,6 +38,9 @@ FURTHER_FLAGS = {"run_name": ("--name",), "wrappers": ("--wrapper",)}
 
 
 # --- completion
+
+
+TRUST_HELP = "Execute what the config of an imported run would execute: its program, or the module of its environment."
 
 
 def _completer(list_names: Callable[[TrainerClient], list[str]], *always: str) -> Callable[..., list[Any]]:
@@ -126,7 +129,7 @@ def find_run(context: CliContext, name: str, fits: Fits | None = None) -> RunVie
 
 def find_current_runs(context: CliContext, name: str, fits: Fits | None = None) -> list[RunView]:
     """Return the same for one name; of a group, without runs that later ones of their experiment replaced."""
-    from mosaic.api.experiment_state import split_superseded
+    from mosaic.trainer.client.run_lookup import split_superseded
 
     views = find_runs(context, [name], fits)
     return split_superseded(views)[0] if len(views) > 1 else views

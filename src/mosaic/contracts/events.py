@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, ValidationError
 
 from mosaic.contracts.model import Contract, Int64, ShownText, StoredProcess, Time
-from mosaic.contracts.semconv import CONTRACT_VERSION
+from mosaic.contracts.names import CONTRACT_VERSION
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import EvaluationBatch, RunView
 

@@ -332,7 +332,7 @@ class RunFolder:
         return self.logs / f"{log_name}.stderr.log"
 
     def log_order(self, log_name: str) -> Path:
-        """In which order the two logs were written; see `common/log_order.py`."""
+        """In which order the two logs were written; see `base/log_order.py`."""
         return self.logs / f"{log_name}.order"
 
     def to_portable(self, path: str | os.PathLike[str]) -> str:

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSc
 
 from mosaic.contracts.errors import ConfigRefused, FieldProblem
 from mosaic.contracts.folder import validate_run_id
+from mosaic.contracts.names import MAX_TIME
 from mosaic.contracts.printable import make_printable
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.semconv import MAX_TIME
 
 AnyContract = TypeVar("AnyContract", bound="Contract")
 

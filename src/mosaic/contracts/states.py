@@ -310,3 +310,6 @@ class RunRecord(StoredState):
     def is_local(self) -> bool:
         """Whether the processes of its last attempt are, or were, on the daemon's machine."""
         return not self.attempts or self.attempts[-1].executor == LOCAL_EXECUTOR
+
+
+STOPPABLE_STAGES = (Stage.QUEUED, Stage.STARTING, Stage.RUNNING, Stage.PAUSED)

@@ -11,10 +11,10 @@ import signal
 import sys
 import time
 
-from mosaic.common.processes import is_alive, start_time
+from mosaic.base.journal import Follower
+from mosaic.base.processes import is_alive, start_time
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.journal import Follower
 from mosaic.keeper.launch_spec import keeper_command
 
 POLL_S = 0.1

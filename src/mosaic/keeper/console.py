@@ -7,12 +7,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from mosaic.common.console_parser import ConsoleParser, ConsoleReading
-from mosaic.common.files import file_size
-from mosaic.common.log_order import LogMark, append_mark
+from mosaic.base.console_parser import ConsoleParser, ConsoleReading
+from mosaic.base.files import file_size
+from mosaic.base.journal import Follower, Journal, finite_or_none
+from mosaic.base.log_order import LogMark, append_mark
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Follower, Journal
-from mosaic.journal.points import finite_or_none
 
 _POLL_S = 1.0
 _CHUNK_BYTES = 1 << 20

@@ -15,11 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from mosaic.common.disk_space import is_disk_full_error
-from mosaic.common.files import file_size
-from mosaic.common.processes import identify, own_identity
+from mosaic.base.files import file_size, is_disk_full_error
+from mosaic.base.journal import Follower, Journal, Outbox
+from mosaic.base.processes import identify, own_identity
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Follower, Journal, Outbox
 from mosaic.keeper.console import (
     CHECK_AGAIN_S,
     WARN_AFTER_S,

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 
-from mosaic.common.processes import boot_id, is_alive, start_time
+from mosaic.base.processes import boot_id, is_alive, start_time
 from mosaic.contracts.folder import KEEPER_VARIABLE
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.keeper.tree import PROC, list_processes

@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import IO, NoReturn
 
-from mosaic.common.processes import own_identity
+from mosaic.base.processes import own_identity
 from mosaic.contracts.folder import KEEPER_VARIABLE, RunFolder
 from mosaic.keeper.launch_spec import LaunchSpec, ProgramSpec
 from mosaic.keeper.survivors import keeper_mark

@@ -15,18 +15,17 @@ from pathlib import Path
 _MOSAIC = Path(__file__).resolve().parents[1]
 _INSIDE = Path(__file__).resolve().parent / "inside"
 _COPIED_FILES = (
-    "common/__init__.py",
-    "common/console_parser.py",
-    "common/packages.py",
+    "base/__init__.py",
+    "base/console_parser.py",
+    "base/fastlane/*.py",
+    "base/journal.py",
+    "base/packages.py",
     "contracts/__init__.py",
-    "contracts/metric_tags.py",
-    "contracts/semconv.py",
-    "journal/*.py",
-    "fastlane/*.py",
+    "contracts/names.py",
 )
 """What the probe uses of other packages: standard library only (numpy for frames), Python 3.8 and up."""
 _PROBE_IMPORT = re.compile(r"\bmosaic\.probe\.inside\b")
-_COPIED_IMPORT = re.compile(r"\bmosaic\.(common|contracts|journal|fastlane)\b")
+_COPIED_IMPORT = re.compile(r"\bmosaic\.(base|contracts)\b")
 
 
 def build_probe(cache_folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mosaic import __version__
-from mosaic.workers import WorkerDescription
+from mosaic.base.worker_registry import WorkerDescription
 
 
 def describe() -> WorkerDescription:

@@ -12,8 +12,8 @@ import sys
 
 import structlog
 
-from mosaic.common.processes import own_identity
-from mosaic.contracts.daemon_port import PORT
+from mosaic.base.handshake import PORT
+from mosaic.base.processes import own_identity
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, StorageFailed
 from mosaic.contracts.folder import EXECUTOR_VARIABLE, KEEPER_VARIABLE, Workspace
 from mosaic.contracts.options import EXECUTORS, LOCAL_EXECUTOR

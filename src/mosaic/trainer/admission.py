@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mosaic.base.worker_registry import get_worker
 from mosaic.contracts.errors import ConfigRefused, FieldProblem, NotTrusted, refuse_key
 from mosaic.contracts.extras import TranslatedPayload
 from mosaic.contracts.folder import RunFolder
@@ -17,7 +18,6 @@ from mosaic.contracts.model import field_problems, refuse
 from mosaic.contracts.options import LOCAL_EXECUTOR, MAX_TIMESTEPS, OPTIONS, RunKind, value_at
 from mosaic.contracts.payload import Payload, ScriptConfig
 from mosaic.contracts.play import PLAY_WORKER, list_risks
-from mosaic.workers import get_worker
 
 MAX_SHOWN_PROGRAM = 1000
 SYSTEM_FOLDERS = ("/proc", "/dev", "/sys")

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import structlog
 
-from mosaic.common.files import file_size
-from mosaic.common.processes import start_time
+from mosaic.base.files import file_size
+from mosaic.base.journal import Follower
+from mosaic.base.processes import start_time
 from mosaic.contracts.events import Event, Finished, Hello, decode_event
 from mosaic.contracts.folder import RunFolder, is_run_id
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
-from mosaic.journal import Follower
 from mosaic.trainer.records import Records, summary_fields
 
 log = structlog.get_logger("mosaic.trainer.adoption")

@@ -9,14 +9,7 @@ from typing import Any, NamedTuple
 import grpc
 import structlog
 
-from mosaic.common.auth_proof import (
-    CERTIFICATE_KEY,
-    NONCE_KEY,
-    PROOF_KEY,
-    TOKEN_KEY,
-    compute_proof,
-    constant_time_equals,
-)
+from mosaic.base.handshake import CERTIFICATE_KEY, NONCE_KEY, PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
 
 log = structlog.get_logger("mosaic.trainer.auth")
 

@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mosaic.common.files import write_text
-from mosaic.common.user_folders import config_folder, lock_private_folder
+from mosaic.base.files import config_folder, lock_private_folder, write_text
 from mosaic.contracts.folder import Workspace
 
 KEPT_DAYS = 30

@@ -19,13 +19,13 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from mosaic.base.worker_registry import WorkerDescription
 from mosaic.contracts.errors import MosaicError, decode_problems, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.model import format_validation_error
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.views import Verdict, VerdictSummary
 from mosaic.trainer.records import summary_fields
-from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
 

@@ -23,13 +23,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from mosaic import __version__
-from mosaic.common.certificates import split_address
-from mosaic.common.disk_space import describe_full_disk
-from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import own_identity
-from mosaic.common.workspace_trust import Origin, find_origin, mark_own, unmark
+from mosaic.base.certificates import split_address
+from mosaic.base.features import feature_modules
+from mosaic.base.files import describe_full_disk, file_size, write_json
+from mosaic.base.handshake import PORT
+from mosaic.base.processes import own_identity
+from mosaic.base.store import Index, find_damage, is_damage
+from mosaic.base.worker_registry import discover_workers
+from mosaic.base.workspace_trust import Origin, find_origin, mark_own, unmark
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.daemon_port import PORT
 from mosaic.contracts.errors import BadInput, NotAllowed, ReadOnlyWorkspace
 from mosaic.contracts.folder import TRUST_VARIABLE, Workspace
 from mosaic.contracts.options import LOCAL_EXECUTOR, RunKind
@@ -37,7 +39,6 @@ from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import DaemonStatus, SlotHolder, SlotUsage
 from mosaic.keeper.gpus import open_reader
-from mosaic.store import Index, find_damage, is_damage
 from mosaic.trainer.auth import Credentials, TokenInterceptor
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.event_feed import EventFeed
@@ -48,19 +49,7 @@ from mosaic.trainer.executors.slurm.executor import SlurmExecutor
 from mosaic.trainer.executors.slurm.settings import SlurmSettings
 from mosaic.trainer.gpu_usage import GpuUsage
 from mosaic.trainer.gpus import MpsServers, has_mps, list_gpus
-from mosaic.trainer.handlers import (
-    disk,
-    evaluate,
-    files,
-    frames,
-    logs,
-    machines,
-    play,
-    runs,
-    telemetry,
-    tracking,
-    train,
-)
+from mosaic.trainer.handlers import files, frames, logs, telemetry
 from mosaic.trainer.listeners import REMOTE_OPTIONS, SERVER_OPTIONS, bind_loopback, bind_tls
 from mosaic.trainer.metrics_server import MetricsServer, MetricsSnapshot
 from mosaic.trainer.records import Records
@@ -71,23 +60,12 @@ from mosaic.trainer.services import Services
 from mosaic.trainer.supervisor import Supervisor
 from mosaic.trainer.tls_identity import TlsIdentity, load_or_create_identity, load_or_create_metrics_identity
 from mosaic.trainer.workspace_lock import WorkspaceLock
-from mosaic.workers import discover_workers
 
 log = structlog.get_logger("mosaic.trainer.daemon")
 
-HANDLERS: Handlers = {
-    **disk.HANDLERS,
-    **evaluate.HANDLERS,
-    **files.HANDLERS,
-    **frames.HANDLERS,
-    **logs.HANDLERS,
-    **machines.HANDLERS,
-    **play.HANDLERS,
-    **runs.HANDLERS,
-    **telemetry.HANDLERS,
-    **tracking.HANDLERS,
-    **train.HANDLERS,
-}
+HANDLERS: Handlers = {}
+for _module in (files, frames, logs, telemetry, *feature_modules("daemon")):
+    HANDLERS.update(_module.HANDLERS)
 
 IDLE_TIMEOUT_S = 600.0
 MAX_CONCURRENT_RUNS = 1000
@@ -439,7 +417,8 @@ class Daemon:
             for run_id, record in list(self._records.active.items()):  # also those submitted or resumed meanwhile
                 if record.stage is not Stage.STOPPING:
                     with suppress(NotAllowed):  # it has just ended
-                        runs.cancel_run(self._services, pb.RunRequest(run=run_id))
+                        cancel: Callable[..., object] = HANDLERS["CancelRun"]
+                        cancel(self._services, pb.RunRequest(run=run_id))
             time.sleep(0.05)
         self._request_shutdown()
 

@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 import structlog
 
+from mosaic.base.journal import parse_event
+from mosaic.base.store import IndexedEvent, encode_event
+from mosaic.base.store.ingest import event_sources
 from mosaic.contracts.errors import UnknownName
-from mosaic.journal.follow import parse_event
-from mosaic.store import IndexedEvent, encode_event
-from mosaic.store.ingest import event_sources
 from mosaic.trainer.records import Records
 from mosaic.trainer.server import CallThreads, run_in
 

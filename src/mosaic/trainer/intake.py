@@ -10,10 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from mosaic.common.disk_space import is_disk_full_error
+from mosaic.base.files import is_disk_full_error
+from mosaic.base.store.ingest import KEEPER, IngestedEvent, event_sources, ingest
 from mosaic.contracts.events import Event, Exited
 from mosaic.contracts.folder import RunFolder
-from mosaic.store.ingest import KEEPER, IngestedEvent, event_sources, ingest
 from mosaic.trainer.records import Records
 
 log = structlog.get_logger("mosaic.trainer.intake")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mosaic.contracts.events import Exited
+from mosaic.contracts.names import CONTRACT_VERSION
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.contracts.semconv import CONTRACT_VERSION
 from mosaic.contracts.states import Attempt, FinalReport, HistoryEntry, Outcome, RunRecord, Stage
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 
-from mosaic.common.certificates import join_address, split_address
-from mosaic.contracts.daemon_port import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, PORT
+from mosaic.base.certificates import join_address, split_address
+from mosaic.base.handshake import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, PORT
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.trainer.tls_identity import TlsIdentity
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from mosaic.common.auth_proof import constant_time_equals
-from mosaic.common.certificates import join_address
+from mosaic.base.certificates import join_address
+from mosaic.base.handshake import constant_time_equals
 from mosaic.contracts.errors import MissingExtra, MosaicError
 from mosaic.contracts.views import DaemonStatus
 from mosaic.trainer.tls_identity import TlsIdentity

@@ -15,17 +15,17 @@ from typing import Any
 import structlog
 from ulid import ULID
 
-from mosaic.common.files import file_size, write_text
-from mosaic.common.processes import is_alive
+from mosaic.base.files import file_size, write_text
+from mosaic.base.formatting import run_description
+from mosaic.base.journal import Follower, Journal
+from mosaic.base.processes import is_alive
+from mosaic.base.store import Index, RunProgress
 from mosaic.contracts.errors import NotAllowed, UnknownName, similar_names
 from mosaic.contracts.folder import RECORDING_NAME, RunFolder, Workspace, read_regular_file
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import MAX_PROBLEM_LENGTH, RunRecord, Stage, id_time_ms
 from mosaic.contracts.views import HardwareSample, RunView
-from mosaic.formatting import run_description
-from mosaic.journal import Follower, Journal
-from mosaic.store import Index, RunProgress
 from mosaic.trainer.admission import mark_imported
 from mosaic.trainer.caller_environments import CallerEnvironments
 from mosaic.trainer.fair_lock import FairLock

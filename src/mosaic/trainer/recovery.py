@@ -10,10 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from mosaic.common.files import write_text
+from mosaic.base.fastlane import reap_all
+from mosaic.base.files import write_text
 from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder, is_run_id
 from mosaic.contracts.states import Outcome, RunRecord, Stage
-from mosaic.fastlane import reap_all
 from mosaic.trainer.intake import Intake
 from mosaic.trainer.records import UNREAD, Records
 from mosaic.trainer.trash import delete_expired

@@ -24,8 +24,9 @@ from typing import IO, Any
 import structlog
 from pydantic import ValidationError
 
-from mosaic.common.files import stays_inside, write_json, write_text
-from mosaic.common.limited_json import decode_limited
+from mosaic.base.files import stays_inside, write_json, write_text
+from mosaic.base.limited_json import decode_limited
+from mosaic.base.secret_store import redact_secrets, store_secrets
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder, validate_run_id
 from mosaic.contracts.model import format_validation_error
@@ -33,7 +34,6 @@ from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import MAX_PROBLEM_LENGTH, HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.contracts.views import RunView
-from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.trainer.intake import YIELD_S, Intake
 from mosaic.trainer.records import Records
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
+from mosaic.base.formatting import short_id
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.states import Outcome, RunRecord
-from mosaic.formatting import short_id
 from mosaic.trainer.gpus import GpuCount, GpuPool
 
 FAST_FAILURE_S = 10.0

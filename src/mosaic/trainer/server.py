@@ -23,8 +23,8 @@ import structlog
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from mosaic.common.auth_proof import PROBLEMS_KEY
-from mosaic.common.disk_space import is_disk_full_error
+from mosaic.base.files import is_disk_full_error
+from mosaic.base.handshake import PROBLEMS_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, DiskFull, MosaicError, StorageFailed
 

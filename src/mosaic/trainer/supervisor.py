@@ -16,9 +16,12 @@ from typing import Any
 
 import structlog
 
-from mosaic.common.disk_space import describe_full_disk, is_disk_full_error
-from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import boot_id, identify, is_gone
+from mosaic.base.fastlane import lanes_folder, reap
+from mosaic.base.files import describe_full_disk, file_size, is_disk_full_error, write_json
+from mosaic.base.formatting import BAD_OUTCOMES
+from mosaic.base.processes import boot_id, identify, is_gone
+from mosaic.base.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
+from mosaic.base.worker_registry import get_worker
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import (
@@ -44,10 +47,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import RunKind
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
-from mosaic.fastlane import lanes_folder, reap
-from mosaic.formatting import BAD_OUTCOMES
-from mosaic.sidecar.sidecar_spec import build_sidecar_spec
-from mosaic.store.ingest import JOURNAL, KEEPER, SIDECAR, IngestedEvent
+from mosaic.features.tracking.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.admission import refuse_import_folders
 from mosaic.trainer.adoption import Adoption
@@ -56,7 +56,6 @@ from mosaic.trainer.gpus import GpuPool
 from mosaic.trainer.intake import YIELD_S, Intake
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import FastFailureBreaker, choose, describe_busy
-from mosaic.workers import get_worker
 
 log = structlog.get_logger("mosaic.trainer.supervisor")
 

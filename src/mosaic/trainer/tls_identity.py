@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from mosaic.common.certificates import CERTIFICATE_NAME, compute_fingerprint
-from mosaic.common.files import write_text
+from mosaic.base.certificates import CERTIFICATE_NAME, compute_fingerprint
+from mosaic.base.files import write_text
 from mosaic.contracts.errors import BadInput, MissingExtra
 from mosaic.contracts.folder import Workspace
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import structlog
 
-from mosaic.common.files import write_json
+from mosaic.base.files import write_json
 from mosaic.contracts.disk_views import DiskKind, PruneItem, TrashedRun
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import PRUNED_PREFIX, RunFolder, Workspace, is_run_id
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import RunView
-from mosaic.sidecar import sync_state
+from mosaic.features.tracking.sidecar import sync_state
 from mosaic.trainer.disk_usage import measure_folder
 from mosaic.trainer.records import Records
 

@@ -11,10 +11,10 @@ from typing import IO
 
 import structlog
 
-from mosaic.client import read_daemon_address, read_lock_owner
-from mosaic.common.processes import own_identity
+from mosaic.base.processes import own_identity
 from mosaic.contracts.errors import AlreadyRunning, NoDaemon
 from mosaic.contracts.folder import Workspace
+from mosaic.trainer.client.connect import read_daemon_address, read_lock_owner
 
 log = structlog.get_logger("mosaic.trainer.workspace_lock")
 

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from mosaic.contracts.metric_tags import EVAL_RETURN_TAG
+from mosaic.contracts.names import EVAL_RETURN_TAG
 
 _EVALUATION_PREFIX = "eval/"
 _MAX_VIDEOS = 1000

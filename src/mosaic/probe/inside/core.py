@@ -18,10 +18,18 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from mosaic.contracts.metric_tags import EVAL_LENGTH_TAG, EVAL_RETURN_TAG, LENGTH_TAG, RETURN_TAG
-from mosaic.journal import Journal, Outbox
-from mosaic.journal.points import EpisodeRow, as_float32, first_non_finite, group_by_tag, json_rows, json_series
-from mosaic.journal.speed import SpeedMeter
+from mosaic.base.journal import (
+    EpisodeRow,
+    Journal,
+    Outbox,
+    SpeedMeter,
+    as_float32,
+    first_non_finite,
+    group_by_tag,
+    json_rows,
+    json_series,
+)
+from mosaic.contracts.names import EVAL_LENGTH_TAG, EVAL_RETURN_TAG, LENGTH_TAG, RETURN_TAG
 from mosaic.probe.inside.analytics import Analytics
 from mosaic.probe.inside.hooks import (
     FIRST_PROCESS_VARIABLE,

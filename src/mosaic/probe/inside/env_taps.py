@@ -233,7 +233,7 @@ def _sum(reward: Any) -> float:
 
 def make_frame_tap(env: Any, index: int, num_envs: int, probe: Probe) -> Any:
     try:
-        from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
+        from mosaic.base.fastlane import FrameTap, LaneWriter, lanes_folder
 
         lane = LaneWriter(lanes_folder(probe.run_dir), index, lane_count=min(num_envs, MAX_LANES))
         return FrameTap(env, lane, warn=lambda text: probe.warn(text, "frames_off"))

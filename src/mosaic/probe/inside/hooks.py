@@ -118,7 +118,7 @@ def _write_handshake(run_dir: str) -> None:
 
 def _packages_line() -> str:
     """Format the event `packages`; the names and versions that it holds need no escaping."""
-    from mosaic.common.packages import installed_packages, python_version
+    from mosaic.base.packages import installed_packages, python_version
 
     packages = ",".join(f'"{name}":"{version}"' for name, version in installed_packages().items())
     fields = f'"seq":2,"at":{time.time():.6f},"kind":"packages","python":"{python_version()}"'

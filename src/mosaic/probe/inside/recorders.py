@@ -12,8 +12,8 @@ import warnings
 import weakref
 from typing import Any
 
-from mosaic.common.console_parser import ConsoleParser
-from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
+from mosaic.base.console_parser import ConsoleParser
+from mosaic.contracts.names import LENGTH_TAG, RETURN_TAG
 from mosaic.probe.inside.core import WANDB, WRITER, claim, current_probe
 from mosaic.probe.inside.groups import call_as_evaluation
 from mosaic.probe.inside.hooks import SCRIPT_DIR_VARIABLE, call_after, call_before, replace_method

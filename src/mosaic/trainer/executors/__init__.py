@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:  # nodes of a cluster import this package for each attempt, and need none of these
     from pathlib import Path
 
+    from mosaic.base.worker_registry import WorkerDescription
     from mosaic.contracts.folder import RunFolder
     from mosaic.contracts.payload import Payload
     from mosaic.contracts.process_identity import ProcessIdentity
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # nodes of a cluster import this package for each attempt, an
     from mosaic.contracts.views import ExecutorStatus
     from mosaic.trainer.lifecycle import LifecycleEvent
     from mosaic.trainer.scheduler import Slots
-    from mosaic.workers import WorkerDescription
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from mosaic.common.processes import boot_id, identify, is_gone
+from mosaic.base.journal import Follower
+from mosaic.base.processes import boot_id, identify, is_gone
+from mosaic.base.worker_registry import WorkerDescription
 from mosaic.contracts.commands import CHECKPOINT_LIMIT_S
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.events import Exited, WorkerStarted, decode_event
@@ -25,17 +27,15 @@ from mosaic.contracts.options import LOCAL_EXECUTOR
 from mosaic.contracts.payload import Payload, ProbeParts, ScriptConfig
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import RunRecord
-from mosaic.journal import Follower
+from mosaic.features.tracking.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.keeper.launch_spec import Grace, LaunchSpec, keeper_command
 from mosaic.keeper.survivors import kill_survivors
 from mosaic.probe.script_env import script_environment
-from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.trainer.executors import HeldRun, RunChange, StartRequest
 from mosaic.trainer.executors.worker_environment import worker_environment
 from mosaic.trainer.gpus import DEVICES_VARIABLE, MpsServers, visible_devices
 from mosaic.trainer.lifecycle import KeeperLost, NeverStarted
 from mosaic.trainer.scheduler import Slots
-from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.executors.local")
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from mosaic.common.processes import without_working_directory
+from mosaic.base.processes import without_working_directory
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder
 from mosaic.contracts.payload import Payload

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mosaic.common.files import path_inside
+from mosaic.base.files import path_inside
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.folder import RunFolder

@@ -14,11 +14,7 @@ from typing import Any
 
 import structlog
 
-from mosaic.contracts import semconv
-from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import BadInput
-from mosaic.contracts.trainer_pb2_handlers import Handlers
-from mosaic.fastlane import (
+from mosaic.base.fastlane import (
     UNAVAILABLE,
     FrameRequest,
     LaneView,
@@ -28,6 +24,10 @@ from mosaic.fastlane import (
     limit_size,
     scale_image_smoothly,
 )
+from mosaic.contracts import names as semconv
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.trainer.server import Context, iterate_in, run_in
 from mosaic.trainer.services import Services
 

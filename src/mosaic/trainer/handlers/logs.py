@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mosaic.common.files import file_size
-from mosaic.common.log_order import LogOrder, LogSpan
+from mosaic.base.files import file_size
+from mosaic.base.log_order import LogOrder, LogSpan
+from mosaic.base.worker_registry import get_worker
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.trainer.records import Records
 from mosaic.trainer.server import Context, run_in
 from mosaic.trainer.services import Services
-from mosaic.workers import get_worker
 
 READ_BYTES = 1 << 18
 """Read at a time."""

@@ -10,14 +10,14 @@ from contextlib import aclosing
 
 import structlog
 
-from mosaic.common.limited_json import decode_limited
+from mosaic.base.journal import Journal
+from mosaic.base.limited_json import decode_limited
+from mosaic.base.store import BULK_KINDS
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.events import Hello
 from mosaic.contracts.trainer_pb2_handlers import Handlers
 from mosaic.contracts.views import MetricsCursor, MetricSeries
-from mosaic.journal import Journal
-from mosaic.store import BULK_KINDS
 from mosaic.trainer.event_feed import POINT_KINDS
 from mosaic.trainer.lifecycle import refuse_contract
 from mosaic.trainer.records import Records

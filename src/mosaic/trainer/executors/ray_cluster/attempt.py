@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import structlog
 
-from mosaic.common.files import file_size
-from mosaic.common.processes import boot_id
+from mosaic.base.fastlane import Frame, FrameRequest
+from mosaic.base.files import file_size
+from mosaic.base.journal import Follower
+from mosaic.base.processes import boot_id
 from mosaic.contracts.commands import STOP
 from mosaic.contracts.folder import RunFolder
-from mosaic.fastlane import Frame, FrameRequest
-from mosaic.journal import Follower
 from mosaic.trainer.executors.local import GRACE_S
 from mosaic.trainer.executors.ray_cluster.folder_sync import (
     CHUNK_BYTES,

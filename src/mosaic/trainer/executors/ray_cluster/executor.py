@@ -17,13 +17,13 @@ from pathlib import Path
 
 import structlog
 
-from mosaic.common.checkpoint_files import list_steps
+from mosaic.base.checkpoint_files import list_steps
+from mosaic.base.formatting import count_noun
 from mosaic.contracts.errors import MissingExtra, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import ExecutorStatus
-from mosaic.formatting import count_noun
 from mosaic.trainer.executors import HeldRun, RunChange, StartRequest
 from mosaic.trainer.executors.ray_cluster.messages import (
     ActiveAttempts,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
+from mosaic.base.fastlane import Frame, FrameRequest, LaneWriter, lanes_folder
 from mosaic.contracts.folder import RunFolder
-from mosaic.fastlane import Frame, FrameRequest, LaneWriter, lanes_folder
 
 RATE_HZ = 15.0
 WATCHED_S = 1 / 30

@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mosaic import __version__
-from mosaic.common.files import file_size, write_json
-from mosaic.common.processes import boot_id, identify, is_gone
+from mosaic.base.fastlane import FrameRequest, LaneReader, lanes_folder
+from mosaic.base.fastlane.lane_files import lane_indices
+from mosaic.base.fastlane.layout import Frame
+from mosaic.base.files import file_size, write_json
+from mosaic.base.processes import boot_id, identify, is_gone
+from mosaic.base.worker_registry import get_worker
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RunFolder
 from mosaic.contracts.process_identity import ProcessIdentity
-from mosaic.fastlane import FrameRequest, LaneReader, lanes_folder
-from mosaic.fastlane.lane_files import lane_indices
-from mosaic.fastlane.layout import Frame
 from mosaic.keeper.launch_spec import Grace, LaunchSpec, Limits, detached_keeper_command
 from mosaic.keeper.survivors import kill_survivors
 from mosaic.trainer.executors.ray_cluster.folder_sync import (
@@ -44,7 +45,6 @@ from mosaic.trainer.executors.ray_cluster.folder_sync import (
     write_chunk,
 )
 from mosaic.trainer.executors.worker_environment import worker_environment
-from mosaic.workers import get_worker
 
 LIFELINE_S = 30.0
 """How long a keeper whose actor is gone lets its worker continue."""

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mosaic.common.checkpoint_files import list_steps
+from mosaic.base.checkpoint_files import list_steps
+from mosaic.base.journal import Follower
 from mosaic.contracts.errors import MissingExtra, MosaicError, NotAllowed, refuse_key
 from mosaic.contracts.events import Exited, decode_event
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
 from mosaic.contracts.views import ExecutorStatus
-from mosaic.journal import Follower
 from mosaic.trainer.executors import HeldRun, RunChange, StartRequest
 from mosaic.trainer.executors.slurm.job_events import JobFacts, find_action, is_final
 from mosaic.trainer.executors.slurm.job_files import JobFiles, JobOffer, SubmittedJob, TaskReport

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mosaic.base.formatting import capitalize_first
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.formatting import capitalize_first
 from mosaic.trainer.executors.local import GRACE_S
 from mosaic.trainer.executors.slurm.job_files import ENDED_BY_KEEPER, ENDED_BY_NOTICE, TaskReport
 from mosaic.trainer.lifecycle import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from mosaic import __version__
-from mosaic.common.files import write_json
+from mosaic.base.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import AnyContract, Contract, StoredProcess
 from mosaic.contracts.states import Attempt

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
-from mosaic.common.processes import identify, is_gone
+from mosaic.base.processes import identify, is_gone
 from mosaic.contracts.errors import MissingExtra
 from mosaic.trainer.executors.slurm.job_events import GONE
 from mosaic.trainer.executors.slurm.job_files import JobFiles, SubmittedJob

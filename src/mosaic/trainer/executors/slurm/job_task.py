@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from mosaic.base.worker_registry import get_worker
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RunFolder
 from mosaic.keeper.launch_spec import LaunchSpec
@@ -28,7 +29,6 @@ from mosaic.trainer.executors.slurm.job_files import (
     TaskReport,
 )
 from mosaic.trainer.executors.worker_environment import worker_environment
-from mosaic.workers import get_worker
 
 
 class JobTask:

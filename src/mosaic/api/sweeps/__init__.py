@@ -1,1 +1,0 @@
-"""Sweeps: searches for the settings of an algorithm. Only `study` imports Optuna."""

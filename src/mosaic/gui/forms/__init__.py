@@ -1,1 +1,0 @@
-"""The widgets of the train form and of the policy form."""

@@ -1,1 +1,0 @@
-"""Widgets that draw and forward; they know no daemon."""

@@ -1,1 +1,0 @@
-"""Pushes policies to the Hugging Face Hub and pulls them from it."""

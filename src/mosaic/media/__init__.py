@@ -1,1 +1,0 @@
-"""Video files: writes MP4 and makes GIF previews of it."""

@@ -1,0 +1,1 @@
+"""Connect to the workspace's daemon, starting it where none runs; one typed method per call."""
