@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -28,6 +28,14 @@ from mosaic.trainer.client.trainer_client import MetricsUpdate, SubmissionUncert
 
 RUN = "01NEW000000000000000000000"
 STEPS = ProgressReported(seq=1, at=1.0, kind="progress", global_step=500, sps=100.0)
+
+
+@pytest.fixture(autouse=True)
+def _interrupts_are_noticed() -> Iterator[None]:
+    """Also where the tests were started in the background of a shell, which lets them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
